@@ -32,13 +32,13 @@ GROUPS = (
     "sweep",
     "training",
 )
-"""The modules of commands, each with its own in ``COMMANDS``."""
+"""The modules of commands; each has its own in ``COMMANDS``."""
 
 PUBLISHING = ("add", "migrate", "recompose", "remove", "rollback")
 """The commands that make a generation current."""
 
 GOING_ON = ("predict", "train-expert", "train-many")
-"""The commands that keep what is finished; of a predict, only one with --out."""
+"""The commands that keep finished work when stopped; predict only with --out."""
 
 
 @click.group(cls=PluginGroup, invoke_without_command=True)
@@ -64,7 +64,7 @@ for group in GROUPS:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
-    # Else torch reads every package's entry points as it is imported: a broken one would stop it.
+    # Otherwise importing torch reads every package's entry points, and a broken one would stop it.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     out, err = (cast("TextIO", Printable(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stdout(out), redirect_stderr(err):
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code; what went wrong is printed."""
+    """Run the command line; return the exit code; errors are printed."""
     try:
         code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
     except RedhostError as e:
@@ -90,7 +90,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _after_stop(arguments: Sequence[str]) -> str:
-    """Return what to know of a command that was stopped, if anything."""
+    """Return a note on what a stopped command leaves, if there is one."""
     command = next((a for a in arguments if not a.startswith("-")), "")
     if command in PUBLISHING:
         return "; no generation is half published"

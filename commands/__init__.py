@@ -1,1 +1,1 @@
-"""The commands of `redhost`, a file for each group. torch is imported inside commands only."""
+"""The commands of `redhost`, one file per group; torch is imported only inside commands."""

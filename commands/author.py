@@ -36,7 +36,7 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 def _features(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> Features | Literal["wide"] | None:
-    """Read what makes up h: a word, or layers and to how many places tokens are hashed."""
+    """Parse the parts of h: a word, or layers plus the number of entries tokens are hashed to."""
     from ..registry.errors import UsageError
     from ..registry.package.manifest import Features
 
@@ -46,7 +46,7 @@ def _features(
     try:
         spec = {"layers": [int(n) for n in layers.split(",")], "tokens": int(tokens or 0)}
         return msgspec.convert(spec, Features)
-    except ValueError as e:  # of msgspec as well
+    except ValueError as e:  # including msgspec's
         expected = "wide, last, or layers such as 0,6+1024"
         raise UsageError("--features", expected=expected, found=repr(value)) from e
 
@@ -54,7 +54,7 @@ def _features(
 def _ranks(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...] | None:
-    """Read ranks that are separated by commas."""
+    """Parse ranks separated by commas."""
     if value is None:
         return None
     from ..registry.errors import UsageError
@@ -62,7 +62,7 @@ def _ranks(
 
     try:
         return msgspec.convert([int(n) for n in value.split(",")], Ranks)
-    except ValueError as e:  # of msgspec as well
+    except ValueError as e:  # including msgspec's
         expected = "at least two ranks, such as 4,8,16"
         raise UsageError("--ranks", expected=expected, found=repr(value)) from e
 
@@ -76,12 +76,12 @@ def _ranks(
 @click.option(
     "--pooling",
     type=click.Choice(["mean", "first", "last"]),
-    help="How the states of a text become one (default: what the folder says, else mean).",
+    help="How the states of a text are pooled (default: the folder's setting, else mean).",
 )
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    help="Cut longer texts (default: what the folder says, else the model's longest input).",
+    help="Truncate longer texts (default: the folder's setting, else the model's longest input).",
 )
 @click.option(
     "--features",
@@ -89,18 +89,19 @@ def _ranks(
     default="wide",
     show_default=True,
     callback=_features,
-    help="What experts read: the last states; or layers (0: below the first block) and the width "
-    "of hashed token counts, such as 0,6+1024; wide: first, last and tokens. With --data, last.",
+    help="Input of the experts. last: the last states; or layers (0: below the first block) and "
+    "the width of hashed token counts, such as 0,6+1024; wide: first, last and tokens. With "
+    "--data, last.",
 )
 @click.option(
     "--last-blocks",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How many top blocks the base stage adapts, with --data.",
+    help="Number of top blocks that the base stage adapts, with --data.",
 )
 @click.option("--data", metavar="FILE", help="Labelled rows for the base stage.")
-@click.option("--background", metavar="FILE", help="A text a line: what experts leave alone.")
+@click.option("--background", metavar="FILE", help="Texts that experts leave alone, one a line.")
 @click.option("--evaluation", metavar="FILE", help="Held-out labelled rows.")
 @field_options
 @click.option(
@@ -115,15 +116,15 @@ def _ranks(
     type=click.Choice(sorted(TASKS)),
     default=DEFAULT_TASK,
     show_default=True,
-    help="What it and its experts answer: one of several labels, any number of them, spans with "
-    "a label, the next token, or a number.",
+    help="What the backbone and its experts answer: one of several labels, any number of labels, "
+    "spans with a label, the next token, or a number.",
 )
 @click.option(
     "--resolution",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="With numbers: the smallest difference that matters.",
+    help="For regression: the smallest difference that matters.",
 )
 @seed_option
 def new_backbone(
@@ -145,7 +146,10 @@ def new_backbone(
     resolution: float,
     seed: int,
 ) -> None:
-    """Make ./red-backbone-NAME, a package, from any model."""
+    """Make a backbone package from any model.
+
+    It is written to ./red-backbone-NAME.
+    """
     from ..core.training.rows import read_rows, read_texts
     from ..registry.errors import UsageError
 
@@ -155,7 +159,7 @@ def new_backbone(
     read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
     rows, held_out = (read(file) if file else () for file in (data, evaluation))
     others = read_texts(background) if background else ()
-    from ..core.bus.tasks import make_task  # after the files are read: it loads torch
+    from ..core.bus.tasks import make_task  # loads torch: after the files are read
     from ..core.training.adapt import AdaptSettings
     from ..core.training.new_backbone import new_backbone as make
 
@@ -194,26 +198,26 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
 @click.option(
     "--form",
     type=click.Choice([*FORMS, ADAPTER]),
-    help="Two layers without biases, one layer, two with biases, or an adapter inside the blocks "
-    "(default: for labels of its own the better of one layer and two on validation rows; otherwise "
-    "residual).",
+    help="residual: two layers without biases; linear: one layer; mlp: two layers with biases; "
+    "lora: an adapter inside the blocks (default: with labels of its own, linear or residual, "
+    "whichever is better on validation rows; otherwise residual).",
 )
 @click.option(
     "--rank",
     type=click.IntRange(min=1),
-    help="R (default: a quarter of the width; 8 of an adapter).",
+    help="R (default: a quarter of the width; 8 for an adapter).",
 )
 @click.option(
     "--ranks",
     metavar="N,…",
     callback=_ranks,
-    help="Train it so that its first units are an expert by themselves, e.g. 4,8,16: hosts serve "
-    "any of these ranks. The last is R.",
+    help="Ranks at which hosts may serve it, e.g. 4,8,16: it is trained so that its first units "
+    "are an expert by themselves. The last is R.",
 )
 @click.option(
     "--blocks",
     type=click.IntRange(min=1),
-    help="With --form lora: how many of the top blocks it adapts (default: the upper half).",
+    help="With --form lora: number of top blocks it adapts (default: the upper half).",
 )
 @click.option(
     "--targets",
@@ -223,8 +227,8 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
 @click.option(
     "--writes",
     type=click.Choice(["hidden", "logits", "labels"]),
-    help="Through the backbone's classifier (hidden, logits), or labels of its own (default; where "
-    "text is generated: hidden).",
+    help="Output: through the backbone's classifier (hidden, logits), or labels of its own "
+    "(default; for generation: hidden).",
 )
 @click.option(
     "--reads-tap",
@@ -238,18 +242,18 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     metavar="LAYER",
     default="final",
     show_default=True,
-    help="Write to a block of the trunk; the blocks above it see what was written.",
+    help="Write to a block of the trunk, by number or name; later blocks read the result.",
 )
 @click.option(
     "--card",
     type=click.Choice(["texts", "vectors", "statistics", "none"]),
-    help="What the package shows of its domain, so that any host can route to it (default: vectors "
-    "with sums of the rows; texts where it writes no labels of its own).",
+    help="Routing data in the package, so that any host can route to it (default: vectors with "
+    "sums of the rows; texts if it has no labels of its own).",
 )
 @click.option(
     "--epsilon",
     type=click.FloatRange(min=0, max=100, min_open=True),
-    help="With --card statistics: noise in its sums, which makes them (ε, δ)-differentially "
+    help="With --card statistics: add noise to its sums, which makes them (ε, δ)-differentially "
     "private (default: none).",
 )
 @click.option(
@@ -257,13 +261,13 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
     default=1e-5,
     show_default=True,
-    help="δ of that noise: take less than one over your rows.",
+    help="δ of that noise: use less than 1 / number of rows.",
 )
 @click.option(
     "--from",
     "source",
     metavar="peft:DIR",
-    help="A LoRA adapter as PEFT saved it; nothing of it is trained.",
+    help="A LoRA adapter saved by PEFT; it is not trained further.",
 )
 @click.option("--data", metavar="FILE", help="With --from: labelled rows for card and head.")
 @field_options
@@ -291,10 +295,11 @@ def new_expert(
     home: Path | None,
     device: str | None,
 ) -> None:
-    """Make ./red-expert-NAME, a project that lacks only data.
+    """Make an expert's project, ready to be trained.
 
-    With --from and --data it lacks nothing: an adapter and a card in a package. With --question it
-    answers that question, and competes with those alone that do.
+    It is written to ./red-expert-NAME. With --from and --data it needs no training: the package
+    gets an adapter and a card. With --question it answers that question, and competes only with
+    experts that answer it too.
     """
     from ..registry.package.project import ExpertPlan, check_plan
 
@@ -338,7 +343,7 @@ def _write(project: Path, plan: ExpertPlan) -> None:
 
 
 def _warn_of_backbone(name: str | None) -> None:
-    """Warn of a name that none of the installed backbones has; it may yet be installed."""
+    """Warn if no installed backbone has this name; it may be installed later."""
     from ..registry.errors import RedhostError
     from ..registry.package.discover import discover
     from ..registry.queries.settings import choose_backbone
@@ -352,7 +357,7 @@ def _warn_of_backbone(name: str | None) -> None:
 
 
 def _question(home: Path | None) -> str | None:
-    """Return the question that a home is for, if it is one's."""
+    """Return the question that a home belongs to, if any."""
     from ..registry.home.questions import question_of
 
     return question_of(home) if home else None
@@ -361,7 +366,7 @@ def _question(home: Path | None) -> str | None:
 def _check_options(
     writes: str | None, reads_tap: str, writes_tap: str, *, adapter: bool, of_one: object
 ) -> None:
-    """Refuse options of `new-expert` that do not go together; `of_one` is an adapter's."""
+    """Refuse incompatible options of `new-expert`; `of_one` are those for adapters only."""
     from ..registry.errors import UsageError
 
     if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
@@ -384,7 +389,7 @@ def _import(
     home: Path | None,
     device: str | None,
 ) -> None:
-    """Write the project of an adapter; `fields` are those of text and label."""
+    """Write the project of an adapter; `fields` are the names of the text and label fields."""
     from ..registry.package.discover import discover
     from ..registry.queries.settings import choose_backbone, resolve_home, wanted_backbone
 
@@ -393,7 +398,7 @@ def _import(
     wanted = wanted_backbone(resolve_home(home), plan.backbone)
     package = choose_backbone(discover("backbone"), wanted)
     rows = _rows_for(package, text_field=fields[0], label_field=fields[1])(str(data))
-    from ..core.training.adapter import import_adapter  # after the files are read: it loads torch
+    from ..core.training.adapter import import_adapter  # loads torch: after the files are read
 
     with bar("new-expert") as progress:
         made = import_adapter(
@@ -407,8 +412,8 @@ def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Ma
     """Read an adapter's files before anything is written.
 
     Raises:
-        UsageError: If the options do not go together.
-        RedhostError: If the files are no adapter.
+        UsageError: If the options are incompatible.
+        RedhostError: If the files are not an adapter.
     """
     from ..registry.errors import UsageError
     from ..registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
@@ -437,7 +442,7 @@ def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Ma
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
-    help="Passes over the data, at most (default: 200; where text is generated, 12).",
+    help="Most passes over the data (default: 200; for generation, 12).",
 )
 @seed_option
 @backbone_option
@@ -460,7 +465,7 @@ def train_expert(
 ) -> None:
     """Train the expert of PROJECT, alone, on your data.
 
-    After Ctrl-C the same command goes on where it stopped.
+    After Ctrl-C the same command continues where it stopped.
     """
     from ..registry.package.project import read_plan
     from ..registry.queries.settings import backbone_for
@@ -468,7 +473,7 @@ def train_expert(
     package = backbone_for(project, read_plan(project), home=home, wanted=backbone)
     read = _rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
-    from ..core.training.recipes import train_project  # after the files are read: it loads torch
+    from ..core.training.recipes import train_project  # loads torch: after the files are read
 
     with bar("train-expert") as progress:
         trained = train_project(
@@ -492,7 +497,7 @@ def train_expert(
 def _rows_for(
     package: Package, *, text_field: str, label_field: str
 ) -> Callable[[str], Sequence[Row]]:
-    """Return what reads an author's rows for the task of a backbone."""
+    """Return a function that reads an author's rows for the task of a backbone."""
     from ..core.training.rows import read_rows
     from ..registry.queries.settings import installed_backbone
 
@@ -509,7 +514,7 @@ def _rows_for(
     "key",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="KEY.pem",
-    help="Sign the wheel with this private key: writes NAME.whl.sig beside it.",
+    help="Sign the wheel with this private key: writes NAME.whl.sig next to it.",
 )
 @backbone_option
 @home_option
@@ -541,7 +546,7 @@ def pack(
 
 @click.command("export")
 @click.argument("name", metavar="EXPERT|WHEEL|DIR")
-@click.option("--to", type=click.Choice(["peft"]), required=True, help="In whose format.")
+@click.option("--to", type=click.Choice(["peft"]), required=True, help="The file format.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: EXPERT-peft."
 )
@@ -550,7 +555,7 @@ def pack(
 def export(
     *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
 ) -> None:
-    """Write an expert's adapter as PEFT's two files."""
+    """Export an expert's adapter as PEFT's two files."""
     from ..registry.atomic import making
     from ..registry.errors import UsageError
     from ..registry.package.peft_adapter import CONFIG, WEIGHTS
@@ -581,7 +586,7 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     """Return the folder of a new project.
 
     Raises:
-        UsageError: If the name cannot be an id, or the folder is there.
+        UsageError: If the name is not a valid id, or the folder exists.
     """
     from ..registry.package.project import check_free, check_id
 

@@ -1,4 +1,4 @@
-"""What `redhost check` runs: static checks first, torch only for what passed them."""
+"""The implementation of `redhost check`: static checks first; torch only for what passed them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def check_targets(
     Args:
         targets: What to check.
         home: The state folder.
-        backbone: Which backbone to check against, when several are installed.
-        strict: Whether to ask for what a published expert should have as well.
+        backbone: The backbone to check against, when several are installed.
+        strict: Whether to also require what a published expert should have.
         keys: Files of public keys, one of which must have signed each wheel.
-        pool: Who computes what has to be computed; None for this process.
-        progress: Called with (experts computed, experts in all), where there is a pool.
+        pool: The workers that compute results; None for this process.
+        progress: Called with (experts computed, total), if there is a pool.
 
     Raises:
-        UsageError: If keys are given for what has no signature.
+        UsageError: If keys are given for a target that cannot be signed.
     """
     from ..registry.queries.check import strict_check
     from ..registry.queries.settings import resolve_home
@@ -70,7 +70,7 @@ def _verify(
     pool: WorkerPool | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[Target, tuple[Violation, ...]]:
-    """Compute what passed every static check; torch is imported only if anything did."""
+    """Check by computing what passed every static check; torch is imported only if needed."""
     if not valid:
         return {}
     if pool is None:
@@ -100,10 +100,10 @@ def _verify_backbones(
 def require_valid(
     project: Path, *, home: Path | None, backbone: str | None
 ) -> ExpertManifest | None:
-    """Check a project's package against its backbone, if that is installed, and its folder.
+    """Check a project's package against its folder and, if installed, its backbone.
 
     Returns:
-        Its manifest; None where the project is a backbone's own.
+        Its manifest; None if the project is a backbone's own.
 
     Raises:
         ContractError: With its first violation, if it has any.
@@ -117,7 +117,7 @@ def require_valid(
 
 
 def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:
-    """Refuse targets that no key can vouch for: a signature covers a wheel's file."""
+    """Refuse targets that cannot be signed: a signature covers a wheel's file."""
     others = [t for t in targets if not (t.endswith(".whl") and Path(t).is_file())]
     if keys and (others or not targets):
         found = others[0] if others else "none"

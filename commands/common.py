@@ -1,4 +1,4 @@
-"""What commands share: options, output for people and for programs, progress."""
+"""Shared parts of commands: options, output for people and for programs, progress."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 LOCAL = "local"
-"""The engine that is always there; with one worker it is this process."""
+"""The built-in engine; with one worker it is this process."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LONG = 200
-"""Rows above which a table is plain columns."""
+"""Rows above which a table is printed as plain columns."""
 
 
 def home_option(command: F, *, callback: Callable[..., Path | None] | None = None) -> F:
@@ -35,19 +35,19 @@ def home_option(command: F, *, callback: Callable[..., Path | None] | None = Non
         type=click.Path(path_type=Path, file_okay=False),
         envvar="REDHOST_HOME",
         callback=callback,
-        help="State folder (default: .redhost here).",
+        help="State folder (default: .redhost in the current folder).",
     )(command)
 
 
 def composition_options(command: F) -> F:
-    """Add ``--home`` and ``--question``: the command is given the folder that both lead to."""
+    """Add ``--home`` and ``--question``; the command is given the folder that both select."""
     question = click.option(
         "--question",
         metavar="NAME",
-        is_eager=True,  # so that it is known when the home is looked at
+        is_eager=True,  # so that it is parsed before the home
         expose_value=False,
         callback=_note_question,
-        help="The named question that this is about (default: the home's own).",
+        help="Named question to use, instead of the default question.",
     )
     return home_option(question(command), callback=_home_of_question)
 
@@ -69,7 +69,7 @@ def _home_of_question(ctx: click.Context, _: click.Parameter, value: Path | None
 
 
 class JsonOption(click.Option):
-    """``--json``, with the name of what it prints: the reference is made from that type.
+    """``--json``, with the type of the output, from which the reference is generated.
 
     Attributes:
         prints: A type by its path in `redhost`, or ``list[…]`` of one; not imported here.
@@ -98,7 +98,7 @@ def json_option(prints: str, **also: str) -> Callable[[F], F]:
 
 def device_option(command: F) -> F:
     """Add ``--device``."""
-    return click.option("--device", help="Where the backbone runs: cpu, cuda, or bf16.")(command)
+    return click.option("--device", help="Device of the backbone: cpu, cuda, or bf16.")(command)
 
 
 def backbone_option(command: F) -> F:
@@ -113,14 +113,14 @@ def engine_options(command: F) -> F:
         metavar="NAME",
         default=LOCAL,
         show_default=True,
-        help="Where work runs: local, or one that a trusted plugin brings.",
+        help="Engine of the workers: local, or one from a trusted plugin.",
     )
     workers = click.option(
         "--workers",
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="How many work at a time, one thread each.",
+        help="Number of parallel workers, one thread each.",
     )
     return engine(workers(command))
 
@@ -128,10 +128,10 @@ def engine_options(command: F) -> F:
 def field_options(command: F) -> F:
     """Add ``--text-field`` and ``--label-field``."""
     text = click.option(
-        "--text-field", default="text", show_default=True, help="Field that holds the text."
+        "--text-field", default="text", show_default=True, help="Field with the text."
     )
     label = click.option(
-        "--label-field", default="label", show_default=True, help="Field that holds the answer."
+        "--label-field", default="label", show_default=True, help="Field with the answer."
     )
     return text(label(command))
 
@@ -141,12 +141,12 @@ def domain_option(command: F) -> F:
     return click.option(
         "--domain-field",
         metavar="TEXT",
-        help="Field that holds the id of a row's own expert (default: domain, where there is one).",
+        help="Field with the id of the expert that a row belongs to (default: domain, if present).",
     )(command)
 
 
 class Share(click.ParamType[float]):
-    """A share, as a percentage or a number from 0 up to 1."""
+    """A share, as a percentage or a number from 0 to 1, 1 excluded."""
 
     name = "share"
 
@@ -179,7 +179,7 @@ class RankOf(click.ParamType[tuple[str, int]]):
 
 
 def rank_option(command: F) -> F:
-    """Add ``--rank``, which a command gets as `ranks`: rank by id, None where none is given."""
+    """Add ``--rank``, which a command gets as `ranks`: rank by id, None if none is given."""
     return click.option(
         "--rank",
         "ranks",
@@ -187,8 +187,8 @@ def rank_option(command: F) -> F:
         multiple=True,
         metavar="ID=N",
         callback=lambda _context, _parameter, pairs: dict(pairs) or None,
-        help="Serve an expert at another of its ranks (list-experts shows them); repeat for more. "
-        "Stays until another is given.",
+        help="Serve an expert at another of its ranks (see list-experts); repeatable. Stays until "
+        "another is given.",
     )(command)
 
 
@@ -198,7 +198,7 @@ def tolerance_option(command: F) -> F:
         "--tolerance",
         type=click.FloatRange(min=0),
         metavar="POINTS",
-        help="What a domain may lose before it is refused (default: 1, or 2 gate rows if more).",
+        help="Loss allowed per domain; more is refused (default: 1, or 2 gate rows if more).",
     )(command)
 
 
@@ -209,7 +209,7 @@ def seed_option(command: F) -> F:
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
-        help="Where randomness comes from.",
+        help="Random seed.",
     )(command)
 
 
@@ -221,7 +221,7 @@ def open_host(
     engine: str = LOCAL,
     workers: int = 1,
 ) -> Host:
-    """Open the host: from here on torch is loaded."""
+    """Open the host; this imports torch."""
     with imports():
         from ..core.host import Host
 
@@ -229,7 +229,7 @@ def open_host(
     if host.pool is not None:
         import torch
 
-        # Bits may depend on the number: with as many as each worker has, cached results fit.
+        # Bits may depend on the number of threads: with the workers' number, cached results match.
         torch.set_num_threads(1)
     return host
 
@@ -242,9 +242,9 @@ def read_data(
     label_field: str,
     domain_field: str | None = None,
 ) -> list[Row] | None:
-    """Read rows of the kind that a home's composition answers; None where no file is named.
+    """Read rows for the task of a home's composition; None if no file is named.
 
-    Nothing is loaded for that: what is wrong with a file is known at once.
+    No model is loaded for this, so that errors in the file are reported at once.
     """
     if data is None:
         return None
@@ -288,22 +288,22 @@ def job_cache(home: Path | None) -> JobCache:
 
 
 def at_rank(expert_id: str, rank: int | None) -> str:
-    """Return an expert as people name it, with its rank where that is a smaller one."""
+    """Return an expert's name for people, with its rank if that is a smaller one."""
     return f"{expert_id} (rank {rank})" if rank else expert_id
 
 
 def cut_texts(cuts: Sequence[int | None]) -> str:
-    """Say how many texts were cut, and where, from what `Answer.cut` is of each; or nothing."""
+    """Return how many texts were truncated, and where, from the texts' `Answer.cut`; or nothing."""
     lengths = [n for n in cuts if n is not None]
     return f"{len(lengths)} of {len(cuts)} texts cut after {lengths[0]} tokens" if lengths else ""
 
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Import much in the block: what it leaves in memory is there to stay.
+    """Import large modules in the block; the objects they create are never collected.
 
-    The collector would visit torch's hundred thousands of objects several times while they come,
-    and once more when the process ends, which takes longer than loading everything of ours.
+    Otherwise the garbage collector would visit torch's hundreds of thousands of objects several
+    times during the import, and once more at exit, which takes longer than loading this package.
     """
     gc.disable()
     try:
@@ -342,7 +342,7 @@ def print_json(value: object) -> None:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on stdout, as wide as its cells where stdout is not a terminal.
+    """Print a table on stdout; if stdout is not a terminal, it is as wide as its cells.
 
     A long one is plain columns: drawing a thousand rows takes longer than finding them.
     """
@@ -353,7 +353,7 @@ def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    # Plain where a terminal is, too: its own codes would look like those of a package.
+    # No terminal codes, even on a terminal: they would look like codes in a package's text.
     console = Console(force_terminal=False, width=None if sys.stdout.isatty() else 160)
     drawn = Table(title=Text(title), title_justify="left")
     for n, name in enumerate(head):
@@ -374,7 +374,7 @@ def _columns(title: str, rows: Sequence[Sequence[object]]) -> None:
 
 @contextmanager
 def bar(title: str) -> Iterator[StagedProgress]:
-    """Show on stderr what is under way: bars on a terminal, elsewhere a line every 30 seconds."""
+    """Show progress on stderr: bars on a terminal, otherwise a line every 30 seconds."""
     from .progress import draw, say
 
     with (draw if sys.stderr.isatty() else say)(title) as progress:

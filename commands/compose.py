@@ -1,4 +1,4 @@
-"""Commands of the host itself: recompose, predict."""
+"""Commands on the composition itself: recompose, predict, route."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 @click.option(
     "--router",
     metavar="KIND[:OPTIONS]",
-    help="auto: evidence, on wide features ridge or statistics (default); quadratic, centroid, "
+    help="auto (default): evidence, or on wide features ridge or statistics; quadratic, centroid, "
     "linear, mlp, topk:k=2, shortlist, hard, "
     "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; "
-    "blend, which weighs every text alike: a baseline, refused where domains differ.",
+    "blend, with the same weights for all texts: a baseline, refused if domains differ.",
 )
 @click.option(
     "--level",
     type=click.Choice(["zero", "row", "full"]),
     help="How much of the router to retrain (default: full).",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Where randomness comes from.")
+@click.option("--seed", type=click.IntRange(min=0), help="Random seed.")
 @tolerance_option
 @click.option(
     "--decline",
     type=Share(),
     metavar="SHARE",
-    help="Decline texts unlike the experts' own, and at most this share of those, e.g. 5%. Stays "
-    "until another is given; 0% is none.",
+    help="Decline unfamiliar texts, and with them at most this share of the experts' own, e.g. 5%. "
+    "Stays until another is given; 0% declines none.",
 )
 @click.option(
     "--prior",
     metavar="SHARES",
-    help="Expect texts in these shares: cards (default), uniform, live (as a server last saw "
-    "them), mail=0.7,news=0.3, or a JSON file. Stays until another is given.",
+    help="Expected shares of the experts: cards (default), uniform, live (last estimate of a "
+    "server), mail=0.7,news=0.3, or a JSON file. Stays until another is given.",
 )
 @rank_option
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
-@click.option("--locked", is_flag=True, help="Refuse unless what is installed is what is locked.")
-@click.option("--dry-run", is_flag=True, help="Do everything but publish.")
+@click.option("--locked", is_flag=True, help="Refuse if installed packages differ from the lock.")
+@click.option("--dry-run", is_flag=True, help="Do everything except publishing.")
 @engine_options
 @device_option
 @json_option("core.receipt.Receipt")
@@ -85,8 +85,8 @@ def recompose(
 ) -> None:
     """Check the experts, retrain only the router, publish.
 
-    What is published is a generation; the receipt says what changed. Experts of other questions
-    are left as they are.
+    The published composition is a generation; the receipt lists what changed. Experts of other
+    questions are not affected.
     """
     host = open_host(home, backbone=backbone, device=device, engine=engine, workers=workers)
     with bar("recompose") as keywords["progress"]:
@@ -99,7 +99,7 @@ def recompose(
 
 
 def _name_others(home: Path) -> None:
-    """Say which other questions installed experts answer otherwise than they are composed."""
+    """Print which other questions of installed experts are not up to date."""
     from ..registry.home.questions import home_of, option, question_of
     from ..registry.queries.inventory import questions_of, take_inventory, take_status
 
@@ -125,10 +125,10 @@ def _name_others(home: Path) -> None:
     "--out",
     "target",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where the rows go with their answers, in a format of its suffix; goes on if stopped.",
+    help="File for the rows with their answers, format by its suffix; continues if interrupted.",
 )
 @click.option(
-    "--text-field", default="text", show_default=True, help="Field that holds a row's text."
+    "--text-field", default="text", show_default=True, help="Field with the text of a row."
 )
 @composition_options
 @click.option(
@@ -136,9 +136,9 @@ def _name_others(home: Path) -> None:
     "sets",
     type=Share(),
     metavar="SHARE",
-    help="Answer with a set of labels that holds the right one this often, e.g. 90%.",
+    help="Answer with a set of labels that contains the right one this often, e.g. 90%.",
 )
-@click.option("--each", is_flag=True, help="Also what every expert alone answers.")
+@click.option("--each", is_flag=True, help="Also show the answer of every expert alone.")
 @device_option
 @json_option("list[core.model.composed.Answer]")
 def predict(
@@ -155,10 +155,10 @@ def predict(
 ) -> None:
     """Answer TEXTS, or the rows of a file.
 
-    Every question that is composed is answered, or with --question one alone. One that is damaged
-    is named, and the others are answered; the exit code then says that something is missing.
+    All composed questions are answered, or only the one given by --question. If one of them is
+    damaged, it is reported and the others are answered; the exit code is then not 0.
 
-    - among TEXTS stands for the lines of standard input.
+    A - among TEXTS is replaced by the lines of standard input.
     """
     lines = _lines(texts)
     given = [bool(texts), source is not None, target is not None]
@@ -220,7 +220,7 @@ def _print_file(
     as_json: bool,
     **options: Unpack[FileOptions],
 ) -> None:
-    """Answer a file, and say what came of it."""
+    """Answer a file, and print a summary."""
     from .files import answer_file
 
     with bar("predict") as progress:
@@ -244,9 +244,10 @@ def _print_file(
 @device_option
 @json_option("list[core.model.route.Route]")
 def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_json: bool) -> None:
-    """Say whose TEXTS are (or lines of standard input, with -).
+    """Show which experts' domains TEXTS belong to.
 
-    No expert is read or run: for those who run them with another engine.
+    A - is replaced by the lines of standard input. No expert is read or run: this is for users
+    who run experts with another engine.
     """
     routes = open_host(home, device=device).route(_lines(texts))
     if as_json:
@@ -260,10 +261,10 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
 
 
 def _lines(texts: tuple[str, ...]) -> list[str]:
-    """Return the texts that were typed; - stands for the lines of standard input, less blank ones.
+    """Return the typed texts; - is replaced by the lines of standard input, without blank ones.
 
     Raises:
-        UsageError: If one that was typed is blank: answers would not stand where their texts do.
+        UsageError: If a typed text is blank: answers would not be in the order of their texts.
     """
     from ..registry.errors import UsageError
 
@@ -283,7 +284,7 @@ def _sure(probability: float | None) -> str:
 
 def _print_weights(weights: dict[str, float]) -> None:
     for column, weight in sorted(weights.items(), key=lambda pair: -pair[1]):
-        if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
+        if weight >= 0.005:  # noqa: PLR2004  (the smallest weight visible with two digits)
             click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")
 
 

@@ -1,4 +1,4 @@
-"""The command evaluate: what is composed beside everything simpler, and how routes spread."""
+"""The command evaluate: the composition compared with simpler baselines, and routing health."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 @click.option(
     "--outside",
     metavar="FILE",
-    help="A text a line, from elsewhere: report how often they are declined, with the AUROC.",
+    help="Texts outside every domain, one a line: report how often they are declined, and AUROC.",
 )
-@click.option("--leave-one-out", is_flag=True, help="What each domain loses without each expert.")
-@click.option("--mixtures", is_flag=True, help="Every router kind under every mixture of traffic.")
+@click.option("--leave-one-out", is_flag=True, help="Loss of each domain without each expert.")
+@click.option("--mixtures", is_flag=True, help="Every router kind under every mixture of domains.")
 @click.option("--labels", is_flag=True, help="Precision, recall and F1 of every label.")
 @click.option(
     "--plot",
     metavar="FILE",
-    help="Draw which label is taken for which, or with --mixtures those: FILE.svg, .png, .pdf.",
+    help="Draw the confusion of labels, or with --mixtures the mixtures: FILE.svg, .png, .pdf.",
 )
 @click.option(
     "--curves",
     metavar="FILE",
     help="Draw accuracy over confidence, and over the share answered: FILE.svg, .png, .pdf.",
 )
-@click.option("--routing", is_flag=True, help="How the weight is spread: collapse, dead experts.")
+@click.option("--routing", is_flag=True, help="How weights are spread: collapse, dead experts.")
 @engine_options
 @device_option
 @json_option(
@@ -87,10 +87,10 @@ def evaluate(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Evaluate the current generation beside everything simpler.
+    """Compare the current generation with simpler baselines.
 
-    Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' knows
-    whose input it is, and every other line is something simpler to compare with.
+    Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' is given
+    each row's own expert, and every other line is a simpler baseline.
     """
     from ..core.training.rows import read_texts
 
@@ -101,7 +101,7 @@ def evaluate(
     if plot is not None or curves is not None:
         from ..core.evaluation.figures import require_matplotlib
 
-        require_matplotlib()  # before anything is computed
+        require_matplotlib()  # checked before anything is computed
     ood = sweep = None
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
@@ -129,7 +129,7 @@ def _print_all(
     labels: bool,
     routing: bool,
 ) -> None:
-    """Print everything that was computed and wanted."""
+    """Print all results that were requested."""
     _print_evaluation(result)
     if labels and result.labels is not None:
         _print_labels(result)
@@ -142,7 +142,7 @@ def _print_all(
 
 
 def _print_cut(rows: Sequence[Row], model: ComposedModel) -> None:
-    """Say on stderr how many texts were read in part; passages of documents are cut to fit."""
+    """Report on stderr how many texts were truncated; passages of documents are made to fit."""
     whole = model.backbone.task.head.vocabulary
     cuts = [] if whole else model.backbone.cuts([r.text for r in rows])
     if cut := cut_texts(cuts):
@@ -150,7 +150,7 @@ def _print_cut(rows: Sequence[Row], model: ComposedModel) -> None:
 
 
 def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
-    """Say how many rows nobody can have right, for no one answers their label: a typo, maybe."""
+    """Report rows that cannot be right because their label is unknown, perhaps mistyped."""
     from ..registry.errors import suggest
     from ..registry.package.forms import DEFAULT_TASK
 
@@ -187,7 +187,7 @@ def _draw_curves(result: Evaluation, path: Path) -> None:
 
 
 def _print_labels(result: Evaluation) -> None:
-    """Print every label's scores, of many those with the lowest F1."""
+    """Print every label's scores; if there are many, only those with the lowest F1."""
     scores, confusion = result.labels or {}, result.confusion or {}
     names = sorted(scores, key=lambda y: scores[y].f1)[:SHORTLIST]
     rows = []

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 @click.command("list-experts")
 @composition_options
 @backbone_option
-@click.option("--all", "everything", is_flag=True, help="Those for other backbones as well.")
+@click.option("--all", "everything", is_flag=True, help="Also list those for other backbones.")
 @json_option("list[registry.environment.status.PackageStatusJson]")
 def list_experts(
     *, home: Path | None, backbone: str | None, everything: bool, as_json: bool
 ) -> None:
     """List installed experts with their state. Nothing of them is imported.
 
-    Those of a named question have the state that they have there. Experts for other backbones are
-    a line that counts them; --all shows them, and --json always does.
+    Experts of a named question have their state in that question. Experts for other backbones are
+    counted in one line; --all lists them, and --json always does.
     """
     from ..registry.queries.inventory import take_inventories
     from ..registry.queries.settings import resolve_home
@@ -82,7 +82,7 @@ def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
 @click.argument("targets", nargs=-1)
 @home_option
 @backbone_option
-@click.option("--strict", is_flag=True, help="Ask for what a published expert should have as well.")
+@click.option("--strict", is_flag=True, help="Also require what a published expert should have.")
 @key_option
 @engine_options
 @json_option("list[commands.printed.Report]")
@@ -129,7 +129,7 @@ def check(
 @click.argument("expert_id")
 @home_option
 def disable(*, expert_id: str, home: Path | None) -> None:
-    """Keep an installed expert out of compositions."""
+    """Exclude an installed expert from compositions."""
     _switch(expert_id, home, on=False)
 
 
@@ -137,7 +137,7 @@ def disable(*, expert_id: str, home: Path | None) -> None:
 @click.argument("expert_id")
 @home_option
 def enable(*, expert_id: str, home: Path | None) -> None:
-    """Let a disabled expert take part again."""
+    """Include a disabled expert again."""
     _switch(expert_id, home, on=True)
 
 

@@ -1,9 +1,9 @@
-"""Answers to the rows of a file, in the file's own format, with what its rows had.
+"""Answer the rows of a file, in the file's own format, and keep the fields of its rows.
 
-Rows are read twice: once to see that every one of them has a text, how many there are, and which
-fields; then to answer them. Answers are kept part by part beside the output until all are there,
-each part whole or absent: a run that was stopped goes on after the last one, and no row is lost or
-answered twice. Of the file no more than a part is in memory.
+Rows are read twice: first to check that every row has a text, to count rows and to collect fields;
+then to answer them. Answers are stored in parts next to the output until all are there. Each part
+is complete or absent, so that an interrupted run continues after the last one, and no row is lost
+or answered twice. At most one part of the file is in memory.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
     from ..core.types import Progress
 
 PART = 1024
-"""Rows of a part: what is computed again after a stop, at most."""
+"""Rows of a part: the most that are computed again after an interruption."""
 
 FIELDS = ("answer", "probability", "expert", "weight", "declined")
-"""What every row gets: the label or number, its probability, the heaviest column and its weight."""
+"""Fields for every row: the label or number, its probability, the heaviest column, its weight."""
 
 SET = "answers"
-"""What it gets as well where label sets are asked for, or a text has any number of labels."""
+"""Fields added for label sets, and for tasks with any number of labels."""
 
 SCORES = "scores"
-"""What it gets as well where a text has any number of labels: the probability of each."""
+"""Field added for tasks with any number of labels: the probability of each."""
 
 SPANS = "spans"
-"""What it gets as well where spans are answered."""
+"""Field added for spans."""
 
 EACH = "by_expert"
-"""What it gets as well where every expert answers for itself."""
+"""Field added for the answers of every expert alone."""
 
 QUESTIONS = "questions"
-"""What it gets as well where named questions are composed: these fields of each."""
+"""Fields added for named questions: these of each."""
 
 
 class FileOptions(TypedDict):
     """How rows are answered.
 
     Attributes:
-        text: The field that holds a row's text.
-        sets: How often the right label is to be among those of a row; None without sets.
-        each: Whether every expert answers for itself as well.
+        text: The field with a row's text.
+        sets: How often the right label is to be in a row's label set; None without sets.
+        each: Whether the answers of every expert alone are added.
     """
 
     text: str
@@ -73,16 +73,16 @@ class FileOptions(TypedDict):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What parts are of: they go on only if nothing of it has changed.
+    """The run that stored parts belong to; it continues only if nothing of it has changed.
 
     Attributes:
         source: SHA-256 of the file.
-        rows: How many it has.
-        fields: Those of its rows, in the order of their first appearance.
-        text: Where the text stands.
-        sets: How often the right label is to be among those of a row; None without sets.
+        rows: Its number of rows.
+        fields: The fields of its rows, in the order of their first appearance.
+        text: The field with the text.
+        sets: How often the right label is to be in a row's label set; None without sets.
         generation: The generation that answers.
-        each: Whether every expert answers for itself as well.
+        each: Whether the answers of every expert alone are added.
         questions: The generations that answer the named questions, by name.
     """
 
@@ -97,13 +97,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a file.
+    """The summary of an answered file.
 
     Attributes:
-        rows: How many were answered.
-        declined: How many of them as no expert's business.
-        cut: How many were read in part.
-        limit: How many tokens of these were read; None where none was cut.
+        rows: The number of rows answered.
+        declined: How many of them were declined as outside every domain.
+        cut: How many were truncated.
+        limit: The number of tokens read of these; None if none was truncated.
     """
 
     rows: int
@@ -123,15 +123,15 @@ def answer_file(
     """Answer every row of a file, and write the rows with their answers.
 
     Args:
-        model: What answers.
+        model: The model that answers.
         source: The file: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``.
-        target: Where the rows go, by its suffix in one of these formats.
-        progress: Called with how many rows are answered.
+        target: The output file; its suffix selects one of these formats.
+        progress: Called with the number of rows answered.
         options: See `FileOptions`.
 
     Raises:
-        UsageError: If a row has no text, the rows cannot be answered so, the target is there or has
-            no such suffix, or parts of another run lie beside it.
+        UsageError: If a row has no text, the options do not suit the task, the target exists or
+            has another suffix, or parts of another run lie next to it.
     """
     write = writer_of(target)
     if not source.is_file():
@@ -204,7 +204,7 @@ def _read_through(
 
 
 def _begin(parts: Path, run: Run) -> None:
-    """Make the folder of parts, or see that the one that is there is of the same run."""
+    """Create the folder of parts, or check that the existing one belongs to the same run."""
     file, hint = parts / "run.json", f"Remove {parts} to begin anew."
     known = read_struct(file, Run, hint=hint)
     if known is None:
@@ -220,7 +220,7 @@ def _begin(parts: Path, run: Run) -> None:
 
 
 def _added(model: Questions, *, sets: bool, each: bool) -> tuple[str, ...]:
-    """Return the fields that every row gets."""
+    """Return the fields that are added to every row."""
     several = model.own is not None and model.own.bus.task.head.several
     named = bool(model.named)
     spans = model.own is not None and model.own.bus.task.name == "spans"
@@ -235,7 +235,7 @@ def _added(model: Questions, *, sets: bool, each: bool) -> tuple[str, ...]:
 
 
 def _encoded(answer: Answer) -> bytes:
-    """Return a line of a part; the last field says where the text was cut."""
+    """Return a line of a part; the last field is where the text was truncated."""
     from ..core.model.composed import answer_fields
 
     return msgspec.json.encode({**answer_fields(answer), "cut": answer.cut}) + b"\n"
@@ -254,7 +254,7 @@ def _lines(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 class _Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """What of an answer is counted."""
+    """The fields of an answer that are counted."""
 
     declined: bool
     cut: int | None

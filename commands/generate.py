@@ -1,4 +1,4 @@
-"""The command that goes on with a text: generate."""
+"""The command that continues a text: generate."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
-"""By column, in turn; the backbone's own column keeps the terminal's."""
+"""Colours of the columns, in turn; the backbone's own column has the terminal's colour."""
 
 CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
-"""Characters that a terminal acts on: what a model writes must not."""
+"""Control characters of terminals, which a model's text must not contain."""
 
 
 @click.command()
@@ -42,18 +42,18 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="How many tokens to add at most.",
+    help="Most tokens to add.",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=1.0,
     show_default=True,
-    help="Tokens are drawn from p^(1/T); 0 takes the most probable one.",
+    help="Tokens are sampled from p^(1/T); 0 takes the most probable one.",
 )
 @seed_option
-@click.option("--expert", metavar="ID", help="Let one expert, or backbone, go on alone.")
-@click.option("--explain", is_flag=True, help="Say which expert carried which token.")
+@click.option("--expert", metavar="ID", help="Generate with one expert, or backbone, alone.")
+@click.option("--explain", is_flag=True, help="Show the heaviest expert of each token.")
 @composition_options
 @device_option
 @json_option("commands.printed.Generated")
@@ -69,7 +69,7 @@ def generate(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Go on with PROMPT, token by token; - reads standard input."""
+    """Continue PROMPT, token by token; - reads standard input."""
     text = typed(prompt)
     if prompt == "-":
         text = text.removesuffix("\n")
@@ -104,7 +104,7 @@ def generate(
 
 
 def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
-    """Print tokens as they come; a text that is stopped ends its line."""
+    """Print tokens as they are generated; if interrupted, end the line."""
     seen: list[Token] = []
     terminal = sys.stdout.isatty()
     painted = explain and terminal and not os.environ.get("NO_COLOR")
@@ -122,7 +122,7 @@ def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
 
 
 def _paint(text: str, weights: dict[str, float], column: str | None = None) -> str:
-    """Colour a text by a column, the heaviest if none is named."""
+    """Colour a text by a column; by default the one with the largest weight."""
     columns = [c for c in weights if c != "backbone"]
     column = column or max(weights, key=weights.__getitem__)
     if not text or column not in columns:
@@ -131,7 +131,7 @@ def _paint(text: str, weights: dict[str, float], column: str | None = None) -> s
 
 
 def _explain(tokens: Sequence[Token], *, painted: bool) -> None:
-    """Print each column's mean weight, and the share of the tokens it weighed most on."""
+    """Print each column's mean weight, and the share of tokens where its weight is largest."""
     means, first = _means(tokens), tokens[0].weights
     heaviest = Counter(max(t.weights, key=t.weights.__getitem__) for t in tokens)
     shares = {c: heaviest[c] / len(tokens) for c in means}
@@ -146,7 +146,7 @@ def _explain(tokens: Sequence[Token], *, painted: bool) -> None:
 
 
 def _means(tokens: Sequence[Token]) -> dict[str, float]:
-    """Return the mean weight of every column over the tokens; nothing of none."""
+    """Return the mean weight of every column over the tokens; empty without tokens."""
     columns = tokens[0].weights if tokens else ()
     return {c: sum(t.weights[c] for t in tokens) / len(tokens) for c in columns}
 

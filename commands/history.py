@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 FEW = 10
-"""More generations than this are counted, not listed."""
+"""With more generations than this, they are counted instead of listed."""
 
 
 @click.command()
 @composition_options
 @json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
-    """Show what is composed, and how the installation differs."""
+    """Show what is composed, and how installed packages differ."""
     from ..registry.home.questions import option, question_of
     from ..registry.queries.inventory import take_status
     from ..registry.queries.settings import resolve_home
@@ -64,9 +64,9 @@ def status(*, home: Path | None, as_json: bool) -> None:
 
 
 def _backbone_option(home: Path, name: str) -> str:
-    """Return the option that a recompose needs where several backbones are installed, if it does.
+    """Return the option that a recompose needs if several backbones are installed, else nothing.
 
-    It needs none where one alone is installed, or a lock or the project says which.
+    It needs none if only one is installed, or if a lock or the project names one.
     """
     from ..registry.errors import RedhostError, SettingsError
     from ..registry.package.discover import discover
@@ -74,7 +74,7 @@ def _backbone_option(home: Path, name: str) -> str:
 
     try:
         choose_backbone(discover("backbone"), wanted_backbone(home))
-    except RedhostError as e:  # of another kind: whoever composes says what is wrong
+    except RedhostError as e:  # of another kind: recompose reports it
         return f" --backbone {name}" if isinstance(e, SettingsError) else ""
     return ""
 
@@ -121,7 +121,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
-    That is the parent of the current one, or NUMBER. Nothing is trained.
+    By default this is the parent of the current one. Nothing is trained.
     """
     from ..registry.home.generations import Generations
     from ..registry.queries.settings import resolve_home
@@ -144,14 +144,14 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     type=click.IntRange(min=1),
     help="How many generations to keep: the current one, its parent, and so on.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
 @composition_options
 @json_option("commands.printed.Collected")
 def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
     """Remove old generations, and the bytes that only they need.
 
-    The current generation stays, and its ancestors, --keep in all. What a live process holds,
-    such as a server, stays too.
+    The current generation and its ancestors are kept, --keep in all. Generations that a live
+    process holds, such as a server, are kept too.
     """
     from ..registry.home.generations import Generations
     from ..registry.queries.settings import resolve_home
@@ -176,7 +176,7 @@ def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
 
 
 def _numbered(numbers: Sequence[int]) -> str:
-    """Return generations as people name them."""
+    """Return generation numbers as readable text."""
     if not numbers:
         return "no generation"
     if len(numbers) > FEW:

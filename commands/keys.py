@@ -1,4 +1,4 @@
-"""Keys of signed wheels: the command that makes a pair, and the option that names public ones."""
+"""Keys of signed wheels: the command that makes a pair, and the option for public keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ key_option = click.option(
 
 
 def chosen_keys(given: tuple[str, ...]) -> tuple[PublicKey, ...]:
-    """Return the keys of the command line, else those of the project; usually there are none."""
+    """Return the keys given on the command line, else those of the project; usually none."""
     from ..registry.queries.settings import load_settings
     from ..registry.wheel.signing import read_keys
 
@@ -37,7 +37,7 @@ def chosen_keys(given: tuple[str, ...]) -> tuple[PublicKey, ...]:
 def new_key(*, file: Path, as_json: bool) -> None:
     """Make a key pair to sign wheels with.
 
-    FILE is private; its .pub.pem is for everybody.
+    FILE is private; its .pub.pem can be published.
     """
     from ..registry.wheel.signing import new_key as make
     from ..registry.wheel.signing import read_keys

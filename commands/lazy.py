@@ -1,4 +1,4 @@
-"""Commands of other packages: listed by their distribution's summary, imported when typed."""
+"""Commands of other packages: listed by their distribution's summary, imported when invoked."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class PluginGroup(click.Group):
     """A group whose commands may also come from the entry points `redhost.commands`.
 
-    Built-in names win. Help and completion see a stub with the distribution's summary, so no
-    package's code runs until its command is typed.
+    Built-in names take precedence. Help and completion use a stub with the distribution's summary,
+    so a package's code runs only when its command is invoked.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,7 +38,7 @@ class PluginGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command, suggesting for an unknown one those that begin so, or the closest."""
+        """Resolve a command; for an unknown one, suggest those with this prefix, or the closest."""
         ctx.meta["redhost.typed"] = args[0] if args else None
         if args and self.get_command(ctx, args[0]) is None:
             names = self.list_commands(ctx)
@@ -55,7 +55,7 @@ def _typed(ctx: click.Context, name: str) -> bool:
 
 
 def _installed(ctx: click.Context) -> dict[str, EntryPointInfo]:
-    """Return the installed commands by name; the environment is read once a command line."""
+    """Return the installed commands by name; entry points are read once per command line."""
     from ..registry.package.discover import plugin_entry_points
 
     if "redhost.installed" not in ctx.meta:
@@ -66,7 +66,7 @@ def _installed(ctx: click.Context) -> dict[str, EntryPointInfo]:
 
 
 def _summary(entry: EntryPointInfo, installed: Mapping[str, EntryPointInfo]) -> str:
-    """Return the summary of a command in a list: a distribution's own for its first command."""
+    """Return a command's summary for lists: the distribution's own for its first command."""
     first = min(name for name, other in installed.items() if other.dist == entry.dist)
     return entry.summary if entry.name == first else f"Comes with {first!r}; has its own --help."
 

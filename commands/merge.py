@@ -1,4 +1,4 @@
-"""The command merge: one expert of fixed cost in place of a composition."""
+"""The command merge: distil a composition into one expert of fixed cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--data",
     metavar="FILE",
-    help="Unlabelled texts, one a line (default: the cards' texts and the background card)",
+    help="Unlabelled texts, one a line (default: the cards' texts and the background card).",
 )
 @click.option("--rank", type=click.IntRange(min=1), help="R (default: a quarter of the width).")
 @click.option(
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=200,
     show_default=True,
-    help="Passes over the inputs, at most.",
+    help="Most passes over the inputs.",
 )
 @click.option(
     "--sharpness",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Radius of sharpness-aware steps; 0 for plain ones.",
+    help="Radius of sharpness-aware steps; 0 for ordinary ones.",
 )
 @click.option(
     "--tolerance",
@@ -67,14 +67,15 @@ def merge(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Fold the current generation into one expert.
+    """Merge the current generation into one expert.
 
-    Makes ./red-expert-NAME, a project like any other, trained to answer as all of them do. Exits
-    with 1 if a domain loses more than the tolerance; the project is kept, to look at.
+    Makes ./red-expert-NAME, a project like any other, trained to reproduce the composed answers.
+    The exit code is 1 if a domain loses more than the tolerance; the project is then kept for
+    inspection.
     """
     from ..core.training.rows import read_texts
 
-    texts = [r.text for r in read_texts(data)] if data else None  # before torch is loaded
+    texts = [r.text for r in read_texts(data)] if data else None  # before torch is imported
     from ..core.training.distill import DistillSettings, own_texts
     from ..core.training.distill import merge as fold
     from ..registry.home.questions import question_of

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..registry.wheel.wheel import Wheel
 
 
-_router_option = click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
-_accept_option = click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
+_router_option = click.option("--router", metavar="KIND[:OPTIONS]", help="Use another router.")
+_accept_option = click.option("--accept", is_flag=True, help="Proceed if a domain loses more.")
 
 
 @click.command()
@@ -40,13 +40,13 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
 @click.option(
     "--replace",
     metavar="ID",
-    help="The expert that makes way where the wheel has its distribution's name.",
+    help="The expert to replace, if the wheel has its distribution's name.",
 )
 @_router_option
 @click.option(
     "--level",
     type=click.Choice(["row", "full"]),
-    help="Retrain the whole router, or its new row alone (default: full).",
+    help="Retrain the whole router, or only the new row (default: full).",
 )
 @rank_option
 @tolerance_option
@@ -55,7 +55,7 @@ _accept_option = click.option("--accept", is_flag=True, help="Go on even if a do
     "--try",
     "try_others",
     is_flag=True,
-    help="If it harms a domain, try other routers and say which would let it in.",
+    help="If it harms a domain, try other routers and report which would accept it.",
 )
 @composition_options
 @backbone_option
@@ -76,10 +76,10 @@ def add(
 ) -> None:
     """Audit a wheel, compose with it, then install it.
 
-    It joins the composition of the question that it answers. Nothing is installed unless the wheel
-    is what its RECORD says, the expert keeps its contract, and no domain is harmed. A NAME is
-    downloaded first; a path uses no network. What is composed and installed as it is stays so,
-    unless an option says how to compose.
+    It joins the composition of the question that it answers. It is installed only if the wheel
+    matches its RECORD, the expert fulfils its contract, and no domain is harmed. A NAME is
+    downloaded first; a path uses no network. If the same wheel is composed and installed already,
+    nothing changes, unless an option specifies how to compose.
     """
     from ..registry.environment.installer import fetch, require_free
     from ..registry.queries.inventory import joins_in
@@ -88,7 +88,7 @@ def add(
     trusted = chosen_keys(keys)
     _refuse_id(resolve_home(home), target)
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
-    require_free(wheel.package)  # before torch is loaded: what is refused is refused at once
+    require_free(wheel.package)  # before torch is imported, so that a refusal takes no time
     home = joins_in(resolve_home(home), wheel)
     if not any(keywords.values()) and _composed_already(home, wheel, as_json=as_json):
         return
@@ -116,17 +116,17 @@ def add(
 
 
 def _refuse_id(home: Path, target: str) -> None:
-    """Refuse to download what is named like an expert here, and is another distribution.
+    """Refuse to download a target named like an expert's id that is another distribution.
 
     Raises:
-        UsageError: If the target is an id, and no distribution's name that the expert comes by.
+        UsageError: If the target is an id, but not the name of that expert's distribution.
     """
     from ..registry.errors import UsageError
     from ..registry.package.discover import canonical
     from ..registry.queries.inventory import dists_of
 
     name, *_ = re.split(r"[\s=<>!~]", target, maxsplit=1)
-    # Not Path.exists: it raises for a name too long to be one.
+    # Not Path.exists: it raises if the name is too long.
     if os.path.exists(target) or not (dists := dists_of(home, name)):  # noqa: PTH110
         return
     if canonical(name) not in map(canonical, dists):
@@ -138,7 +138,7 @@ def _refuse_id(home: Path, target: str) -> None:
 
 
 def _installed_digest(wheel: Wheel) -> str | None:
-    """Return the digest of the expert that is installed under a wheel's name, if there is one."""
+    """Return the digest of the expert installed under a wheel's distribution, if there is one."""
     from ..registry.environment.installer import find
     from ..registry.package.readers import read_expert
 
@@ -148,7 +148,7 @@ def _installed_digest(wheel: Wheel) -> str | None:
 
 
 def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
-    """Say that a wheel is composed and installed as it is, if so: nothing is left to do."""
+    """Return whether the same wheel is already composed and installed; if so, print that."""
     import msgspec
 
     from ..registry.home.generations import Generations
@@ -172,7 +172,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
 
 @click.command()
 @click.argument("expert_id", metavar="ID")
-@click.option("--purge", is_flag=True, help="Drop its stored copies as well.")
+@click.option("--purge", is_flag=True, help="Delete its stored copies as well.")
 @_router_option
 @tolerance_option
 @_accept_option

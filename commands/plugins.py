@@ -1,4 +1,4 @@
-"""Commands about code: plugins, trust."""
+"""Commands on plugin code: plugins, trust."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def plugins(*, as_json: bool) -> None:
 
 @click.command()
 @click.argument("dist")
-@click.option("--revoke", is_flag=True, help="Take the permission back.")
+@click.option("--revoke", is_flag=True, help="Withdraw the permission.")
 def trust(*, dist: str, revoke: bool) -> None:
     """Allow the plugin code of DIST, as it is now, to run.
 
-    Python has no sandbox: a plugin can do whatever you can. The permission is yours alone, and
-    ends when the distribution's files change, or with --revoke.
+    Python has no sandbox: a plugin can do whatever you can. The permission is for your user only.
+    It ends when the distribution's files change, or with --revoke.
     """
     if revoke:
         _revoke(dist)
@@ -50,7 +50,7 @@ def trust(*, dist: str, revoke: bool) -> None:
 
 
 def _revoke(dist: str) -> None:
-    """Take a permission back; the distribution may be gone already."""
+    """Withdraw a permission; the distribution may already be uninstalled."""
     from ..registry.environment.trust import distrust, trusted
     from ..registry.errors import UnknownNameError
     from ..registry.package.discover import canonical

@@ -1,4 +1,4 @@
-"""Commands of a new backbone: port, an expert carried over; migrate, a whole composition."""
+"""Commands for a new backbone: port, for one expert; migrate, for a whole composition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 def _material_options(command: F) -> F:
-    """Add what experts are carried over with."""
+    """Add the options for data that experts are ported with."""
     texts = click.option(
         "--texts",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -45,7 +45,7 @@ def _material_options(command: F) -> F:
     rows = click.option(
         "--rows",
         metavar="FILE",
-        help="Labelled rows that nobody trained on, for an expert whose card holds no texts.",
+        help="Held-out labelled rows, for an expert whose card holds no texts.",
     )
     bound = click.option(
         "--bound",
@@ -66,7 +66,7 @@ def _material_options(command: F) -> F:
     "--from",
     "source",
     metavar="BACKBONE",
-    help="The one it was trained on (default: the one installed with its fingerprint).",
+    help="Its current backbone (default: the one installed with its fingerprint).",
 )
 @_material_options
 @click.option("--out", type=FOLDER, help="The new project (default: red-expert-ID-BACKBONE).")
@@ -88,10 +88,11 @@ def port(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Carry an expert over to another backbone, or say why not.
+    """Port an expert to another backbone.
 
-    No weight is trained. The expert's own bytes stay as they are, behind a map that is fitted on
-    unlabelled texts; it has to keep its accuracy on its card's gate rows.
+    If this is not possible, the reason is reported. No weight is trained. The expert's own bytes
+    stay unchanged, behind a map that is fitted on unlabelled texts; it has to keep its accuracy on
+    its card's gate rows.
     """
     from ..core.training.porting import port_expert, write_port
     from ..registry.package.project import check_free
@@ -128,18 +129,16 @@ def port(
     "native",
     metavar="WHEEL",
     multiple=True,
-    help="An expert's build for the new backbone: it is not ported. Repeat for more; what is "
-    "installed and fits is taken as it is.",
+    help="An expert's build for the new backbone, instead of a port; repeatable. Installed builds "
+    "that fit are used without this option.",
 )
-@click.option(
-    "--without", metavar="ID", multiple=True, help="Leave an expert behind; repeat for more."
-)
+@click.option("--without", metavar="ID", multiple=True, help="Leave out an expert; repeatable.")
 @key_option
-@click.option("--router", metavar="KIND[:OPTIONS]", help="Another kind of router.")
+@click.option("--router", metavar="KIND[:OPTIONS]", help="Use another router.")
 @rank_option
 @tolerance_option
-@click.option("--accept", is_flag=True, help="Go on even if a domain loses more.")
-@click.option("--out", type=FOLDER, help="Where the ports' wheels go (default: ports-BACKBONE).")
+@click.option("--accept", is_flag=True, help="Proceed if a domain loses more.")
+@click.option("--out", type=FOLDER, help="Folder for the ports' wheels (default: ports-BACKBONE).")
 @composition_options
 @device_option
 @json_option("core.composition.migrate.Migrated")
@@ -160,10 +159,10 @@ def migrate(
     as_json: bool,
     **keywords: Unpack[RecomposeKeywords],
 ) -> None:
-    """Move all that is composed to another backbone.
+    """Move the whole composition to another backbone.
 
-    Every expert is ported, judged and composed there, or nothing changes. The current generation
-    answers until that has passed; 'redhost rollback' goes back to it.
+    Either every expert is ported, judged and composed there, or nothing changes. Until then the
+    current generation answers; 'redhost rollback' goes back to it.
     """
     from ..registry.environment.installer import fetch
     from ..registry.home.questions import option, question_of
@@ -193,7 +192,7 @@ def migrate(
 def _material(
     texts: Path | None, rows: str | None, *, text_field: str, label_field: str
 ) -> tuple[list[str], list[Row]]:
-    """Read what experts are carried over with."""
+    """Read the data that experts are ported with."""
     from ..core.training.rows import read_rows, read_texts
     from ..registry.package.forms import DEFAULT_TASK
 
@@ -204,7 +203,7 @@ def _material(
 
 
 def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:
-    """Return an expert's checked bytes, and its version where it has one."""
+    """Return an expert's checked bytes, and its version if it has one."""
     from ..registry.errors import UsageError
     from ..registry.package.discover import Package
     from ..registry.queries.check import resolve_targets
@@ -243,7 +242,7 @@ def _print_report(report: PortReport) -> None:
 
 
 def _backbone(name: str | None, named: BackboneRef | None = None) -> Path | Package:
-    """Return a backbone's folder, or the installed one of a name or a fingerprint."""
+    """Return a backbone's folder, or the installed one with a name or a fingerprint."""
     return Path(name) if name is not None and Path(name).is_dir() else _installed(name, named)
 
 

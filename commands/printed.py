@@ -1,4 +1,4 @@
-"""What commands print with ``--json`` where the core has no struct for it.
+"""Output types of ``--json`` for which the core has no struct.
 
 Only type checkers and the reference import this module: the commands build plain dictionaries.
 """
@@ -13,12 +13,12 @@ from ..registry.package.checked import Violation
 
 
 class Report(TypedDict):
-    """What was checked, and what is wrong with it.
+    """The result of a check.
 
     Attributes:
-        target: What was typed, or the id of an installed expert.
-        ok: Whether nothing is wrong.
-        violations: What is wrong, the first failure first.
+        target: The target as typed, or the id of an installed expert.
+        ok: Whether there are no violations.
+        violations: The violations, the first failure first.
     """
 
     target: str
@@ -30,12 +30,12 @@ class Generated(TypedDict):
     """A text and its continuation.
 
     Attributes:
-        prompt: The text it was given.
-        text: What was added.
+        prompt: The given text.
+        text: The added text.
         generation: The generation that wrote it.
-        seed: Where randomness came from.
-        temperature: As given.
-        tokens: How many were added.
+        seed: The random seed.
+        temperature: The given temperature.
+        tokens: The number of added tokens.
         weights: Mean α over the tokens, by column.
         table: Each token, with ``--explain``.
     """
@@ -68,9 +68,9 @@ class Collected(TypedDict):
     Attributes:
         dry_run: Whether nothing was removed.
         generations: Numbers, ascending.
-        digests: Packages in the store that only they needed.
-        bytes: Of both together.
-        held: Leases of live processes on generations that would be gone without them.
+        digests: Packages in the store that only these generations needed.
+        bytes: The size of both together.
+        held: Leases of live processes on generations that would otherwise be removed.
     """
 
     dry_run: bool
@@ -81,7 +81,7 @@ class Collected(TypedDict):
 
 
 class KeyPair(TypedDict):
-    """A pair of keys that was made.
+    """A new key pair.
 
     Attributes:
         private: Path of the private key.

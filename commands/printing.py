@@ -1,4 +1,4 @@
-"""Both outputs as every command has them: nobody's text speaks to the terminal."""
+"""Output streams of all commands, which escape terminal codes in text from packages."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class Verbatim(str):
-    """A text that is printed as it is: who makes one answers for what a terminal does with it."""
+    """Text that is printed unescaped; its creator must make sure that it is safe for terminals."""
 
     __slots__ = ()
 
 
 class Printable:
-    """An output in which nothing that a package wrote can speak to the terminal.
+    """An output stream that escapes control codes, which text from packages may contain.
 
-    Every command prints through it, and so do warnings, logs, errors and tracebacks. What is
-    neither printable nor the end of a line is escaped as JSON escapes it, so that JSON stays JSON.
+    Every command prints through it, and so do warnings, logs, errors and tracebacks. Characters
+    other than printable ones and line ends are escaped as in JSON, so that JSON stays valid.
 
     Args:
-        stream: What is printed on.
+        stream: The underlying stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -41,7 +41,7 @@ class Printable:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        """Be the stream in all else."""
+        """Return any other attribute of the underlying stream."""
         return getattr(self.stream, name)
 
 
@@ -51,7 +51,7 @@ class _Drawn(Printable):
 
 
 def drawing(stream: TextIO) -> Console:
-    """Return what draws on a stream by terminal codes: give it `one_line` of strangers' texts."""
+    """Return a console that draws on a stream; pass text from packages through `one_line` first."""
     from rich.console import Console
 
     return Console(file=cast("TextIO", _Drawn(stream)))

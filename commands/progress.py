@@ -1,4 +1,4 @@
-"""What is under way: a bar for each stage on a terminal, elsewhere a line now and then."""
+"""Progress of long work: a bar for each stage on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ EVERY = 30.0
 
 @dataclass
 class Stage:
-    """How far one stage is.
+    """The progress of one stage.
 
-    A stage that is entered again has more to do: it goes on from where it was, and never back to
-    nothing.
+    A stage that is entered again has more work: its progress continues, and never restarts at zero.
 
     Attributes:
         name: Its name.
-        done: Of the passes that ended, and of this one.
-        total: Likewise.
-        note: What is shown beside it.
-        began: When this pass did, by the monotonic clock.
+        done: Steps done in earlier passes and in this one.
+        total: Steps of earlier passes and of this one.
+        note: Text shown next to it.
+        began: The start of this pass, by the monotonic clock.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Stage:
     began: float = field(default_factory=time.monotonic)
 
     def move(self, done: int, total: int) -> None:
-        """Take note of where this pass is."""
+        """Record the progress of this pass."""
         before, of = self.latest
         if done < before or total != of:
             self.ended += before
@@ -58,7 +57,7 @@ class Stage:
 
     @property
     def pace(self) -> str:
-        """How fast this pass goes, and when it ends if it goes on so."""
+        """The speed of this pass, and the time it is expected to take."""
         done, total = self.latest
         rate = done / max(time.monotonic() - self.began, 1e-9)
         return f"{rate:.3g} a second, {(total - done) / rate:,.0f} s to go" if done else ""
@@ -70,12 +69,12 @@ class Stage:
 
 @dataclass
 class Stages(StagedProgress):
-    """What is called by long work.
+    """The progress callback that long work is given.
 
     Attributes:
-        title: What work without a name is called.
+        title: The name of work without a stage.
         bars: Where stages are drawn; None for nowhere.
-        stages: Those so far, by name; the last that moved is `current`.
+        stages: The stages so far, by name; `current` is the last one that moved.
         tasks: Their bars.
     """
 
@@ -86,17 +85,17 @@ class Stages(StagedProgress):
     tasks: dict[str, TaskID] = field(default_factory=dict)
 
     def __call__(self, done: int, total: int) -> None:
-        """Take note of work that has no name."""
+        """Record progress of work without a stage."""
         self._move(self.title, "", done, total)
 
     def stage(self, name: str, note: str = "") -> Progress:
-        """Return what is called for a stage, which begins now."""
+        """Begin a stage; return its progress callback."""
         self.stages.setdefault(name, Stage(name)).began = time.monotonic()
         return partial(self._move, name, note)
 
     def _move(self, name: str, note: str, done: int, total: int) -> None:
         if total <= 0:
-            return  # a bar of nothing would be a full one
+            return  # with a total of zero the bar would look full
         stage = self.current = self.stages.setdefault(name, Stage(name))
         stage.note = note
         stage.move(done, total)
@@ -125,7 +124,7 @@ def draw(title: str) -> Iterator[Stages]:
         *columns,
         console=drawing(sys.stderr),
         transient=True,
-        redirect_stdout=False,  # what others print meanwhile stays with the streams that escape it
+        redirect_stdout=False,  # other output keeps to the streams that escape it
         redirect_stderr=False,
     )
     with bars:
@@ -137,11 +136,11 @@ def draw(title: str) -> Iterator[Stages]:
 
 @contextmanager
 def say(title: str, *, every: float | None = None) -> Iterator[Stages]:
-    """Say a line on stderr now and then while the block runs.
+    """Print a progress line on stderr at intervals while the block runs.
 
     Args:
-        title: What runs.
-        every: Seconds between two lines, in place of `EVERY`.
+        title: The name of the work.
+        every: Seconds between two lines, instead of `EVERY`.
     """
     stages, over, start = Stages(title), threading.Event(), time.monotonic()
 

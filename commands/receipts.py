@@ -1,4 +1,4 @@
-"""A receipt, for people."""
+"""Receipts printed for people."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 HEAD = ("expert", "weights", "weights digest", "gate rows", "before", "after", "own")
 
 SHOWN, SHORTLIST = 40, 10
-"""Up to the first, all experts are shown; of more than those, so many and a line on the rest."""
+"""Up to the first number all experts are shown; otherwise the second, and a line on the rest."""
 
 
 def print_receipt(receipt: Receipt) -> None:
-    """Print what a recompose did, and that nothing else moved."""
+    """Print what a recompose did, and that nothing else changed."""
     name = "dry run" if receipt.generation is None else f"generation {receipt.generation}"
     title = (
         f"{name} (parent {receipt.parent or 'none'}), accuracy on gate rows, own: the expert alone"
@@ -72,14 +72,14 @@ def _lost(domain: str, excess: ExcessHarm) -> str:
         100 * x for x in (excess.fall, excess.reference, excess.excess, excess.error)
     )
     lost = f"{domain}: {fall:.1f} points to newcomers"
-    if reference <= 0:  # nothing is excused by it
+    if reference <= 0:  # then it excuses nothing
         return f"{lost}, ± {error:.1f}; discriminants of the same cards lose none"
     beyond = f"{more:.1f} ± {error:.1f} more than the {reference:.1f}"
     return f"{lost}, {beyond} that discriminants of the same cards lose"
 
 
 def print_bits(bits: Bits) -> None:
-    """Print bits per byte by domain, beside those of each domain's own expert."""
+    """Print bits per byte by domain, compared with those of each domain's own expert."""
     head = ("domain", "bytes", "before", "after", "own expert")
     rows = [
         (i, bits.bytes[i], points((bits.before or {}).get(i)), points(x), points(bits.oracle[i]))
@@ -103,9 +103,9 @@ def _row(receipt: Receipt, i: str) -> tuple[object, ...]:
 
 
 def _shown(receipt: Receipt) -> Sequence[str]:
-    """Return the experts to show: all, or where there are many those that people ask about.
+    """Return the experts to show: all, or if there are many, those of most interest.
 
-    Whatever changed comes first, then who is new, then who lost most, then who is worst.
+    First those that changed, then new ones, then those that lost most, then the worst ones.
     """
     if len(receipt.experts) <= SHOWN:
         return list(receipt.experts)
@@ -121,7 +121,7 @@ def _shown(receipt: Receipt) -> Sequence[str]:
 
 
 def _rest(receipt: Receipt) -> str:
-    """Return a line about all experts, where not all are shown."""
+    """Return a line about all experts, if not all are shown."""
     same = sum(change.before == change.after for change in receipt.experts.values())
     before, after = receipt.accuracy.before or {}, receipt.accuracy.after
     moved = [after[i] - x for i, x in before.items() if i in after]
@@ -135,7 +135,7 @@ def _rest(receipt: Receipt) -> str:
 
 
 def _list(word: str, lines: Sequence[str]) -> None:
-    """Print a line for each, and a count where they are many."""
+    """Print a line for each; only a count if there are many."""
     for line in lines[:SHOWN]:
         click.echo(f"{word:<10} {line}")
     if len(lines) > SHOWN:
@@ -143,5 +143,5 @@ def _list(word: str, lines: Sequence[str]) -> None:
 
 
 def points(value: float | None) -> str:
-    """Return an accuracy as tables show it."""
+    """Return an accuracy as formatted for tables."""
     return "" if value is None else f"{value:.3f}"

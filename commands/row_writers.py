@@ -1,4 +1,4 @@
-"""Rows written as a file of the format that its suffix names: JSON lines, a table, Parquet."""
+"""Write rows in the format of a file's suffix: JSON lines, a table, Parquet."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ GROUP = 1024
 Cells = Mapping[str, Any]
 
 Rows = Callable[[], Iterable[Cells]]
-"""Yields every row, from the first again each time it is called."""
+"""Yields every row, starting over each time it is called."""
 
 Writer = Callable[[Path, Sequence[str], Rows], None]
 """Writes a file, given its fields and its rows."""
 
 
 def writer_of(target: Path) -> Writer:
-    """Return what writes files of a suffix.
+    """Return the writer for the suffix of a file.
 
     Raises:
-        UsageError: If nothing does, or pyarrow is needed and not installed.
+        UsageError: If there is none, or if it needs pyarrow and that is not installed.
     """
     suffix = target.suffix.lower()
     if suffix in JSON:
@@ -63,7 +63,7 @@ def _write_table(path: Path, fields: Sequence[str], rows: Rows, *, delimiter: st
 
 
 def _plain(value: object) -> object:
-    """Return a cell of a table: what is no number and no text as JSON, a date as JSON has it."""
+    """Return a table's cell: numbers and texts unchanged, dates and other values as in JSON."""
     made = _builtin(value)
     return _json(made) if isinstance(made, (list, dict, bool)) else made
 
@@ -73,13 +73,13 @@ def _json(value: object) -> str:
 
 
 def _builtin(value: object) -> object:
-    """Return what JSON has for a value of Parquet, such as a date, a decimal number or bytes."""
+    """Return the JSON form of a Parquet value, such as a date, a decimal number or bytes."""
     made: object = msgspec.to_builtins(value, enc_hook=str)
     return made
 
 
 def _write_parquet(path: Path, fields: Sequence[str], rows: Rows) -> None:
-    """Write rows; what is of several types in one field becomes text there."""
+    """Write rows; a field with values of several types is written as text."""
     parquet, arrow = import_parquet(str(path)), importlib.import_module("pyarrow")
     types = dict.fromkeys(fields, arrow.null())
     for columns in _columns(fields, rows):
@@ -92,14 +92,14 @@ def _write_parquet(path: Path, fields: Sequence[str], rows: Rows) -> None:
 
 
 def _columns(fields: Sequence[str], rows: Rows) -> Iterator[dict[str, list[Any]]]:
-    """Yield the cells of some rows by field; None where a row has none."""
+    """Yield the cells of some rows by field; None if a row lacks the field."""
     left = iter(rows())
     while some := list(islice(left, GROUP)):
         yield {f: [cells.get(f) for cells in some] for f in fields}
 
 
 def _type_of(known: Any, values: Sequence[Any], arrow: Any) -> Any:
-    """Return the type of a field that has these values beside those that are of a known type."""
+    """Return a field's type, given its known type and further values."""
     try:
         both = [arrow.schema([("", t)]) for t in (known, arrow.array(values).type)]
         return arrow.unify_schemas(both, promote_options="permissive").field(0).type

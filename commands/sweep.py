@@ -1,4 +1,4 @@
-"""The command sweep: which router suits what is composed."""
+"""The command sweep: compare routers on the composed experts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEFAULT = (
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Train each router from seeds 0, 1, … as many as this.",
+    help="Number of seeds that each router is trained from: 0, 1, …",
 )
 @click.option("--data", metavar="FILE", help="Labelled rows (default: the backbone's own).")
 @field_options
@@ -104,7 +104,7 @@ def sweep(
 
 
 def _lines(results: Sequence[SweepResult]) -> list[list[str]]:
-    """Return a line for each router, best first; of several seeds the mean and the range."""
+    """Return a line for each router, best first; for several seeds the mean and the range."""
     by_router: dict[str, list[Evaluation]] = {}
     for s in results:
         if s.evaluation is not None:

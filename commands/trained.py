@@ -1,4 +1,4 @@
-"""What training an expert gave, for people."""
+"""The result of training an expert, printed for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_trained(trained: TrainedProject) -> None:
-    """Print what an expert learnt from, how well it answers, and what that cannot tell."""
+    """Print an expert's training data, its accuracy, and the limits of these figures."""
     manifest, splits = trained.manifest, trained.splits
     measured = dict(manifest.training.metrics)
     macro = measured.pop("macro_f1", None)
@@ -46,12 +46,12 @@ def print_trained(trained: TrainedProject) -> None:
 
 
 def _card(card: CardRef, *, rows: int) -> str:
-    """Return a card in a few words; sums are of all rows, those that were set aside as well."""
+    """Return a short description of a card; sums are of all rows, including held-out ones."""
     if _shows_rows(card):
         return f"card {card.kind} ({card.fit} fit, {card.gate} gate)"
     return f"card {card.kind} (sums of all {rows} rows)" if card.file else "no card"
 
 
 def _shows_rows(card: CardRef) -> bool:
-    """Say whether a card has rows to be judged by: sums have none."""
+    """Return whether a card has rows to evaluate on; sums have none."""
     return card.kind in {"texts", "vectors"}

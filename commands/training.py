@@ -1,4 +1,4 @@
-"""The command train-many: experts from a plan, wherever an engine has workers."""
+"""The command train-many: train the experts of a plan on an engine's workers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def train_many(
 ) -> None:
     """Train many experts, those that PLAN lists.
 
-    PLAN has a JSON object a line: {"dir": …, "data": …}, and where wanted valid, text_field,
-    label_field, epochs and seed, as for train-expert. After Ctrl-C the same command goes on: what
-    is finished is not trained again.
+    PLAN has one JSON object per line: {"dir": …, "data": …}, and optionally valid, text_field,
+    label_field, epochs and seed, as for train-expert. After Ctrl-C the same command continues;
+    finished experts are not trained again.
     """
     from ..core.jobs.train_many import read_plan_file
     from ..core.jobs.train_many import train_many as train

@@ -1,4 +1,4 @@
-"""Bare `redhost`: what is installed, what is composed, what to type next."""
+"""`redhost` without arguments: what is installed, what is composed, and what to type next."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) 
 
 
 def _question(backbone: BackboneManifest | None) -> str:
-    """Return a command to try; for the demo's backbone alone it is known with which text."""
+    """Return a command to try; a suitable text is known only for the demo's backbone."""
     if backbone is not None and TASKS[backbone.task].unit == "token":
         return 'redhost generate "PROMPT"'
     demo = backbone is not None and backbone.id == "tiny"

@@ -1,5 +1,5 @@
-"""What is installed, may it attach, and what was composed: everything that needs no torch.
+"""Packages, environment and home: what is installed, valid and composed. Needs no torch.
 
-Import the modules directly (``from redhost.registry.package.discover import discover``): nothing is
-re-exported here, so that ``redhost --help`` pays only for what it uses.
+Import the modules directly (``from redhost.registry.package.discover import discover``). Nothing is
+re-exported here, so that ``redhost --help`` imports only the modules it uses.
 """

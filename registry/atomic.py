@@ -1,7 +1,7 @@
-"""Write files and folders so that a kill or a full disk at any moment leaves old or new, whole.
+"""Write files and folders atomically: a kill or a full disk leaves all old or all new content.
 
-Everything the registry writes goes through the primitives below, one system call each, so that a
-test can stop the process exactly before and after every one of them.
+The registry writes only through the primitives below, one system call each, so that a test can stop
+the process exactly before and after every one of them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PRIMITIVES = (
 """The functions of this module that touch the disk; nothing else in the registry writes."""
 
 TEMPORARY = ".tmp-"
-"""How every name begins that a dead process may have left behind."""
+"""Prefix of temporary names, which a killed process may leave behind."""
 
 DAMAGED = "damaged.json"
-"""The file of a cache's folder that says how many of its entries were damaged."""
+"""The file in a cache's folder that counts its damaged entries."""
 
 
 def make_folder(path: Path) -> None:
@@ -47,7 +47,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write bytes to a file, with no promise about when they reach the disk."""
+    """Write bytes to a file, without waiting until they are on the disk."""
     path.write_bytes(data)
 
 
@@ -58,8 +58,8 @@ def sync_file(path: Path) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename, over a file that may be there; the one step that makes new things visible."""
-    os.replace(source, target)  # noqa: PTH105 - one system call, named as it is
+    """Rename, replacing an existing file; this one step makes new content visible."""
+    os.replace(source, target)  # noqa: PTH105 - named like the system call it makes
 
 
 def sync_folder(path: Path) -> None:
@@ -79,7 +79,7 @@ def remove_file(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and what is in it."""
+    """Remove a folder and its content."""
     shutil.rmtree(path)
 
 
@@ -87,8 +87,8 @@ def read_regular(path: Path | str, *, limit: int) -> bytes:
     """Return the bytes of a regular file.
 
     Raises:
-        OSError: If it is not there, is a pipe, a device or a folder, or has more than ``limit``
-            bytes (``EFBIG``): of those none is read.
+        OSError: If it is missing, is a pipe, a device or a folder, or has more than ``limit`` bytes
+            (``EFBIG``); nothing is read then.
     """
     with _regular(path) as (file, size):
         if size > limit:
@@ -97,10 +97,10 @@ def read_regular(path: Path | str, *, limit: int) -> bytes:
 
 
 def read_head(path: Path | str, *, limit: int) -> bytes:
-    """Return at most so many bytes of a regular file's beginning.
+    """Return at most ``limit`` bytes from the beginning of a regular file.
 
     Raises:
-        OSError: If it is not there, or is a pipe, a device or a folder.
+        OSError: If it is missing, or is a pipe, a device or a folder.
     """
     with _regular(path) as (file, size):
         return file.read(min(size, limit))
@@ -109,7 +109,7 @@ def read_head(path: Path | str, *, limit: int) -> bytes:
 @contextmanager
 def _regular(path: Path | str) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file; yield it with its size."""
-    # Non-blocking, because opening a pipe for reading would wait for a writer for ever.
+    # Non-blocking, because opening a pipe for reading would wait for a writer indefinitely.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     fd = os.open(path, flags)
     try:
@@ -123,10 +123,10 @@ def _regular(path: Path | str) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read(path: Path) -> bytes | None:
-    """Return a file's bytes, None when it is not there.
+    """Return a file's bytes, or None if it is missing.
 
     Raises:
-        StoreError: If it is there and cannot be read.
+        StoreError: If it exists but cannot be read.
     """
     try:
         return path.read_bytes()
@@ -138,15 +138,16 @@ def read(path: Path) -> bytes | None:
 
 
 def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None:
-    """Return what a JSON file holds, None when it is not there.
+    """Return the struct in a JSON file, or None if the file is missing.
 
     Args:
-        path: The file; where it has a ``digest``, as `write_struct` gives it, that must be right.
-        kind: The struct it holds, which forbids unknown fields: no damage then hides the digest.
-        hint: What to do when it cannot be understood: guessing is never right.
+        path: The file; if it has a ``digest`` (see `write_struct`), that must match.
+        kind: The type of the struct. It forbids unknown fields, so that damage to the key
+            ``digest`` cannot hide it.
+        hint: What to do if the file is invalid; its content is never guessed.
 
     Raises:
-        StoreError: If it is there and cannot be read or understood, or is damaged.
+        StoreError: If it exists but cannot be read, is invalid, or is damaged.
     """
     try:
         fields = msgspec.json.decode(path.read_bytes())
@@ -163,7 +164,7 @@ def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None
 
 
 def write_struct(path: Path, value: msgspec.Struct) -> None:
-    """Replace a file by a struct as JSON, durably, with a digest that shows damage later.
+    """Replace a file by a struct as JSON, durably, with a digest that later reveals damage.
 
     Raises:
         StoreError: If the disk is full or failing; the old file is still there.
@@ -172,7 +173,7 @@ def write_struct(path: Path, value: msgspec.Struct) -> None:
 
 
 def with_digest(value: msgspec.Struct) -> bytes:
-    """Return a struct as JSON for `read_struct`, with a digest that shows damage later."""
+    """Return a struct as JSON for `read_struct`, with a digest that later reveals damage."""
     fields = msgspec.to_builtins(value)
     data = msgspec.json.encode({**fields, "digest": _digest(fields)})
     return msgspec.json.format(data, indent=2) + b"\n"
@@ -201,14 +202,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Create a folder with all of its files at once, durably; one that is there is replaced.
+    """Create a folder with all of its files at once, durably; an existing folder is replaced.
 
     Args:
         path: The folder.
         files: Content by plain file name.
 
     Raises:
-        StoreError: If the disk is full or failing; the folder is the old or the new one, whole.
+        StoreError: If the disk is full or failing; the folder is then completely old or new.
     """
     with reporting(path), _temporary(path) as temporary:
         old = temporary.with_name(f"{TEMPORARY}old-{temporary.name}")
@@ -217,7 +218,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
             write_file(temporary / name, data)
             sync_file(temporary / name)
         sync_folder(temporary)
-        if is_there := path.is_dir():  # no system replaces a folder that has something in it
+        if is_there := path.is_dir():  # no system can replace a folder that is not empty
             replace(path, old)
         try:
             replace(temporary, path)
@@ -231,7 +232,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def delete_dir(path: Path) -> None:
-    """Remove a folder so that no one ever sees half of it."""
+    """Remove a folder so that no process ever sees a part of it."""
     with reporting(path), _temporary(path) as temporary:
         replace(path, temporary)
         sync_folder(path.parent)
@@ -239,7 +240,7 @@ def delete_dir(path: Path) -> None:
 
 
 def put_back(path: Path, data: bytes | None) -> None:
-    """Restore a file as well as a failing disk allows: atomically, but without waiting for it."""
+    """Restore a file as far as a failing disk allows: atomically, but without syncing."""
     with suppress(OSError), _temporary(path) as temporary:
         if data is None:
             remove_file(path)
@@ -249,7 +250,7 @@ def put_back(path: Path, data: bytes | None) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what killed processes left in a folder; call it under the writer's lock only."""
+    """Remove what killed processes left in a folder; call it only under the writer's lock."""
     with reporting(folder):
         for path in sorted(folder.glob(f"{TEMPORARY}*")):
             _remove(path)
@@ -260,13 +261,13 @@ class _Damage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def count_damage(cache: Path, entries: int = 1) -> None:
-    """Count entries of a cache that are damaged, and computed again; a courtesy to `status`."""
+    """Count cache entries that are damaged and computed again; `status` reports the count."""
     with suppress(StoreError):
         write_struct(cache / DAMAGED, _Damage(damaged_entries(cache) + entries))
 
 
 def damaged_entries(cache: Path) -> int:
-    """Return how many entries of a cache were found damaged; a damaged count is one."""
+    """Return how many damaged entries of a cache were counted; a damaged counter counts as one."""
     try:
         counted = read_struct(cache / DAMAGED, _Damage, hint="Remove it.")
     except StoreError:
@@ -276,7 +277,7 @@ def damaged_entries(cache: Path) -> int:
 
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
-    """Turn an OSError into one line that says what could not be written and what still holds."""
+    """Turn an OSError into one line: what could not be written, and what is still valid."""
     try:
         yield
     except OSError as e:
@@ -287,7 +288,7 @@ def reporting(path: Path) -> Iterator[None]:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Write files into a folder; one that is new goes again where not all of them can be written.
+    """Write files into a folder; if writing fails, a folder that is new is removed again.
 
     Raises:
         StoreError: If the disk is full, failing or read-only.
@@ -305,7 +306,7 @@ def making(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Give a name beside a path; what has it goes when the body raises, whatever it raises."""
+    """Yield a temporary name next to a path; if the body raises, a file of that name is removed."""
     name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
     temporary = path.with_name(name[:120])
     try:

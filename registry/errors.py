@@ -1,4 +1,4 @@
-"""The one tree of exceptions: who, expected, found, what to do next."""
+"""The tree of exceptions; each one has a problem, expected and found values, and a hint."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 MAX_PART = 4000
-"""Characters that each part of a message may have: one may name every expert of a composition."""
+"""Most characters of each part of a message: one part may name every expert of a composition."""
 
 
 class RedhostError(Exception):
-    """Everything redhost raises on purpose.
+    """Base class of everything that redhost raises on purpose.
 
     Args:
-        problem: Who failed and at what, e.g. ``expert 'fr-legal' was not attached``.
-        expected: What would have been right.
-        found: What was there instead.
-        hint: What the reader can type or change next.
+        problem: What failed, e.g. ``expert 'fr-legal' was not attached``.
+        expected: What would have been correct.
+        found: What was found instead.
+        hint: What the user can type or change next.
     """
 
     exit_code: ClassVar[int] = 1
@@ -30,7 +30,7 @@ class RedhostError(Exception):
 
     @property
     def reason(self) -> str:
-        """The line without its hint."""
+        """The message without its hint, in one line."""
         named = {"expected": self.expected, "found": self.found}
         facts = [f"{name} {excerpt(value)}" for name, value in named.items() if value]
         problem = excerpt(self.problem)
@@ -41,27 +41,27 @@ class RedhostError(Exception):
 
 
 class ManifestError(RedhostError):
-    """A manifest is not JSON, or says something the closed schema does not know."""
+    """A manifest is not JSON, or violates the closed schema."""
 
 
 class IntegrityError(RedhostError):
-    """Bytes on disk are not the bytes that were promised."""
+    """Bytes on disk differ from the promised ones."""
 
 
 class ContractError(RedhostError):
-    """A package is valid by itself but does not fit where it is wanted."""
+    """A package is valid by itself but does not fit its intended use."""
 
 
 class BackboneMismatchError(ContractError):
-    """An expert was built on another backbone than the one at hand (law 4)."""
+    """An expert was built on another backbone than the one in use (law 4)."""
 
 
 class CanaryError(ContractError):
-    """An expert does not compute what its author recorded."""
+    """An expert does not compute the results that its author recorded."""
 
 
 class CardError(ContractError):
-    """A routing card cannot train the wanted router."""
+    """A routing card cannot train the chosen router."""
 
 
 class CompositionError(RedhostError):
@@ -69,15 +69,15 @@ class CompositionError(RedhostError):
 
 
 class FrozenError(CompositionError):
-    """Frozen weights moved while a router was trained (law 1); nothing is published."""
+    """Frozen weights changed while a router was trained (law 1); nothing is published."""
 
 
 class HarmError(CompositionError):
-    """Something that worked would stop working (law 3), or what was made is worth nothing."""
+    """Something that worked would stop working (law 3), or a new result is of no use."""
 
 
 class HijackError(HarmError):
-    """A newcomer brings what is another's: its rows, its sums, or more weight than all have."""
+    """A newcomer uses a member's rows or sums, or claims more weight than all members."""
 
 
 class SwapInProgressError(RedhostError):
@@ -85,7 +85,7 @@ class SwapInProgressError(RedhostError):
 
 
 class StaleGenerationError(RedhostError):
-    """Another generation is served than the caller of a change believed."""
+    """The served generation is not the one that the caller of a change expected."""
 
 
 class JobsError(RedhostError):
@@ -93,21 +93,21 @@ class JobsError(RedhostError):
 
 
 class PluginError(RedhostError):
-    """A plugin is misspelt, in conflict, or raised."""
+    """A plugin has a wrong name, conflicts with another one, or raised an error."""
 
 
 class UsageError(RedhostError):
-    """The command or call cannot mean anything as written."""
+    """The command or call is invalid as written."""
 
     exit_code = 2
 
 
 class InputTypeError(UsageError, TypeError):
-    """A call was given something of another type than it takes; a `TypeError` as well."""
+    """A call was given an argument of the wrong type; also a `TypeError`."""
 
 
 class UnknownNameError(UsageError):
-    """A name is not among those known; the closest ones are suggested."""
+    """A name is unknown; the closest known names are suggested."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -122,7 +122,7 @@ class MissingError(RedhostError):
 
 
 class SettingsError(MissingError):
-    """Settings are missing or leave a choice open."""
+    """Settings are missing or ambiguous."""
 
 
 class InstallError(MissingError):
@@ -144,15 +144,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def excerpt(text: str, *, most: int = MAX_PART) -> str:
-    """Return how a text begins, as one line: what a package wrote may be a whole book."""
+    """Return the beginning of a text, as one line; text from a package may be very long."""
     return one_line(text if len(text) <= most else f"{text[:most]}…")
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line: what a package wrote may hold line ends and terminal codes."""
+    """Return a text as one line; text from a package may contain line ends and terminal codes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def short(digest: str) -> str:
-    """Return a digest as people read it: ``sha256:`` and its first twelve digits."""
+    """Return a digest in short form: ``sha256:`` and its first twelve digits."""
     return f"sha256:{digest[:12]}…" if digest else "none"

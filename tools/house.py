@@ -1,14 +1,14 @@
-"""Measure the house: how much there is to read, and how many functions one request enters.
+"""Measure the code base: how much there is to read, and how many functions one request enters.
 
-Run it as ``.venv/bin/python tools/house.py``, with ``--help`` for more; the exit code is 0 whatever
-it finds, and what cannot be measured on this tree is shown as ``-``. The rules, those of what runs
-in ``house_calls.py``:
+Run it as ``.venv/bin/python tools/house.py``, with ``--help`` for more. The exit code is always 0,
+and figures that cannot be measured on this tree are shown as ``-``. The rules (those for running
+code are in ``house_calls.py``):
 
 - **Statements**: nodes of type ``ast.stmt``, less imports and less bare constants (docstrings of
   modules, classes, functions and attributes, and ``...``). Headers of ``class``, ``def``, ``if``
   and the like count one each, ``__all__`` too. Lines are physical ones.
-- **Circles**: strongly connected modules of ``core`` and ``registry``, by what imports name; a
-  package is not taken to be imported by its modules. ``loading``: imports of modules' bodies;
+- **Circles**: strongly connected modules of ``core`` and ``registry``, by the names in imports; a
+  module does not count as importing its package. ``loading``: imports of modules' bodies;
   ``running``: those of functions too; ``typing``: those under ``TYPE_CHECKING`` as well.
 - **Banned words**: see ``banned_words.txt``. Identifiers are Python's names, split at underscores
   and capitals; prose is comments, strings and Markdown. Each identifier counts once.
@@ -40,7 +40,7 @@ from house_calls import ROOT, WALKS, follow_all, python
 __all__ = ["Banned", "circles", "count_words", "main", "read_banned", "split_name", "statements"]
 
 READERS = ("read_expert", "load_expert", "read_expert_package", "read_package", "parse_expert")
-"""What the function may be called that reads an expert from bytes; the first one entered is it."""
+"""Possible names of the function that reads an expert from bytes; the first one entered counts."""
 
 PLACES = ("core", "registry", "commands", "cli.py", "src", "plugins", "docs")
 ROOMS = (
@@ -54,7 +54,7 @@ WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def sources(place: str, suffix: str = ".py") -> list[Path]:
-    """Return the files of a folder (of plugins, those under ``src``) or one file; no links."""
+    """Return the files of a folder (for plugins, those under ``src``) or one file; no links."""
     top = ROOT / place
     found = (
         [top]
@@ -95,7 +95,7 @@ MEASURES: dict[str, Callable[[str], int]] = {
 
 
 class Banned(NamedTuple):
-    """Words that should go: in names and prose, in parts of names, as whole names; exceptions."""
+    """Banned words: in names and prose, in parts of names, as whole names; exceptions."""
 
     everywhere: frozenset[str]
     names: frozenset[str]
@@ -104,7 +104,7 @@ class Banned(NamedTuple):
 
 
 def read_banned(text: str) -> Banned:
-    """Read ``KIND: word word`` a line; ``#`` starts a comment."""
+    """Read lines of ``KIND: word word``; ``#`` starts a comment."""
     words: dict[str, set[str]] = {kind: set() for kind in Banned._fields}
     for line in text.splitlines():
         kind, colon, rest = line.partition("#")[0].partition(":")
@@ -160,7 +160,7 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 
 def _imports(node: ast.AST, level: str) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports of a level and of those before it."""
+    """Yield the imports of a level and of the levels before it."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         yield node
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
@@ -173,7 +173,7 @@ def _imports(node: ast.AST, level: str) -> Iterator[ast.Import | ast.ImportFrom]
 
 
 def import_graph(level: str) -> dict[str, set[str]]:
-    """Return which modules of core and registry import which."""
+    """Return the imports between modules of core and registry."""
     files: dict[str, Path] = {}
     for path in (p for place in ("core", "registry") for p in sources(place)):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -220,7 +220,7 @@ print(json.dumps([loaded, round(t * 1000), len(set(names))]))
 
 
 def text_figures() -> tuple[dict[str, int], dict[str, Any]]:
-    """Measure what is written."""
+    """Measure the source text."""
     figures: dict[str, int] = {}
     details: dict[str, Any] = {"long functions": [], "long files": [], "functions given a Host": []}
     texts = {p: p.read_text("utf-8") for place in PLACES[:5] for p in sources(place)}
@@ -266,7 +266,7 @@ def text_figures() -> tuple[dict[str, int], dict[str, Any]]:
 
 
 def run_figures(walks: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
-    """Measure what runs."""
+    """Measure running code."""
     figures: dict[str, int | None] = dict.fromkeys(
         ("modules at start", "ms at start", "public names")
     )
@@ -288,7 +288,7 @@ def run_figures(walks: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures, or what one request enters."""
+    """Print the figures, or the functions that one request enters."""
     parser = argparse.ArgumentParser(description="Measure the house.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
     parser.add_argument("--before", type=Path, metavar="FILE", help="such a file, to stand beside")

@@ -1,4 +1,4 @@
-"""Follow one request of the host: the functions that it enters, and the calls between files.
+"""Trace one request of the host: the functions that it enters, and the calls between files.
 
 - **Functions entered**: distinct (file, qualified name, first line) of functions of the package
   ``redhost``, seen by ``sys.setprofile`` and ``threading.setprofile`` in a fresh process that has
@@ -6,9 +6,9 @@
   expressions do not count. ``predict`` is the first ``Host.predict`` of an open ``Host``,
   ``recompose`` is ``Host.recompose`` on a home that has the features cached, ``check`` is
   ``resolve_targets`` and ``static_check`` of one installed id, nothing computed. Names with ``cli``
-  are whole commands. Worker processes are not followed.
-- **Cross-file calls**: entries of such functions, a generator's each time that it goes on, where
-  the nearest frame of ``redhost`` below on the stack, of whatever kind, is in another file or where
+  are whole commands. Worker processes are not traced.
+- **Cross-file calls**: entries of such functions, for a generator each time that it is resumed, if
+  the nearest frame of ``redhost`` below on the stack, of whatever kind, is in another file or if
   there is none.
 """
 
@@ -43,7 +43,7 @@ CHECKERS = ("static_check", "check_static", "check_target")
 
 
 def python(*arguments: str) -> str:
-    """Run this Python on one thread and return what it prints."""
+    """Run this Python on one thread and return its output."""
     given = {k: v for k, v in os.environ.items() if not k.startswith("REDHOST_")}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -67,7 +67,7 @@ def _find(names: Sequence[str]) -> Callable[..., Any]:
 
 
 def _action(walk: str, home: Path, redhost: Any) -> Callable[[], object]:
-    """Return what to follow; the whole command where the functions of it have other names now."""
+    """Return the call to trace; the whole command if its functions have other names now."""
 
     def command() -> None:
         name = walk.removeprefix("cli-")
@@ -75,7 +75,7 @@ def _action(walk: str, home: Path, redhost: Any) -> Callable[[], object]:
         try:
             importlib.import_module("redhost.cli").main([name, "--home", str(home), *what])
         except SystemExit as e:
-            if e.code:  # half a walk is none
+            if e.code:  # a request that failed is not counted
                 raise
 
     with contextlib.suppress(AttributeError, LookupError, TypeError):
@@ -91,11 +91,11 @@ def _action(walk: str, home: Path, redhost: Any) -> Callable[[], object]:
 
 
 def follow(walk: str, home: Path) -> dict[str, Any]:
-    """Follow one request in this process: the functions entered, and the calls between files."""
+    """Trace one request in this process: the functions entered, and the calls between files."""
     redhost = importlib.import_module("redhost")
     for module in pkgutil.walk_packages(redhost.__path__, "redhost."):
         if not module.name.endswith(".__main__"):
-            # One that speaks to a library which is not installed is entered by no walk.
+            # A module for a library that is not installed cannot be part of a request.
             with contextlib.suppress(ImportError, redhost.MissingError):
                 importlib.import_module(module.name)
     inside = tuple(f"{p}{os.sep}" for p in redhost.__path__)
@@ -122,7 +122,7 @@ def follow(walk: str, home: Path) -> dict[str, Any]:
         path = Path(code.co_filename).resolve() if code else Path("(outside)")
         return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
 
-    # A class's body is no function: only those have fast locals (CO_OPTIMIZED).
+    # The body of a class is not a function: only functions have fast locals (CO_OPTIMIZED).
     real = [c for c in calls if c[0].co_name[0] != "<" and c[0].co_flags & inspect.CO_OPTIMIZED]
     entered = Counter((name(c), c.co_qualname, c.co_firstlineno) for c, _ in real)
     cross = Counter((name(b), name(c)) for c, b in real if name(b) != name(c))
@@ -134,7 +134,7 @@ def follow(walk: str, home: Path) -> dict[str, Any]:
 
 
 def follow_all(walks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Follow requests, each in a fresh process on a copy of a home composed once."""
+    """Trace requests, each in a fresh process on a copy of a home composed once."""
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         composed = Path(folder, "home")

@@ -1,10 +1,10 @@
-"""Fill `.venv` step by step, saying before each what it is, how large, and how long it once took.
+"""Fill `.venv` step by step; print before each step its name, its size, and how long it once took.
 
-    python3 tools/install.py demo     what `make demo` needs: host, server, the demo's experts
-    python3 tools/install.py dev      what `make test` adds: linters, type checkers, test tools
+    python3 tools/install.py demo     for `make demo`: host, server, the demo's experts
+    python3 tools/install.py dev      additions for `make test`: linters, type checkers, test tools
     python3 tools/install.py measure  both in a new folder, without pip's cache; for `make sizes`
 
-It runs before anything is installed, so it imports nothing but the standard library.
+It runs before anything is installed, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["STEPS", "Step", "fill", "main", "measure", "page", "size"]
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results/install")
-HERE = ("--no-build-isolation",)  # or pip would download hatchling once for each package
+HERE = ("--no-build-isolation",)  # otherwise pip would download hatchling for each package
 DATA = ("red-backbone-tiny", *(f"red-expert-range{n}" for n in range(1, 6)))
 SHIPPED = tuple(word for name in DATA for word in ("-e", f"plugins/{name}"))
 MIB = 2**20
@@ -34,10 +34,10 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Step:
-    """Something that pip installs.
+    """One pip command.
 
     Attributes:
-        title: What it is, for people.
+        title: A description for people.
         wanted: Pip's arguments.
     """
 
@@ -54,7 +54,7 @@ STEPS: Mapping[str, tuple[Step, ...]] = {
     ),
     "dev": (Step("linters, type checkers (with Node.js), test tools", ("-e", ".[dev,gguf]")),),
 }
-"""What fills an environment, by who needs it; ``dev`` goes on top of ``demo``."""
+"""The steps that fill an environment, by purpose; ``dev`` comes after ``demo``."""
 
 
 def fill(
@@ -63,16 +63,16 @@ def fill(
     """Install the steps of a kind.
 
     Args:
-        folder: The virtual environment; made where there is none.
+        folder: The virtual environment; created if missing.
         kind: ``demo`` or ``dev``.
-        known: What was measured: steps by title. A step that was not has no figures.
-        options: More for pip.
+        known: Measured steps by title; other steps have no figures.
+        options: More arguments for pip.
 
     Returns:
         Title, seconds and MiB of each step.
 
     Raises:
-        SystemExit: With pip's code, if a step fails; it says which.
+        SystemExit: With pip's code, if a step fails; the message names the step.
     """
     python = folder / "bin" / "python"
     if not python.exists():
@@ -94,13 +94,13 @@ def fill(
 
 
 def size(folder: Path) -> int:
-    """Return the bytes that a folder takes on the disk, as du counts them."""
+    """Return the bytes that a folder takes on the disk, as counted by du."""
     files = (Path(top, name) for top, _, names in os.walk(folder) for name in names)
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
 def measure(out: Path) -> None:
-    """Fill a new environment, demo first, without pip's cache; write what it took and the page."""
+    """Fill a new environment, demo first, without pip's cache; write metrics and the page."""
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="redhost-install-") as temporary:
         folder = Path(temporary, "venv")
@@ -123,7 +123,7 @@ def measure(out: Path) -> None:
 
 
 def page(metrics: Mapping[str, Any]) -> str:
-    """Return the page of what was measured."""
+    """Return the page of the measurements."""
     lines = ["| for | step | MiB on the disk | seconds |", "|---|---|---|---|"]
     for kind, target in (("demo", "`make demo`"), ("dev", "`make test`")):
         steps = metrics["steps"][kind]
@@ -149,11 +149,11 @@ def page(metrics: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fill `.venv`, or measure what that takes."""
+    """Fill `.venv`, or measure its steps."""
     parser = argparse.ArgumentParser(description="Fill .venv, step by step.")
     parser.add_argument("what", choices=[*STEPS, "measure"])
     what = parser.parse_args(arguments).what
-    if sys.version_info < (3, 11):  # noqa: UP036  (whichever python3 make finds)
+    if sys.version_info < (3, 11):  # noqa: UP036  (make may use any python3)
         raise SystemExit("redhost needs Python 3.11 or newer")
     os.chdir(ROOT)
     if what == "measure":
@@ -169,7 +169,7 @@ def _measured() -> Mapping[str, Any]:
 
 
 def _wait(command: Sequence[str]) -> int:
-    """Run a command; on a terminal the seconds are counted meanwhile."""
+    """Run a command; on a terminal, count the seconds meanwhile."""
     start = time.monotonic()
     with subprocess.Popen(command) as process:
         while True:

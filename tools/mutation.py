@@ -1,10 +1,10 @@
-"""`make mutate`: break the code in small ways, one at a time, and see whether the tests notice.
+"""`make mutate`: make small changes to the code, one at a time, and check that a test fails.
 
-mutmut wants the package it breaks as real folders under src/, and ours are links. So each room
+mutmut needs the package it changes as real folders under src/, and ours are links. So each room
 that pyproject.toml names under [tool.mutation] is laid out in build/mutation/ROOM, links followed,
-and mutmut runs there with the tests of that room alone. It keeps what it found: stopped at any
-moment, it goes on from there, and only functions that changed are broken again. Where all of a room
-takes too long, --sample tries some of its mutants, drawn by the seed, and the page says so.
+and mutmut runs there with the tests of that room alone. Its results are kept: a run that is stopped
+continues later, and only functions that changed are tested again. If a whole room takes too long,
+--sample tries some of its mutants, drawn by the seed, and the page states this.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from mutation_report import SAMPLE, digest_of, measure, read_words, write_report
 __all__ = ["Room", "lay_out", "main", "read_rooms"]
 
 SEED = 0
-"""Of hypothesis, and of Python's hashes."""
+"""The seed of hypothesis and of Python's hashes."""
 
 UNNOTICED = (0, 5, 33)
-"""mutmut's codes of mutants that no test noticed; other tests may."""
+"""mutmut's codes of mutants that no test in the room noticed; other tests may notice them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Files that are broken together, and the tests that should notice.
+    """Files that are mutated together, and the tests that should notice.
 
     Attributes:
         name: Its table under [tool.mutation].
-        folder: Where it is laid out.
-        package: Whose files are broken, below ``src``; redhost, or a plugin's package.
-        mutate: The files, from the package's folder; of a plugin's, from ``src``.
+        folder: The folder where it is laid out.
+        package: The package whose files are mutated, below ``src``: redhost, or a plugin's.
+        mutate: The files, from the package's folder; for a plugin, from ``src``.
         tests: Files or folders of tests.
-        deselect: Tests that cannot run on broken code: what torch compiles has no mutants.
+        deselect: Tests that cannot run on mutated code: what torch compiles has no mutants.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Room:
 
 
 def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
-    """Read the rooms of a project, or those of some names.
+    """Read the rooms of a project, or only those with the given names.
 
     Raises:
-        SystemExit: If there is no room of a name.
+        SystemExit: If there is no room with a name.
     """
     tables = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["mutation"]
     if unknown := sorted(set(names) - tables.keys()):
@@ -79,11 +79,11 @@ def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
 
 
 def lay_out(root: Path, room: Room) -> None:
-    """Bring a room up to date; mutants that got away are tried again where tests changed."""
+    """Update a room; surviving mutants are tried again if tests changed."""
     mirror(_sources(root), room.folder / "src")
     if mirror([root / "tests"], room.folder / "tests"):
         shutil.rmtree(room.folder / "mutants/tests", ignore_errors=True)
-        # Which test runs what: mutmut looks that up for new tests alone, not for changed ones.
+        # mutmut maps tests to functions only for new tests, so drop the map when tests change.
         (room.folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
         for meta in _metas(room):
             _forget(meta, {n for n, code in _codes(meta).items() if code in UNNOTICED})
@@ -92,9 +92,9 @@ def lay_out(root: Path, room: Room) -> None:
 
 
 def mirror(sources: Sequence[Path], target: Path) -> bool:
-    """Make a folder hold what others do, links followed; tell whether anything was different.
+    """Copy folders' files into one, following links; return whether anything was different.
 
-    Files that are equal keep their time of change: by it mutmut knows what it broke before.
+    Equal files keep their modification time, from which mutmut knows what it has tested.
     """
     wanted = dict(file for source in sources for file in _files(source))
     stale = [path for name, path in _files(target) if name not in wanted]
@@ -108,7 +108,7 @@ def mirror(sources: Sequence[Path], target: Path) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run mutmut in each room, and write what was found so far after each."""
+    """Run mutmut in each room, and write the results so far after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help="which (default: all)")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
@@ -128,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _draw(room: Room, count: int) -> list[str]:
-    """Draw so many mutants of a room, forget all others, and return those not tried yet."""
-    _run(room, [SAMPLE], workers=1, check=False)  # it names its mutants, then finds none so named
+    """Draw mutants of a room, forget all others, and return those not tried yet."""
+    _run(room, [SAMPLE], workers=1, check=False)  # no mutant has this name: it only creates them
     codes = {n: c for meta in _metas(room) for n, c in _codes(meta).items()}
-    seeded = random.Random(SEED)  # noqa: S311  (the same draw each time is what is wanted)
+    seeded = random.Random(SEED)  # noqa: S311  (the draw must be reproducible)
     drawn = seeded.sample(sorted(codes), min(count, len(codes)))
     for meta in _metas(room):
         _forget(meta, {n for n in codes if n not in {*drawn}})
@@ -143,7 +143,7 @@ def _run(room: Room, mutants: Sequence[str], *, workers: int, check: bool = True
     """Run mutmut on some mutants, or on all that were not tried yet."""
     program = str(Path(sys.executable).with_name("mutmut"))
     command = [program, "run", "--max-children", str(workers), *mutants]
-    files = room.folder / "tmp"  # of its own: what others leave behind may keep pytest from running
+    files = room.folder / "tmp"  # its own: files of other users may keep pytest from running
     files.mkdir(exist_ok=True)
     environment = {
         "OMP_NUM_THREADS": "1",
@@ -166,7 +166,7 @@ def _report(root: Path) -> Path:
 
 
 def _settings(root: Path, room: Room) -> str:
-    """Return the pyproject.toml of a room: mutmut's table, and the project's of pytest."""
+    """Return the pyproject.toml of a room: mutmut's table, and the project's table for pytest."""
     package = f"src/{room.package}"
     inside = package if room.package == _package(root).name else "src"
     files = [f"{inside}/{name}" for name in room.mutate]
@@ -179,18 +179,18 @@ def _settings(root: Path, room: Room) -> str:
             "pytest_add_cli_args_test_selection": list(room.tests),
             "pytest_add_cli_args": [
                 *("-p", "no:cacheprovider", f"--hypothesis-seed={SEED}"),
-                *("-p", "no:schemathesis"),  # its import takes longer than most tests
-                *("-p", "no:unraisableexception"),  # so does its last sweep
+                *("-p", "no:schemathesis"),  # importing it takes longer than most tests
+                *("-p", "no:unraisableexception"),  # so does its final garbage collection
                 *skipped,
             ],
             "process_isolation": "forkserver",  # torch has threads, which do not survive a fork
             "on_dependency_change": "ignore",
-            "timeout_constant": 6.0,  # a busy machine is no endless loop
+            "timeout_constant": 6.0,  # on a busy machine tests are slow without looping
             "timeout_multiplier": 5.0,
         },
         "tool.pytest.ini_options": pytest["ini_options"],
     }
-    # JSON's strings, numbers and lists are TOML's as well.
+    # Strings, numbers and lists are the same in JSON and TOML.
     return "".join(
         f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         for table, values in tables.items()
@@ -202,12 +202,12 @@ def _package(root: Path) -> Path:
 
 
 def _sources(root: Path) -> list[Path]:
-    """Return the folders that packages lie in: the host's own, and those of its plugins."""
+    """Return the folders of packages: the host's own, and those of its plugins."""
     return [root / "src", *sorted(root.glob("plugins/*/src"))]
 
 
 def _expand(root: Path, table: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the files of a room, named as in `Room.mutate`."""
+    """Return the files of a room, with names as in `Room.mutate`."""
     own = _package(root)
     folders = (source / table.get("package", own.name) for source in _sources(root))
     package = next(folder for folder in folders if folder.is_dir())

@@ -1,4 +1,4 @@
-"""What `make mutate` found so far, as numbers and as a page."""
+"""The results of `make mutate` so far, as numbers and as a page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Words = Mapping[tuple[str, str, str], str]
-"""(file, function, line after) → why a mutant may live; an empty line: all of that function."""
+"""(file, function, line after) → why a mutant may survive; an empty line: all of that function."""
 
 GOAL = 0.85
 """The share of mutants that tests should notice."""
@@ -38,17 +38,17 @@ GOAL = 0.85
 NOTICED = ("killed", "timeout", "segfault")
 GOT_AWAY = ("survived", "no tests", "suspicious")
 SAMPLE = "sample.txt"
-"""In the folder of a room where only some mutants are tried, drawn by the seed: how many."""
+"""A file in a room where only a sample of mutants, drawn by the seed, is tried: its size."""
 
 UNMEASURED = ("not checked", "check was interrupted by user", "skipped")
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious", "not checked")
 
 
 def read_words(path: Path) -> Words:
-    """Read what was written by hand about mutants that got away; nothing where there is no file.
+    """Read the hand-written notes on surviving mutants; empty if there is no file.
 
-    Each ``[[survivor]]`` has ``file``, ``function``, ``word``, and ``after``, lines as the page
-    shows them; without ``after`` it is about all of the function.
+    Each ``[[survivor]]`` has ``file``, ``function``, ``word``, and ``after``, lines as shown on the
+    page; without ``after`` it is about all of the function.
     """
     survivors = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     return {
@@ -66,14 +66,14 @@ def measure(
     before: Mapping[str, Any] | None = None,
     now: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Read what mutmut keeps in each room.
+    """Read mutmut's results in each room.
 
     Args:
-        rooms: Each room's folder, and the files that are broken there, from the package's folder.
-        seed: Of the run.
-        words: Why some may live; the others have the kind of their change.
-        before: What was measured before, kept of files that were not measured here.
-        now: The sha256 of every file as it is.
+        rooms: Each room's folder, and the files that are mutated there, from the package's folder.
+        seed: The seed of the run.
+        words: Why some mutants may survive; the others get the kind of their change.
+        before: Earlier measurements, kept for files that were not measured here.
+        now: The current sha256 of every file.
     """
     files: dict[str, Any] = {}
     survivors: list[dict[str, str]] = []
@@ -111,7 +111,7 @@ def measure(
 
 
 def score(found: Mapping[str, int]) -> float | None:
-    """Return the share of measured mutants that were noticed; None where none were measured."""
+    """Return the share of measured mutants that were noticed; None if none were measured."""
     measured = sum(n for status, n in found.items() if status not in UNMEASURED)
     return sum(found.get(status, 0) for status in NOTICED) / measured if measured else None
 
@@ -126,13 +126,13 @@ def write_report(metrics: Mapping[str, Any], folder: Path) -> Path:
 
 
 def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write metrics as a page that people read."""
+    """Write metrics as a readable page."""
     lines = [*_head(metrics), *_table(metrics["files"]), *_survivors(metrics["survivors"])]
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def word_for(before: str, after: str) -> str:
-    """Say in a word what kind of change a mutant is."""
+    """Return a word for the kind of change that a mutant makes."""
     old, new = Counter(_tokens(before)), Counter(_tokens(after))
     gone, come = old - new, new - old
     words = {
@@ -149,7 +149,7 @@ def word_for(before: str, after: str) -> str:
 
 
 def _statuses(folder: Path, name: str) -> dict[str, str] | None:
-    """Return mutant → status of a file; None before mutmut has seen it."""
+    """Return mutant → status for a file; None if mutmut has not processed it yet."""
     found = sorted(_places(folder / "mutants/src", f"{name}.meta"))
     if not found:
         return None
@@ -158,7 +158,7 @@ def _statuses(folder: Path, name: str) -> dict[str, str] | None:
 
 
 def _places(src: Path, name: str) -> Iterator[Path]:
-    """Yield where a file is, named from ``src`` or from a package's folder."""
+    """Yield a file's possible paths, named from ``src`` or from a package's folder."""
     yield from (p for p in (src / name, *src.glob(f"*/{name}")) if p.exists())
 
 
@@ -176,7 +176,7 @@ def _survivor(folder: Path, name: str, mutant: str, status: str, words: Words) -
 
 
 def _reworded(survivor: Mapping[str, str], words: Words) -> dict[str, str]:
-    """Return a survivor with the word that was written by hand, if there is one."""
+    """Return a survivor with its hand-written note, if there is one."""
     name, function = survivor["file"], survivor["function"]
     keys = ((name, function, survivor["after"]), (name, function, ""))
     return {**survivor, "word": next((words[k] for k in keys if k in words), survivor["word"])}
@@ -253,7 +253,7 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _left(found: Iterable[Mapping[str, int] | None]) -> int:
-    """Return how many mutants were not tried."""
+    """Return the number of mutants that were not tried."""
     return sum(f.get(status, 0) for f in found if f for status in UNMEASURED)
 
 
@@ -285,6 +285,6 @@ def _survivors(survivors: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def _cell(code: str) -> str:
-    """Return code as a cell: short, and without what ends a cell."""
+    """Return code as a table cell: short, and without characters that end a cell."""
     shown = code if len(code) <= 90 else code[:89] + "…"  # noqa: PLR2004
     return f"`{shown.replace('`', '´')}`".replace("|", "\\|") if shown else "nothing"

@@ -1,13 +1,13 @@
-"""`make release`: everything that is published, in dist/, as pip reads it.
+"""`make release`: all published files, in dist/, in the layout that pip reads.
 
     dist/redhost-0.1.0.tar.gz, dist/*.whl   the host's source, and a wheel of every package
     dist/simple/NAME/index.html             an index (PEP 503), each file with its sha256
     dist/SHA256SUMS                         for `sha256sum -c`
 
-`pip install --index-url file:///…/dist/simple red-expert-range3` installs from it, and so does any
-web server that hands out the folder. Nothing is built from a tree that differs from its commit, or
-of a version that CHANGELOG.md says nothing of; equal commits give equal bytes. `make index` writes
-wheels of the tree as it is, and with `--index` an index of these.
+`pip install --index-url file:///…/dist/simple red-expert-range3` installs from it; any web server
+can serve the folder too. Nothing is built if the tree differs from its commit, or if CHANGELOG.md
+has no entry for the version; equal commits give equal bytes. `make index` writes wheels of the tree
+as it is, and with `--index` an index of these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["build", "check_release", "main", "write_index", "write_sums"]
 
 
 def check_release(root: Path) -> None:
-    """Refuse what must not be published.
+    """Refuse a tree that must not be published.
 
     Raises:
         SystemExit: If files differ from the commit, or CHANGELOG.md has no heading of the version.
@@ -58,14 +58,14 @@ def build(root: Path, out: Path) -> None:
     time = _git(root, "log", "-1", "--format=%ct").strip()
     env = {**os.environ, "SOURCE_DATE_EPOCH": time}
     packages = sorted(p.parent for p in (root / "plugins").glob("*/pyproject.toml"))
-    # The host's wheel is built from its source archive, so that the archive is known to be whole.
+    # The host's wheel is built from its source archive, which shows that the archive is complete.
     for project, kinds in ((root, ()), *((p, ("--wheel",)) for p in packages)):
         command = [sys.executable, "-m", "build", *kinds, "--no-isolation", "--outdir", str(out)]
         subprocess.run([*command, str(project)], env=env, check=True, stdout=subprocess.DEVNULL)
 
 
 def write_index(folder: Path) -> None:
-    """Write simple/ beside the archives: one page for each project, and one that lists them."""
+    """Write simple/ next to the archives: one page per project, and one that lists them."""
     pages: dict[str, list[Path]] = defaultdict(list)
     for path in _archives(folder):
         pages[re.sub(r"[-_.]+", "-", path.name.split("-")[0]).lower()].append(path)
@@ -76,7 +76,7 @@ def write_index(folder: Path) -> None:
 
 
 def write_sums(folder: Path) -> Path:
-    """Write SHA256SUMS beside the archives, as `sha256sum` does."""
+    """Write SHA256SUMS next to the archives, as `sha256sum` does."""
     path = folder / "SHA256SUMS"
     lines = (f"{_sha256(archive)}  {archive.name}\n" for archive in _archives(folder))
     path.write_text("".join(lines), "utf-8")
@@ -84,7 +84,7 @@ def write_sums(folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Check, build into a folder of its own, and put it in place of dist/ when all is there."""
+    """Check, build into a new folder, and replace dist/ by it when all files are there."""
     parser = argparse.ArgumentParser(description="Build everything that is published.")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--index", type=Path, help="Only write an index of a folder's archives.")

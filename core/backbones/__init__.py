@@ -1,1 +1,1 @@
-"""Text to hidden states: the frozen backbone, its trunk, and what reads or writes inside it."""
+"""Text to hidden states: the frozen backbone, its trunk, and interventions inside the trunk."""

@@ -1,4 +1,4 @@
-"""The backbone: a frozen trunk, its shared classifier, and what identifies both."""
+"""The backbone: a frozen trunk, its shared classifier, and the fingerprint of both."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
 
 MARKS = 8
-"""Most tokens that a tokenizer adds to a text."""
+"""Upper bound on the special tokens that a tokenizer adds to a text."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backbone:
-    """A frozen text encoder with the classifier that all sharing experts write through.
+    """A frozen text encoder, and the classifier shared by experts on the backbone's labels.
 
     Attributes:
         trunk: Texts → h ``(N, D)``.
-        classifier: W_c ``(C, D)``, or None where the backbone answers nothing itself. Where it
-            generates, its language-model head.
+        classifier: W_c ``(C, D)``; None if the backbone predicts nothing itself. For text
+            generation, the language-model head.
         labels: The C labels, in the classifier's order.
         eps: ε of the bus norm.
-        task: Whether it answers labels, a number, or the next token.
+        task: What is predicted: labels, a number, or the next token.
         name: The manifest's id, or the source it was loaded from.
-        layout: What experts read beside h; None for h alone.
+        layout: The segments of h̃ that are read in addition to h; None for h alone.
     """
 
     trunk: TextEncoder
@@ -81,12 +81,12 @@ class Backbone:
             source: A Hugging Face folder or hub name (e.g. ``hf:Qwen/Qwen3-0.6B``), or a file.
             revision: The commit to pin, for hub names.
             pooling: ``last`` or ``mean``.
-            max_tokens: Where longer texts are cut; by default the model's longest input.
-            features: What makes up h, see `TextEncoder`; by default the last states.
-            task: What it answers; for text generation, the language-model head is loaded too.
+            max_tokens: Token limit above which texts are cut; by default the model's longest input.
+            features: The parts of h, see `TextEncoder`; by default the last states.
+            task: What is predicted; for text generation, the language-model head is loaded too.
 
         Raises:
-            UsageError: If the source is of no known kind.
+            UsageError: If the source has neither of the two forms.
             MissingError: If it cannot be loaded.
         """
         trunk = load_encoder(
@@ -103,10 +103,10 @@ class Backbone:
     def from_package(
         cls, manifest: BackboneManifest, files: Mapping[str, bytes], *, device: str = "cpu"
     ) -> Self:
-        """Load a backbone from its manifest and the bytes that were checked against it.
+        """Load a backbone from its manifest and the file bytes that were checked against it.
 
         Raises:
-            BackboneMismatchError: If the loaded tensors are not those of the fingerprint.
+            BackboneMismatchError: If the loaded tensors do not match the fingerprint.
         """
         task = make_task(manifest.task, resolution=manifest.resolution)
         trunk = _package_trunk(manifest, files, head=task.head.vocabulary)
@@ -143,14 +143,14 @@ class Backbone:
 
     @property
     def kernels(self) -> str:
-        """What the bits of h come from."""
+        """An identifier of the kernels that determine the bits of h."""
         return self.trunk.kernels
 
     def to(self, device: str) -> Self:
-        """Move the trunk; h comes back to the CPU, where the bus runs.
+        """Move the trunk to a device; h is returned to the CPU, where the bus runs.
 
         Raises:
-            UsageError: If there is no such device here, or its products lack the precision.
+            UsageError: If there is no such device here, or it does not support the precision.
         """
         if device == BF16:
             return self.with_trunk(BFloat16Encoder(self.trunk))
@@ -165,17 +165,17 @@ class Backbone:
         return self
 
     def with_trunk(self, trunk: TextEncoder) -> Self:
-        """Return the same backbone on another engine: an encoder that computes the same h."""
+        """Return the same backbone with another encoder that computes the same h (an engine)."""
         return dataclasses.replace(self, trunk=trunk)
 
     def encode(self, texts: str | Iterable[str]) -> Tensor:
-        """Return h ``(N, D)``, or h̃ where experts act inside the trunk.
+        """Return h ``(N, D)``, or h̃ if experts act inside the trunk.
 
-        Each row's bits depend on its own text only. Where a row is no whole text, each has several
-        (`unit_rows`), in their order.
+        The bits of a row depend on its own text only. If rows are words or tokens, each text has
+        several rows, in the order of `unit_rows`.
 
         Raises:
-            InputTypeError: If it is neither one text nor an iterable of texts.
+            InputTypeError: If `texts` is neither one text nor an iterable of texts.
         """
         texts = as_list(texts, str, "text")
         unit = UNITS.get(self.task.unit)
@@ -189,13 +189,13 @@ class Backbone:
         return torch.cat([h, *beside], dim=1) if beside else h
 
     def cuts(self, texts: Sequence[str]) -> list[int | None]:
-        """Return how many tokens are read of each text that has more; None where all are read."""
+        """Return, for each text, the limit at which its tokens are cut; None if all are read."""
         longest = self.trunk.longest
         if longest is None:
             return [None] * len(texts)
 
         def long(text: str) -> bool:
-            # A character of ASCII is a token at most; beside them stand a few marks.
+            # An ASCII character is at most one token; a few special tokens are added.
             if text.isascii() and len(text) + MARKS <= longest:
                 return False
             ids = self.trunk.tokenizer(text, truncation=True, max_length=longest + 1)["input_ids"]
@@ -205,14 +205,14 @@ class Backbone:
             return [longest if long(text) else None for text in texts]
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens are read of each text, the trunk's own marks included."""
+        """Return the number of tokens read of each text, special tokens included."""
         longest = self.trunk.longest
         cut = {} if longest is None else {"truncation": True, "max_length": longest}
         with self.trunk.lock:
             return [len(self.trunk.tokenizer(text, **cut)["input_ids"]) for text in texts]
 
     def rows_of_states(self, states: Iterable[Tensor]) -> Tensor:
-        """Return h, or h̃, of all words or tokens ``(N, …)``, given each text's ``(T, D)``."""
+        """Return h or h̃ ``(N, …)`` of all words or tokens, given the states ``(T, D)`` by text."""
         unit = UNITS[self.task.unit]
         rows = [unit.features(h, self.layout, self.eps) for h in states]
         if rows:
@@ -221,15 +221,15 @@ class Backbone:
         return torch.empty(0, unit.layout(self.width).total_width if wide else self.width)
 
     def unit_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows that `encode` gives of texts: themselves, their words, or tokens."""
+        """Return labelled rows in the order of `encode`: the texts, their words, or tokens."""
         unit = UNITS.get(self.task.unit)
         return list(rows) if unit is None else unit.rows(self.trunk, rows)
 
     def require_tokens(self, texts: Iterable[str]) -> None:
-        """Read texts as far as their words or tokens.
+        """Check that every text has at least one token, or one word if rows are words.
 
         Raises:
-            UsageError: If one has none.
+            UsageError: If a text has none.
         """
         read = {Unit.TEXT: TextEncoder.tokens, Unit.WORD: words_of, Unit.TOKEN: tokenize}
         with self.trunk.lock:
@@ -237,7 +237,7 @@ class Backbone:
                 read[self.task.unit](self.trunk, text)
 
     def bus_config(self) -> BusConfig:
-        """Return what a factory needs to build parts for this backbone's bus."""
+        """Return the configuration from which parts for this backbone's bus are built."""
         width, unit = self.trunk.width, UNITS.get(self.task.unit)
         none = FeatureLayout(width=width)
         context = (none if unit is None else unit.layout(width)).router_width - width
@@ -262,10 +262,10 @@ class Backbone:
         )
 
     def verify(self, fingerprint: str) -> None:
-        """Check that this backbone has a fingerprint.
+        """Check that this backbone has the given fingerprint.
 
         Raises:
-            BackboneMismatchError: If it has another; the message names both.
+            BackboneMismatchError: If it has a different one; the message names both.
         """
         found = self.fingerprint()
         if found != fingerprint:
@@ -278,10 +278,10 @@ class Backbone:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the sha256 over a tokenizer's vocabulary and what it does to a few probes.
+    """Return the sha256 over a tokenizer's vocabulary and its output on a few probe texts.
 
-    Behaviour and vocabulary, not the file: a library that writes the same tokenizer in another
-    layout must not orphan experts.
+    It covers vocabulary and behaviour, not the file: experts must stay valid if a library saves
+    the same tokenizer in a different layout.
     """
     vocabulary = sorted(tokenizer.get_vocab().items())
     probes = [list(tokenizer(text)["input_ids"]) for text in PROBES]
@@ -291,7 +291,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 def _package_trunk(
     manifest: BackboneManifest, files: Mapping[str, bytes], *, head: bool
 ) -> TextEncoder:
-    """Load the trunk a manifest names: from carried bytes, a hub, or a file."""
+    """Load the trunk named in a manifest: from files in the package, a hub, or a local file."""
     base = manifest.base
     features = manifest.features or None
     load = partial(
@@ -306,13 +306,13 @@ def _package_trunk(
     if base.kind == "file":
         return load(f"gguf:{base.id}")
     carried = {name: files[name] for name in base.files}
-    if not head:  # which needs a cache of keys and values
+    if not head:  # generation needs a KV cache, which the plain encoder does not have
         plain = qwen3_encoder(
             carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens, features=features
         )
         if plain is not None:
             return plain
-    # transformers reads folders: give it one that holds exactly the bytes that were hashed.
+    # transformers reads folders: write one that contains exactly the bytes that were hashed.
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         for name, data in carried.items():
             Path(folder, name).write_bytes(data)
@@ -320,7 +320,7 @@ def _package_trunk(
 
 
 def _apply_delta(trunk: TextEncoder, data: bytes) -> None:
-    """Put the adapted tensors in place of the base's."""
+    """Replace tensors of the base by the adapted ones."""
     delta = safetensors.torch.load(data)
     state = trunk.model.state_dict()
     strangers = sorted(n for n, t in delta.items() if n not in state or t.shape != state[n].shape)

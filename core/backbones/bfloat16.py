@@ -1,10 +1,11 @@
-"""An encoder whose products are taken in bfloat16: about half of the time, and other vectors.
+"""An encoder with matrix products in bfloat16: about half of the time, and different vectors.
 
-    x Wᵀ + b    of x, W and b rounded to 8 bits of mantissa, added up in float32, rounded again
+    x Wᵀ + b    of x, W and b rounded to 8 bits of mantissa, summed in float32, rounded again
     the rest    float32, as are weights of adapters and passes with gradients
 
-A product's rows do not mix, however many there are, so all go through at once; that a text's bits
-are its own is tried on this processor whenever an encoder is opened (`EngineEncoder.hold_to`).
+The rows of a product are computed independently, however many there are, so one call takes all of
+them. Whether a text's bits depend on its own content only is checked on this processor whenever an
+encoder is opened (`EngineEncoder.hold_to`).
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from .encoder import TextEncoder
 from .engines import EngineEncoder
 
 BF16 = "bf16"
-"""The device's name: a CPU that multiplies in bfloat16."""
+"""Device name of a CPU that multiplies in bfloat16."""
 
 CAPABLE = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-"""What torch calls instructions for it."""
+"""torch's names of the CPU instructions for bfloat16 products."""
 
 
 def is_capable() -> bool:
-    """Tell whether this processor multiplies in bfloat16."""
+    """Return whether this processor multiplies in bfloat16."""
     found = getattr(torch.cpu, "get_capabilities", dict[str, object])()
     return torch._C._has_mkldnn and any(found.get(name) is True for name in CAPABLE)
 
 
 class BFloat16Encoder(EngineEncoder):
-    """An encoder on a CPU's products of bfloat16 numbers; its weights are held twice.
+    """An encoder on a CPU with bfloat16 products; weights are kept in both precisions.
 
     Args:
         encoder: The same encoder in float32.
 
     Raises:
-        UsageError: If the processor has no such products.
-        BackboneMismatchError: If it computes something else than float32 does, or texts mix.
+        UsageError: If the processor does not support bfloat16 products.
+        BackboneMismatchError: If h is too far from that of float32, or a text's bits depend on
+            other texts.
     """
 
     engine, tolerance = BF16, 0.1
@@ -60,11 +62,11 @@ class BFloat16Encoder(EngineEncoder):
 
     @property
     def kernels(self) -> str:
-        """Name the precision: its features are its own."""
+        """The identifier of the kernels, with the precision: its features are cached apart."""
         return f"{super().kernels} {BF16}"
 
 
 def _lowered(layer: nn.Linear) -> nn.Linear:
     made = deepcopy(layer).bfloat16()
-    made.weight.data = made.weight.data.contiguous()  # these products read outputs one by one
+    made.weight.data = made.weight.data.contiguous()  # these products read W row by row
     return made

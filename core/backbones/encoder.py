@@ -1,7 +1,7 @@
 """A text encoder from Hugging Face files: tokens in, one pooled vector out.
 
-Nothing here assumes a decoder: Qwen, Llama, BERT and MiniLM all come through AutoModel, and the
-blocks are found as the longest list of modules of one class.
+Nothing here assumes a decoder: Qwen, Llama, BERT and MiniLM are all loaded through AutoModel. The
+transformer blocks are found as the longest list of modules of one class.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Pooling = Literal["first", "last", "mean"]
 FeatureChoice = Features | Literal["wide"] | None
 
 Around = Callable[[Pack], AbstractContextManager[None]]
-"""A pack → what holds while it is computed."""
+"""A pack → the context manager in which it is computed."""
 
 BATCH = 32
-"""Texts of a pass, at most."""
+"""Most texts in a pass."""
 
 ENDLESS = 2**31 - 1
-"""A limit that no text has as many tokens as."""
+"""A token limit that no text reaches."""
 
 MOST_PLACES = 2048
-"""Of hashed tokens, unless more is asked for: cards of sums grow with the square of h's width."""
+"""Default limit of the hashed tokens' width: cards of sums grow with the square of h's width."""
 
 
 class TextEncoder:
@@ -57,20 +57,20 @@ class TextEncoder:
         model: The encoder, without a language-model head.
         tokenizer: Its tokenizer.
         pooling: ``first`` or ``last`` token, or ``mean`` over the tokens.
-        max_tokens: Where longer texts are cut; by default the model's longest input.
-        features: What makes up h; by default the last states alone. ``wide`` is what
-            `wide_features` returns.
-        head: The language-model head ``(V, D)``, where text is to be generated.
+        max_tokens: Token limit above which texts are cut; by default the model's longest input.
+        features: The parts of h; by default the last states alone. ``wide`` stands for the result
+            of `wide_features`.
+        head: The language-model head ``(V, D)``, for text generation.
 
     Attributes:
         width: D, the width of the pooled vector.
-        engine: The device's name by which h is computed another way (`engines`); None for torch's
-            own. A generation is loaded on the engine it was made on.
-        tolerance: The most that a text's h is away from torch's in float32, as a share of its
-            length.
+        engine: The device name of the engine that computes h (`engines`); None for torch's own
+            computation. A generation is loaded on the engine it was made on.
+        tolerance: The largest distance of a text's h from that of torch in float32, relative to
+            the norm of h.
 
     Raises:
-        UsageError: If the model has no such layer.
+        UsageError: If the model lacks one of the layers in `features`.
     """
 
     engine: str | None = None
@@ -99,18 +99,18 @@ class TextEncoder:
         self.pooling: Pooling = pooling
         self.max_tokens = max_tokens
         self.tiles = Tiles.of(model)
-        # Interventions hook the blocks during a pass, and tokenizers keep settings between calls:
-        # one thread at a time.
+        # Interventions hook the blocks during a pass, and tokenizers keep settings between calls,
+        # so only one thread may use them at a time.
         self.lock = threading.RLock()
 
     @property
     def kernels(self) -> str:
-        """Name what the bits of h come from: part of what identifies a stored feature."""
+        """Identifier of the kernels that determine the bits of h; part of the feature cache key."""
         return KERNELS
 
     @property
     def has_states(self) -> bool:
-        """Whether its passes are torch's, so that states inside can be read and acted on."""
+        """Whether torch runs the passes, so that states inside can be read and changed."""
         return type(self).passes is TextEncoder.passes
 
     @cached_property
@@ -120,7 +120,7 @@ class TextEncoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder lives."""
+        """The device of the encoder's weights."""
         return cast("Tensor", next(self.model.parameters())).device
 
     def encode(
@@ -135,10 +135,10 @@ class TextEncoder:
         """Return h ``(N, D)``, each row's bits independent of the other texts.
 
         Args:
-            texts: N of them.
-            compute: Token ids ``(B, T)`` → rows ``(B, D)``, where something else than h is wanted.
-            alone: Whether that gets one text at a time, since nobody knows whether it mixes rows.
-            around: Holds while a pack is computed, where texts go through in packs.
+            texts: N texts.
+            compute: Token ids ``(B, T)`` → rows ``(B, D)``, to compute something other than h.
+            alone: Whether `compute` gets one text at a time on a CPU, because it may mix rows.
+            around: Pack → the context manager in which it is computed, if packs are used.
             after: Called with each pack once it is computed.
         """
         ids = [self.tokens(t) for t in texts]
@@ -165,9 +165,9 @@ class TextEncoder:
         return out
 
     def passes(self, ids: Sequence[list[int]]) -> Iterator[tuple[Sequence[int], Tensor]]:
-        """Yield which texts a pass had, and their h ``(B, D)``, until every text was in one.
+        """Yield the indices of a pass's texts and their h ``(B, D)``, until all texts are done.
 
-        What an engine of another kind computes in its own way, with a name of its own in `kernels`.
+        Engines override this method to compute h in their own way, and change `kernels`.
 
         Args:
             ids: Token ids of each text.
@@ -198,26 +198,25 @@ class TextEncoder:
             yield index, compute(batch)
 
     def _whole(self, text: str, cut: list[int]) -> list[int]:
-        """Return all token ids of a text, given those that the blocks read."""
+        """Return all token ids of a text, given those after the cut."""
         if self.longest is None or len(cut) < self.longest:
             return cut
-        # Without a limit transformers warns of a text that is longer than what the blocks read.
+        # Without a limit, transformers warns about texts longer than the model's longest input.
         with self.lock:
             return list(self.tokenizer(text, truncation=True, max_length=ENDLESS)["input_ids"])
 
     def batches(
         self, texts: Sequence[str], *, most: int | None = None
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield texts in passes that keep their bits apart: their indices, token ids ``(B, T)``.
+        """Yield bitwise reproducible passes: the indices of their texts, and token ids ``(B, T)``.
 
-        All texts of a pass have the same number of tokens, so there is no padding. On a CPU
-        `tiles` keep their rows apart. Kernels of other devices go by the shape of the batch and
-        nothing else, so there it is always one shape: a batch that is not full repeats its first
-        row.
+        All texts of a pass have the same number of tokens, so there is no padding. On a CPU,
+        `tiles` make rows independent of the batch. On other devices bits depend on the shape of
+        the batch only, so that shape is fixed: a batch that is not full repeats its first row.
 
         Args:
             texts: Any texts.
-            most: How many share a pass, at most; by default as many as keep their bits.
+            most: Most texts in a pass; by default as many as keep bits reproducible.
         """
         yield from self._batches([self.tokens(t) for t in texts], most=most)
 
@@ -235,13 +234,13 @@ class TextEncoder:
     def tokens(self, text: str) -> list[int]:
         """Return the token ids of a text, cut at `max_tokens` and the model's longest input.
 
-        The tokenizer cuts, so that the marks some encoders end on are still there.
+        The tokenizer truncates, so special tokens at the end of the input are kept.
         """
         cut = {} if self.longest is None else {"truncation": True, "max_length": self.longest}
         try:
-            with self.lock:  # a fingerprint sets the tokenizer differently
+            with self.lock:  # computing a fingerprint changes the tokenizer's settings
                 ids = list(self.tokenizer(text, **cut)["input_ids"])
-        except TypeError as e:  # what tokenizers raise for half of a surrogate pair
+        except TypeError as e:  # tokenizers raises it for half of a surrogate pair
             raise UsageError("a text", expected="whole characters", found=ascii(text)[:40]) from e
         if not ids:
             raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
@@ -249,13 +248,13 @@ class TextEncoder:
 
     @property
     def longest(self) -> int | None:
-        """Where texts are cut: at `max_tokens` and the model's longest input."""
+        """The token limit: the smaller of `max_tokens` and the model's longest input."""
         longest = getattr(self.model.config, "max_position_embeddings", None)
         limits = [n for n in (longest, self.max_tokens) if n is not None]
         return min(limits, default=None)
 
     def states(self, texts: Sequence[str]) -> list[Tensor]:
-        """Return the states ``(T, D)`` of each text's tokens; their bits are the text's own."""
+        """Return the states ``(T, D)`` of each text's tokens, bitwise independent of the batch."""
         ids = [self.tokens(t) for t in texts]
         found: dict[int, Tensor] = {}
         with self.lock, torch.inference_mode():
@@ -270,7 +269,7 @@ class TextEncoder:
         return [found[n] for n in range(len(ids))]
 
     def hidden_states(self, ids: Tensor) -> Tensor:
-        """Return the states ``(B, T, D)`` that h is pooled from, of token ids ``(B, T)``."""
+        """Return the states ``(B, T, D)`` from which h is pooled, for token ids ``(B, T)``."""
         with self._pass(ids):
             output = self.model(
                 input_ids=ids, attention_mask=torch.ones_like(ids), **self._wanted_states
@@ -278,8 +277,8 @@ class TextEncoder:
         return self._read(output)
 
     def _states_of(self, pack: Pack) -> Tensor:
-        """Return the states ``(1, N, D)`` that h is pooled from, of a pack."""
-        tile = pack.sections[0][1]  # of what is no row of the pack
+        """Return the states ``(1, N, D)`` from which h is pooled, for a pack."""
+        tile = pack.sections[0][1]  # for inputs that do not have the rows of the pack
         tiles = self.tiles.applied(tile, sections=pack.sections, runs=pack.runs)
         with self.lock, tiles, attending(self.model):
             output = self.model(
@@ -296,17 +295,17 @@ class TextEncoder:
         return {} if self.features is None else {"output_hidden_states": True}
 
     def _read(self, output: Any) -> Tensor:
-        """Return the states that h is pooled from, of what the model returns."""
+        """Return the states from which h is pooled, given the model's output."""
         if self.features is None:
             return cast("Tensor", output.last_hidden_state)
         return torch.cat([output.hidden_states[layer] for layer in self.features.layers], dim=-1)
 
     def with_linears(self, linears: Sequence[nn.Linear]) -> AbstractContextManager[None]:
-        """Let these be linear layers of the encoder in the passes of a ``with`` block."""
+        """Treat these as linear layers of the encoder in the passes of a ``with`` block."""
         return self._in(lambda tiles: replace(tiles, linears=(*tiles.linears, *linears)))
 
     def in_float32(self) -> AbstractContextManager[None]:
-        """Compute the passes of a ``with`` block in float32, as what authors record is."""
+        """Compute the passes of a ``with`` block in float32, as for the canaries of authors."""
         return self._in(lambda tiles: replace(tiles, lowered={}))
 
     @contextmanager
@@ -320,14 +319,14 @@ class TextEncoder:
                 self.tiles = tiles
 
     def decode_step(self, ids: Tensor, cache: Any = None) -> tuple[Tensor, Any]:
-        """Return the last hidden states ``(B, T, D)`` of tokens ``(B, T)`` that follow others.
+        """Return the last hidden states ``(B, T, D)`` of tokens ``(B, T)``, using a KV cache.
 
         Args:
             ids: The tokens.
-            cache: Keys and values of those before; None at the start.
+            cache: The KV cache of the tokens before; None at the start.
 
         Returns:
-            The states, and the cache to go on with.
+            The states, and the KV cache for the next step.
         """
         with self._pass(ids):
             if self._takes_cache:
@@ -338,12 +337,12 @@ class TextEncoder:
 
     @cached_property
     def _takes_cache(self) -> bool:
-        """Whether the model takes keys and values as ``cache``: most do since transformers 5.24."""
+        """Whether the model takes the KV cache as ``cache``: most do since transformers 5.24."""
         return "cache" in inspect.signature(self.model.forward).parameters
 
     @contextmanager
     def _pass(self, ids: Tensor) -> Iterator[None]:
-        """Compute in tiles where that is possible: on a CPU, without gradients."""
+        """Compute in tiles if possible: on a CPU, without gradients."""
         if ids.device.type == "cpu" and torch.is_inference_mode_enabled():
             with self.lock, self.tiles.applied(tile_of(ids.shape[1])):
                 yield
@@ -351,10 +350,10 @@ class TextEncoder:
             yield
 
     def pool(self, hidden: Tensor) -> Tensor:
-        """Return h ``(B, D)`` for hidden states ``(B, T, D)``: of several parts, each normalised.
+        """Return h ``(B, D)`` for hidden states ``(B, T, D)``; normalise each of several parts.
 
-        Parts differ in size by far; normalised they are [LN(h_l)], which the bus norm leaves as
-        it is. What follows from the text's tokens alone is zero here (`encode`).
+        Norms of the parts differ widely. Normalised, they are [LN(h_l)], which the bus norm does
+        not change. The part of hashed tokens is zero here and is filled in by `encode`.
         """
         if self.features is None:
             return self._pooled(hidden)
@@ -371,20 +370,20 @@ class TextEncoder:
 
 
 def wide_features(model: PreTrainedModel) -> Features:
-    """Return what sums over texts tell domains apart by: a model's first and last states, tokens.
+    """Return the features that separate domains best in sums: first and last states, tokens.
 
-    Measured on 20 Newsgroups (docs/lab-notes.md): the first hold what the last have lost, and the
-    tokens what neither have; states in between add nothing beside them.
+    Measured on 20 Newsgroups (docs/lab-notes.md): the first states contain information that the
+    last have lost, the tokens information that neither has; states in between add nothing.
     """
     width, last = int(model.config.hidden_size), int(model.config.num_hidden_layers)
     return Features(layers=(0, last), tokens=min(4 * width, MOST_PLACES))
 
 
 def _checked(features: FeatureChoice, model: PreTrainedModel) -> Features | None:
-    """Return what makes up h; a model has one layer of states more than blocks.
+    """Return the parts of h, checked; a model has one more layer of states than blocks.
 
     Raises:
-        UsageError: If it has not all of the layers, or one is named twice.
+        UsageError: If the model lacks one of the layers, or one is named twice.
     """
     if features is None or features == "wide":
         return features and wide_features(model)
@@ -415,9 +414,9 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the linear modules of a model by name, each with (out, in): what adapters may adapt.
+    """Return the linear modules that adapters may target, by name, each with (out, in).
 
-    Those of GPT-2, transformers' Conv1D, have their weights the other way round.
+    GPT-2's Conv1D modules store their weights transposed.
     """
     shapes = dict[str, tuple[int, int]]()
     for name, module in model.named_modules():
@@ -443,12 +442,12 @@ def load_encoder(
         source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``. Only a hub name uses the network.
         revision: The hub revision (commit) to pin; ignored for folders.
         pooling: How token states become one vector.
-        max_tokens: Where longer texts are cut; by default the model's longest input.
-        features: What makes up h, see `TextEncoder`; by default the last states.
-        head: Whether its language-model head is wanted as well.
+        max_tokens: Token limit above which texts are cut; by default the model's longest input.
+        features: The parts of h, see `TextEncoder`; by default the last states.
+        head: Whether to load the language-model head as well.
 
     Raises:
-        UsageError: If the source is of neither kind, or has no head that is one product.
+        UsageError: If the source has neither form, or its head is not a single product.
         MissingError: If the files cannot be read.
     """
     kind, _, where = source.partition(":")
@@ -492,7 +491,7 @@ def _load(
                 dtype=torch.float32,
                 **options,
             )
-    except Exception as e:  # its parsers raise whatever they stumble over
+    except Exception as e:  # transformers' parsers raise errors of many types
         raise MissingError(
             f"backbone {where!r} cannot be loaded",
             expected="a folder, file or hub name that transformers can read",
@@ -503,10 +502,10 @@ def _load(
 
 
 def head_of(model: PreTrainedModel) -> Tensor:
-    """Return the head's weight ``(V, D)``, if the model's logits are its product and no more.
+    """Return the head's weight ``(V, D)``, if the logits are its product with the last states.
 
     Raises:
-        UsageError: If they are not: a bias, a scale or a cap would be lost.
+        UsageError: If they are not; a bias, a scale or a cap would be lost.
     """
     made: Any = model
     layer = made.get_output_embeddings()
@@ -524,10 +523,9 @@ def head_of(model: PreTrainedModel) -> Tensor:
 
 
 def _unmap(model: nn.Module) -> None:
-    """Copy the weights into memory: transformers maps the file.
+    """Copy the weights into memory, because transformers memory-maps the file.
 
-    Whoever truncates a mapped file kills the process, and whoever overwrites it changes weights
-    that were verified already.
+    Truncating a mapped file kills the process; overwriting it changes verified weights.
     """
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
@@ -543,7 +541,7 @@ def _silence_warnings() -> Iterator[None]:
     hf.set_verbosity_error()
     hf.disable_progress_bar()
     try:
-        # The bar of GGUF files is tqdm's own, and has no setting.
+        # The progress bar of GGUF files comes from tqdm directly, and cannot be disabled.
         with redirect_stderr(io.StringIO()):
             yield
     finally:

@@ -1,9 +1,9 @@
-"""Engines: encoders that compute h in another way than torch's own, held to two promises.
+"""Engines: encoders that compute h in another way than torch's own, under two guarantees.
 
-    away from torch's h     by no more than the engine states
-    in company              the bits that a text has alone
+    distance to torch's h   at most the engine's stated tolerance
+    with other texts        the bits that a text has alone
 
-Both are tried on a few texts whenever an encoder is opened, on the processor that is to answer.
+Both are checked on a few texts whenever an encoder is opened, on the processor that will run it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ PROBES = (
     "The committee meets again on Thursday to talk about the budget of the new library.",
     "gpu driver crashes when the second monitor is plugged in " * 4,
 )
-"""Texts that an engine is held to."""
+"""Texts on which an engine is checked."""
 
 HINT = "Use --device cpu, and report the backbone and the processor."
 
 
 class EngineEncoder(TextEncoder):
-    """An encoder that computes h in another way; it states its `engine` and its `tolerance`.
+    """An encoder that computes h in another way; subclasses set `engine` and `tolerance`.
 
     Args:
         encoder: The same encoder on torch, in float32.
@@ -41,18 +41,19 @@ class EngineEncoder(TextEncoder):
         )
 
     def hold_to(self, plain: TextEncoder) -> None:
-        """Hold it to the encoder whose h it computes, on a few texts.
+        """Compare this encoder with the one whose h it computes, on a few texts.
 
         Args:
             plain: The encoder on torch, in float32.
 
         Raises:
-            BackboneMismatchError: If it computes something else, or other bits in company.
+            BackboneMismatchError: If its h is beyond the tolerance, or if a text's bits depend on
+                the other texts of the pass.
         """
         h, made = plain.encode(PROBES), self.encode(PROBES)
         who = f"the encoder on {self.engine!r}"
         worst = float(((made - h).norm(dim=1) / h.norm(dim=1)).max())
-        if not worst <= self.tolerance:  # NaN is none either
+        if not worst <= self.tolerance:  # also true for NaN
             raise BackboneMismatchError(
                 f"{who} is not the one on torch",
                 expected=f"vectors within {self.tolerance:g} of their length",

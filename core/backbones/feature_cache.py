@@ -1,12 +1,13 @@
-"""The feature cache: nothing below the bus is computed twice.
+"""The feature cache: features h are computed once and stored on disk.
 
-Keyed by content: backbone fingerprint, device kind, torch version, dtype, threads and the kind of
-pass name the file (each may change bits); the text's sha256 names the row. SQLite, so that
-a kill at any moment loses at most the rows being written and two processes can share it.
+The cache is keyed by content. The file name is derived from backbone fingerprint, device kind,
+torch version, dtype, threads and kernels, each of which may change bits; a row's key is the sha256
+of its text. SQLite allows sharing between processes and loses at most the rows being written when
+a process is killed.
 
-A row has a digest over the file's name, the text's key and its bytes: one that is damaged is
-computed again, and so is a whole file that SQLite cannot read. A cache that cannot be written
-(another's home, a full disk) is read as far as it goes; what it lacks is computed each time.
+Each row has a digest over the file's name, the text's key and its bytes. A damaged row is computed
+again, and so is a whole file that SQLite cannot read. A cache that cannot be written (another
+user's home, a full disk) is used read-only; missing rows are computed each time.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from .encoder import BATCH
 from .units import UNITS
 
 CHUNK = 256
-"""Texts encoded between two writes: what an interruption may lose, and how often progress shows."""
+"""Texts encoded between two writes and progress updates; an interruption loses at most these."""
 
 SCHEMA = (
     "PRAGMA journal_mode=WAL",
-    "DROP TABLE IF EXISTS h",  # of versions whose rows had no digest
+    "DROP TABLE IF EXISTS h",  # the table of older versions, whose rows had no digest
     "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, row BLOB, digest BLOB)",
 )
 
@@ -49,21 +50,21 @@ NO_FAULT_OF_THE_FILE = frozenset(
         sqlite3.SQLITE_CANTOPEN,
     }
 )
-"""What SQLite says of the place, or of who else is there; whatever else it says is damage."""
+"""SQLite errors caused by the environment or by other processes; all others count as damage."""
 
 log = logging.getLogger("redhost")
 
 LOOKUP_CHUNK = 500
-"""Rows of one query; SQLite takes 999 parameters at least."""
+"""Rows in one query; every SQLite version supports 999 parameters."""
 
 
 class FeatureCache:
-    """h of texts, remembered on disk; where experts act inside, h̃, a database for each segment.
+    """A cache of h on disk, or of h̃ with a separate database for each segment.
 
     Args:
-        folder: Where the databases live; None keeps nothing.
-        backbone: What computes the rows that are missing.
-        fingerprint: The backbone's; the caller has just verified it.
+        folder: The folder of the databases; None disables the cache.
+        backbone: The backbone that computes missing rows.
+        fingerprint: The fingerprint of the backbone, already verified by the caller.
     """
 
     def __init__(self, folder: Path | None, *, backbone: Backbone, fingerprint: str) -> None:
@@ -111,18 +112,18 @@ class FeatureCache:
 
     @property
     def path(self) -> Path | None:
-        """Where h is remembered."""
+        """The database of h; None without a folder."""
         return self.tables[0].path
 
     def encode(self, texts: str | Iterable[str], *, progress: Progress | None = None) -> Tensor:
-        """Return h ``(N, D)`` of the texts, or h̃, computing only what is not remembered.
+        """Return h ``(N, D)`` of the texts, or h̃, computing only what is not cached.
 
         Args:
             texts: Any texts, repeated or not.
             progress: Called with (rows computed, rows to compute).
 
         Raises:
-            InputTypeError: If it is neither one text nor an iterable of texts.
+            InputTypeError: If `texts` is neither one text nor an iterable of texts.
         """
         texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
@@ -134,17 +135,17 @@ class FeatureCache:
         return h[0] if len(h) == 1 else torch.cat(h, dim=1)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts whose h is not remembered, in the order in which it is computed."""
+        """Return the texts whose h is not cached, in the order in which it is computed."""
         known = self.tables[0].read(texts)
         return _by_length(t for t in texts if t not in known)
 
     def remember(self, texts: Sequence[str], h: np.ndarray) -> None:
-        """Remember h ``(N, D)`` of texts: canonical rows that were computed elsewhere."""
+        """Cache h ``(N, D)`` of texts: rows that were computed elsewhere, with the same bits."""
         self.tables[0].write(dict(zip(texts, h[:, None], strict=True)))
 
 
 class _FeatureTable:
-    """Rows of one width, computed from texts and remembered under one key."""
+    """Rows of one width, computed from texts and cached under one key."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class _FeatureTable:
         self.path = None if folder is None else folder / f"{name}.sqlite"
 
     def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> list[np.ndarray]:
-        """Return the rows ``(T, width)`` of each text: one, or one for each token."""
+        """Return the rows ``(T, width)`` of each text: a single row, or one for each token."""
         rows = self.read(texts)
         missing = _by_length(t for t in texts if t not in rows)
         progress = in_stage(progress, "features")
@@ -174,11 +175,11 @@ class _FeatureTable:
         return [rows[t] for t in texts]
 
     def joined(self, parts: Sequence[np.ndarray]) -> Tensor:
-        """Return the rows of several texts below each other; of none, no row of this width."""
+        """Return the concatenated rows of several texts; an empty tensor for no texts."""
         return torch.from_numpy(np.concatenate(parts)) if parts else torch.empty(0, self.width)
 
     def read(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the rows that are remembered, and forget those that are damaged."""
+        """Return the cached rows, and delete damaged ones."""
         rows: dict[str, np.ndarray] = {}
         if self.path is None or not self.path.exists():
             return rows
@@ -200,7 +201,7 @@ class _FeatureTable:
         return rows
 
     def write(self, rows: dict[str, np.ndarray]) -> None:
-        """Remember rows, where that is possible."""
+        """Store rows, if the cache can be written."""
         if self.path is None:
             return
         data = {_key(text): row.astype(np.float32).tobytes() for text, row in rows.items()}
@@ -211,7 +212,7 @@ class _FeatureTable:
             )
 
     def _digest(self, key: object, row: object) -> bytes | None:
-        """Return the digest of a row of this file; None of what a damaged file may hold instead."""
+        """Return the digest of a row of this file; None for values that are no valid row."""
         if self.path is None or not isinstance(key, bytes) or not isinstance(row, bytes):
             return None
         return hashlib.sha256(self.path.name.encode() + key + row).digest()
@@ -223,11 +224,11 @@ class _FeatureTable:
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for one transaction; only to read where it cannot be written."""
+        """Open the database for one transaction; read-only if it cannot be written."""
         path = Path(self.path or "")
         with suppress(OSError):
             make_folder(path.parent)
-        # Immutable: to share it, SQLite would write another file.
+        # Immutable, because SQLite would otherwise write another file for shared access.
         uri = path.absolute().as_uri() + ("" if self._can_write else "?mode=ro&immutable=1")
         with closing(sqlite3.connect(uri, uri=True, timeout=60)) as database, database:
             database.text_factory = bytes
@@ -237,33 +238,33 @@ class _FeatureTable:
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Go on without what the cache cannot give or take; a damaged file goes."""
+        """Log failures of the cache and continue without it; delete a damaged file."""
         try:
             yield
-        except (sqlite3.Error, OSError, MemoryError, UnicodeError) as e:  # as damage goes
+        except (sqlite3.Error, OSError, MemoryError, UnicodeError) as e:  # all are seen with damage
             code = getattr(e, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if not self._can_write or isinstance(e, OSError) or code in NO_FAULT_OF_THE_FILE:
                 log.warning("the feature cache %s cannot be used: %s", self.path, e)
                 return
             log.warning("the feature cache %s is damaged and made anew: %s", self.path, e)
             with suppress(OSError):
-                for suffix in ("-wal", "-shm", ""):  # no other file may take up this one's log
+                for suffix in ("-wal", "-shm", ""):  # a new file must not reuse this one's log
                     remove_file(Path(f"{self.path}{suffix}"))
                 count_damage(Path(self.path or "").parent)
 
 
 def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """Return texts → a tensor ``(1, width)`` of each, for what gives one row for a text."""
+    """Wrap a function with one row for a text: texts → a tensor ``(1, width)`` for each."""
     return lambda texts: torch.split(compute(texts), 1)
 
 
 def _one_by_one(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """Return texts → a tensor ``(T, width)`` of each, for what gives the rows of all in one."""
+    """Wrap a function that concatenates rows: texts → a tensor ``(T, width)`` for each."""
     return lambda texts: [compute([text]) for text in texts]
 
 
 def _by_length(texts: Iterable[str]) -> list[str]:
-    """Return distinct texts so that neighbours fill batches of equal token length."""
+    """Return distinct texts sorted by length, so that batches have similar token lengths."""
     return sorted(set(texts), key=lambda t: (len(t), t))
 
 

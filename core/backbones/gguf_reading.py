@@ -1,7 +1,7 @@
-"""What transformers repeats while it loads a GGUF file, done once.
+"""Avoid work that transformers repeats while it loads a GGUF file.
 
-It reads the file's header, vocabulary and all, for the configuration, for the tokenizer and for the
-weights, and makes the same table of tensors' names for every module of the model.
+It reads the whole header, including the vocabulary, for the configuration, again for the tokenizer
+and again for the weights, and rebuilds the same table of tensor names for every module.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from importlib import import_module
 from typing import Any
 
 _TURN = threading.Lock()
-"""Held while the library's functions are replaced: another load must not restore our own."""
+"""Held while functions of the gguf library are patched, so that loads do not interfere."""
 
 
 @contextmanager
 def header_read_once() -> Iterator[None]:
-    """Remember within a ``with`` block what the gguf library has read and made.
+    """Cache, within a ``with`` block, the headers and name tables of the gguf library.
 
-    Nothing is remembered after it: by then the file may be another. Loads take turns.
+    The cache is dropped afterwards, because the file may change. Only one load runs at a time.
     """
     try:
         gguf: Any = import_module("gguf")
-    except ImportError:  # transformers says so, by name
+    except ImportError:  # transformers raises an error that names the missing package
         yield
         return
     with _TURN:

@@ -1,11 +1,11 @@
-"""Texts of all lengths in one pass: their tokens side by side, one row of them.
+"""Packing: texts of all lengths in one pass, their tokens concatenated into a single row.
 
-    | texts of the smallest tile, filling | texts of the next, filling | … |
+    | texts of the smallest tile, padding | texts of the next, padding | … |
 
-Every text keeps its tile (`backbones.tiles`), so texts are sorted by it, and each section is filled
-with tokens that nobody reads until its tiles are whole: linear layers then take it as it is.
-Attention and activations go text by text, those of one length together. A text costs what its own
-tokens do and its share of one pass, whatever stands beside it.
+Every text keeps its tile size (`backbones.tiles`). Texts are sorted by it, and each section is
+padded to whole tiles with tokens whose output is ignored, so linear layers take it unchanged.
+Attention and activations are computed text by text, texts of equal length together. The cost of a
+text is that of its own tokens plus its share of the pass, independent of the other texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Query, key and value ``(B, H, T, W)`` of texts → ``(B, T, H, W)``."""
 
 BY_TEXT = "redhost_by_text"
-"""The name under which transformers finds the attention of a pack."""
+"""The name under which the attention of packs is registered with transformers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,11 +34,11 @@ class Pack:
     """The tokens of one pass.
 
     Attributes:
-        index: Which texts it has, in its order.
-        ids: Their token ids, and filling, ``(1, N)``.
-        places: Where each token stands in its text, ``(1, N)``.
-        runs: Its texts, by length.
-        sections: How many tokens go through in tiles of how many rows.
+        index: Indices of its texts, in the order of the pack.
+        ids: Their token ids, with padding, ``(1, N)``.
+        places: Position of each token in its text, ``(1, N)``.
+        runs: Its texts, grouped by length.
+        sections: For each section, its number of tokens and the rows of its tiles.
     """
 
     index: Sequence[int]
@@ -49,18 +49,18 @@ class Pack:
 
     @classmethod
     def of(cls, ids: Sequence[Sequence[int]], index: Sequence[int]) -> Pack:
-        """Return the pack of some texts, sorted by tile and length.
+        """Return the pack of the selected texts.
 
         Args:
             ids: Token ids of all texts.
-            index: Which of them.
+            index: Indices of the selected texts, sorted by tile and length.
         """
         row, places, runs, sections = list[int](), list[int](), list[Run](), list[tuple[int, int]]()
         for tile, texts in groupby(index, key=lambda n: tile_of(len(ids[n]))):
             begin = len(row)
             for tokens, same in groupby(texts, key=lambda n: len(ids[n])):
                 start, count = len(row), 0
-                for count, n in enumerate(same, start=1):  # noqa: B007  (how many there were)
+                for count, n in enumerate(same, start=1):  # noqa: B007  (the number of texts)
                     row += ids[n]
                     places += range(tokens)
                 runs.append(Run(start=start, texts=count, tokens=tokens))
@@ -82,7 +82,7 @@ def packs(ids: Sequence[Sequence[int]], *, tokens: int) -> Iterator[Pack]:
 
     Args:
         ids: Token ids of each text.
-        tokens: About how many share a pass.
+        tokens: Approximate number of tokens in a pass.
     """
     order = sorted(range(len(ids)), key=lambda n: (tile_of(len(ids[n])), len(ids[n])))
     some, size = list[int](), 0
@@ -109,13 +109,13 @@ def attend(
     """Return attention ``(1, N, H, W)`` within each text of a pack, as transformers computes it.
 
     Args:
-        module: The attention's module.
+        module: The attention module.
         query: ``(1, H, N, W)``.
-        key: The same, of as many heads as there are.
+        key: The same shape, with the number of key heads.
         value: Likewise.
-        _mask: None: nothing is masked but what a causal module masks by itself.
+        _mask: None: there is no mask except the one that a causal module applies itself.
         runs: The texts.
-        options: What else transformers gives.
+        options: Other arguments that transformers passes.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -127,10 +127,10 @@ def attend(
 
 @contextmanager
 def attending(model: Any) -> Iterator[None]:
-    """Let an encoder of transformers attend within texts, in the packs of a ``with`` block."""
+    """Restrict attention of a transformers encoder to single texts, within a ``with`` block."""
     config = model.config
     before = getattr(config, "_attn_implementation", None)
-    if before is None:  # one of ours, which does by itself
+    if before is None:  # our own encoder, which restricts attention by itself
         yield
         return
     _register()
@@ -151,12 +151,12 @@ def _register() -> None:
 def by_text(
     attention: Attention, query: Tensor, key: Tensor, value: Tensor, *, runs: Sequence[Run]
 ) -> Tensor:
-    """Return attention ``(1, N, H, W)`` within each text; zero for the filling.
+    """Return attention ``(1, N, H, W)`` within each text; zero for padding.
 
     Args:
-        attention: What a text is given.
+        attention: The attention function that is applied to each text.
         query: ``(1, H, N, W)``.
-        key: The same, of as many heads as there are.
+        key: The same shape, with the number of key heads.
         value: Likewise.
         runs: The texts.
     """

@@ -1,20 +1,22 @@
-"""Passes in which a text's bits are its own, without batches filled with copies.
+"""Forward passes that are bitwise independent of the batch, without padding batches with copies.
 
-The bits of a row of a matrix product depend on how many rows it has. So the rows of a pass go
-through every linear layer in tiles, of a size that the text's own length decides:
+The bits of a row of a matrix product depend on the number of rows in the product. Therefore every
+linear layer processes the rows of a pass in tiles, whose size depends on the text's length alone:
 
     T of a text      1   2–16   17–32   33–64   65–96   97–128   …    (`tile_of`)
     rows of a tile   1   16     32      64      32      128      …
 
-The last tile is filled: a pass wastes less than one of each size. Texts of one length share a pass,
-or all texts do (`backbones.packs`). What else mixes rows was looked at kernel by kernel:
+The last tile is padded, so a pass wastes less than one tile of each size. Either texts of equal
+length share a pass, or all texts do (`backbones.packs`). Other kernels were checked for dependence
+between rows, one by one:
 
     layer norm, sums over D     row by row
-    activations                 vectors of 8 or 16 numbers and a rest, with other bits: text by text
-    fused attention             head by head; but MKL's bits follow the alignment of a head's start,
-                                and one head alone is shared out among threads: so only of
-                                several heads, of whole cache lines each
-    anything else               unknown: a pass for each text (`is_shared`)
+    activations                 SIMD vectors of 8 or 16 numbers, whose remainder has other bits:
+                                computed text by text
+    fused attention             head by head; but MKL's bits depend on the alignment of a head's
+                                start, and a single head is split among threads: used only with
+                                several heads, each a multiple of a cache line
+    anything else               unknown: one pass for each text (`is_shared`)
 """
 
 from __future__ import annotations
@@ -29,46 +31,46 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 TILES = (128, 64, 32, 16)
-"""Rows of tiles: more are not faster on the CPUs tried, and 16 take as long as 10 of a product."""
+"""Tile sizes in rows. Larger ones are not faster on the CPUs tried; 16 rows take as long as 10."""
 
 PASS_TOKENS = 1024
-"""About so many tokens of a pass: enough to fill it, and its states stay in the CPU's cache."""
+"""Approximate tokens of a pass: enough for full throughput, and states fit in the CPU's cache."""
 
 ROW_BY_ROW = frozenset({"bert", "llama", "qwen2", "qwen3", "roberta"})
-"""Architectures made of the kernels above; property tests hold each to the promise."""
+"""Architectures that use the kernels above only; property tests check batch independence."""
 
 PLACED_FROM_ZERO = ROW_BY_ROW - {"roberta"}
-"""Those of them whose positions are what a pack says: 0, 1, … of each text."""
+"""Those of them that use the position ids of a pack: 0, 1, … for each text."""
 
 KERNELS = "tiles 3"
-"""Names what the bits of a pass come from: part of what identifies a stored feature."""
+"""Identifier of the kernels that determine the bits of a pass; part of the feature cache's key."""
 
 LINE = 16
-"""Float32 numbers of a cache line."""
+"""Float32 numbers in a cache line."""
 
 COLUMNS = 4
-"""Columns that MKL's products take at a time on AMD's CPUs. Of fewer than a cache line, and not a
-multiple, a row's bits follow its place: an adapter of rank 5 has such products."""
+"""Columns that MKL's products process at a time on AMD CPUs. If a product has fewer columns than a
+cache line and not a multiple of this, a row's bits depend on its position: e.g. LoRA of rank 5."""
 
 VECTORS = 32
-"""Numbers that torch's loops take at a time, at most: two vectors of AVX-512."""
+"""Most numbers that torch's elementwise loops process at a time: two AVX-512 vectors."""
 
 ONEDNN_FROM = 2**16
-"""Weights from which oneDNN's product pays its call."""
+"""Number of weights from which oneDNN's product outweighs the overhead of its call."""
 
 _CPU = getattr(torch.cpu, "get_capabilities", dict[str, str])()
 
 ONEDNN = torch._C._has_mkldnn and not str(_CPU.get("cpu_name", "")).startswith("Intel")
-"""Whether oneDNN's product is taken: of a tile it is faster than MKL's, but not on Intel's CPUs."""
+"""Whether oneDNN's product is used: for a tile it is faster than MKL's, except on Intel CPUs."""
 
 Forward = Callable[[Tensor], Tensor]
 
 Sections = Sequence[tuple[int, int]]
-"""Rows and those of a tile, section by section: multiples of it."""
+"""For each section, its number of rows, a multiple of the tile, and the rows of a tile."""
 
 
 def tile_of(tokens: int) -> int:
-    """Return how many rows a tile has for a text of so many tokens."""
+    """Return the number of rows in a tile for a text with this number of tokens."""
     if tokens == 1:
         return 1
     rows = TILES[-1] if tokens <= TILES[-1] else -(-tokens // TILES[-2]) * TILES[-2]
@@ -77,12 +79,12 @@ def tile_of(tokens: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Texts of one length, side by side.
+    """Consecutive texts of equal length in a pack.
 
     Attributes:
-        start: Where the first begins.
-        texts: B of them.
-        tokens: T of each.
+        start: Position of the first text's first token.
+        texts: B, the number of texts.
+        tokens: T, the number of tokens of each.
     """
 
     start: int
@@ -90,7 +92,7 @@ class Run:
     tokens: int
 
     def of(self, states: Tensor) -> Tensor:
-        """Return the run's part ``(B, T, …)`` of what a pack has for each token, ``(N, …)``."""
+        """Return the run's part ``(B, T, …)`` of a tensor with a row for each token ``(N, …)``."""
         end = self.start + self.texts * self.tokens
         return states[self.start : end].view(self.texts, self.tokens, *states.shape[1:])
 
@@ -101,11 +103,11 @@ class Tiles:
 
     Attributes:
         linears: Its linear layers.
-        activations: Its modules that change numbers one by one.
-        unread: Modules above its last states, which are all that is read.
-        is_shared: Whether texts of one length may share a pass.
-        is_packed: Whether all texts may.
-        lowered: Of linear layers, the same in a lower precision, which compute their passes.
+        activations: Its elementwise modules.
+        unread: Modules above the last states; their output is not used.
+        is_shared: Whether texts of equal length may share a pass.
+        is_packed: Whether texts of any length may share a pass.
+        lowered: Linear layers → their copies in lower precision, which are used in their place.
     """
 
     linears: Sequence[nn.Linear]
@@ -117,9 +119,9 @@ class Tiles:
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
-        """Return those of an encoder, whose linear layers then lie in memory input by input.
+        """Return the tiles of an encoder, and store its linear weights in column-major order.
 
-        So a product of few rows reads them in one go: it takes half to three quarters of the time.
+        Products with few rows then read them sequentially: half to three quarters of the time.
         """
         modules = list(model.modules())
         linears = [
@@ -138,7 +140,7 @@ class Tiles:
         )
 
     def rows(self, tokens: int, *, most: int) -> int:
-        """Return how many texts of so many tokens share a pass."""
+        """Return how many texts with this number of tokens share a pass."""
         return max(1, min(most, PASS_TOKENS // tokens)) if self.is_shared else 1
 
     @contextmanager
@@ -147,18 +149,18 @@ class Tiles:
     ) -> Iterator[None]:
         """Compute the passes of a ``with`` block in tiles.
 
-        Nothing here has gradients. The caller keeps other threads away from the model.
+        Gradients are not supported. The caller must keep other threads from using the model.
 
         Args:
-            tile: The rows of its texts' tiles.
-            sections: Of a pack: how many rows go through in tiles of how many.
-            runs: Of a pack: its texts; by default a pass has a text in each row of its batch.
+            tile: The rows of a tile.
+            sections: For a pack: its number of rows and of rows in a tile, section by section.
+            runs: For a pack: its texts; by default each row of the batch is one text.
         """
-        # A pack of one tile is what a layer computes by itself.
+        # For a pack of one tile, the unmodified layer computes the same.
         is_one = not ONEDNN and not self.lowered and [*sections] == [(tile, tile)]
-        # Autocast changes the products of layers, and would not change ours; it promises no bits.
+        # Autocast applies to the layers' own products, not to ours; it guarantees no bits.
         linears = () if is_one or torch.is_autocast_enabled("cpu") else self.linears
-        # Past nn.Module's own __setattr__, which costs more than a small product.
+        # Bypass nn.Module.__setattr__, which costs more than a small product.
         for linear in linears:
             lowered = self.lowered.get(linear)
             linear.__dict__["forward"] = (
@@ -172,17 +174,17 @@ class Tiles:
             yield
         finally:
             for module in (*linears, *self.activations, *self.unread):
-                del module.__dict__["forward"]  # the class's own shows again
+                del module.__dict__["forward"]  # restores the method of the class
 
 
 def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
-    """Return the layer over numbers ``(…, D)`` whose rows go through in tiles."""
+    """Return the forward function of a layer over ``(…, D)`` that processes rows in tiles."""
     weight, bias = linear.weight, linear.bias
     total = sum(count for count, _ in sections)
 
     def forward(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        count = rows.shape[0]  # the len() of a tensor is a function in Python: a pass had 150
+        count = rows.shape[0]  # len() of a tensor runs Python code: 150 calls in a pass
         parts = sections if count == total else [(-(-count // tile) * tile, tile)]
         if filling := sum(n for n, _ in parts) - count:
             rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
@@ -193,9 +195,9 @@ def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
 
 
 def _whole(lowered: nn.Linear) -> Forward:
-    """Return a layer in a lower precision, over numbers ``(…, D)``.
+    """Return the forward function of a layer in lower precision, over ``(…, D)``.
 
-    Its products add up along D in one order, however many rows there are (`EngineEncoder.hold_to`).
+    The order of summation over D is independent of the number of rows (`EngineEncoder.hold_to`).
     """
     weight, bias = lowered.weight, lowered.bias
 
@@ -208,7 +210,7 @@ def _whole(lowered: nn.Linear) -> Forward:
 
 
 def tiled(rows: Tensor, tile: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x Wᵀ + b of rows ``(N, D)`` that go through in tiles, as those of a layer do."""
+    """Return x Wᵀ + b of rows ``(N, D)``, computed in tiles as in a layer."""
     count = len(rows)
     if filling := -count % tile:
         rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
@@ -230,7 +232,7 @@ def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | N
 
 
 def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Write x Wᵀ + b of a tile, the bits of `_product`."""
+    """Write x Wᵀ + b of a tile into `out`, bitwise identical to `_product`."""
     if _is_onednn(x, weight) or _is_odd(weight):
         out.copy_(_product(x, weight, bias))
     elif bias is None:
@@ -253,7 +255,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _is_odd(weight: Tensor) -> bool:
-    """Tell whether a product is so narrow that a row's bits follow its place in the tile."""
+    """Return whether a product is so narrow that a row's bits depend on its place in the tile."""
     return weight.shape[0] < LINE and weight.shape[0] % COLUMNS > 0
 
 
@@ -262,14 +264,14 @@ def _is_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _text_by_text(activation: nn.Module, runs: Sequence[Run] | None) -> Forward:
-    """Return the activation over numbers of texts, one text at a time.
+    """Return the forward function of an activation, applied to one text at a time.
 
-    Those of a batch ``(B, …)``, or ``(1, N, …)`` of a pack.
+    Its input is a batch ``(B, …)``, or a pack ``(1, N, …)``.
     """
     plain: Callable[[nn.Module, Tensor], Tensor] = type(activation).forward
 
     def forward(x: Tensor) -> Tensor:
-        # In whole vectors that no two threads share there is no rest, wherever a text begins.
+        # With whole SIMD vectors on one thread there is no remainder, wherever a text begins.
         if x.shape[-1] % VECTORS == 0 and x.is_contiguous() and torch.get_num_threads() == 1:
             return plain(activation, x)
         if runs is not None:
@@ -295,7 +297,7 @@ def _is_activation(module: nn.Module) -> bool:
 
 
 def _is_row_by_row(config: Any) -> bool:
-    """Tell whether an encoder is made of kernels whose rows are known not to mix."""
+    """Return whether all kernels of an encoder are known to compute rows independently."""
     if config.model_type not in ROW_BY_ROW or getattr(config, "sliding_window", None) is not None:
         return False
     heads = config.num_attention_heads

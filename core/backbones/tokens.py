@@ -1,11 +1,11 @@
-"""A text as the bus of a generating backbone sees it: a row for each token.
+"""The rows of a text on the bus of a backbone that generates text: one row for each token.
 
     row t      h_t, the state after [start, x_1 … x_t-1], and c_t, its running context
-    its answer x_t, by number
+    its answer x_t, as a token id
 
-The tokenizer's start token stands before every text, so that its first token is predicted as well.
-The running context is what the router reads beside z, for each horizon a mean of the bus vectors so
-far in which older ones count less:
+The tokenizer's start token is put before every text, so that the first token is predicted as well.
+The router reads the running context in addition to z. For each horizon, it is an exponentially
+weighted mean of the bus vectors so far, in which older vectors count less:
 
     m_t = β m_t-1 + z_t    w_t = β w_t-1 + 1    c_t = m_t / w_t    β = 1 − 1/horizon
 
@@ -27,15 +27,14 @@ from ..types import Row
 from .encoder import TextEncoder
 
 HORIZONS = (8, 64)
-"""In tokens; other lengths were not tried."""
+"""Horizons of the running context, in tokens; other lengths were not tried."""
 
 
 def start_of(trunk: TextEncoder) -> int:
-    """Return the token that stands before every text.
+    """Return the id of the token that is put before every text.
 
     Raises:
-        UsageError: If the tokenizer has neither a token for the start of a text nor one for its
-            end.
+        UsageError: If the tokenizer has neither a start-of-text nor an end-of-text token.
     """
     for name in ("bos_token_id", "eos_token_id"):
         token = getattr(trunk.tokenizer, name, None)
@@ -50,15 +49,15 @@ def start_of(trunk: TextEncoder) -> int:
 
 
 def tokenize(trunk: TextEncoder, text: str, *, whole: bool = False) -> list[int]:
-    """Return the numbers of a text's tokens, without the start.
+    """Return the token ids of a text, without the start token.
 
     Args:
-        trunk: Whose tokens.
-        text: Not empty.
-        whole: Whether a text that is longer than the trunk reads is left so, not cut there.
+        trunk: The encoder whose tokenizer is used.
+        text: The text; not empty.
+        whole: Whether to return all tokens rather than cut at the trunk's longest input.
 
     Raises:
-        UsageError: If it has none.
+        UsageError: If the text has no tokens.
     """
     with trunk.lock:
         ids = list(trunk.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -68,7 +67,7 @@ def tokenize(trunk: TextEncoder, text: str, *, whole: bool = False) -> list[int]
 
 
 def rows_per_token(trunk: TextEncoder, rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each token of texts: its number is the label, the domain is the text's."""
+    """Return a row for each token of texts: its label is the token id, its domain the text's."""
     return [
         Row(text="", label=str(token), domain=row.domain)
         for row in rows
@@ -77,11 +76,11 @@ def rows_per_token(trunk: TextEncoder, rows: Sequence[Row]) -> list[Row]:
 
 
 def byte_counts(trunk: TextEncoder, texts: Sequence[str]) -> list[int]:
-    """Return how many bytes of UTF-8 the tokens of each text stand for."""
+    """Return the number of UTF-8 bytes that the tokens of each text represent."""
     counts = []
     for text in texts:
         ids = tokenize(trunk, text)
-        # Only of a text that may be cut: decoding need not give back the very text.
+        # Decode only texts that may have been cut: decoding need not restore the exact text.
         read = str(trunk.tokenizer.decode(ids)) if len(ids) == trunk.longest else text
         counts.append(len(read.encode()))
     return counts
@@ -90,12 +89,12 @@ def byte_counts(trunk: TextEncoder, texts: Sequence[str]) -> list[int]:
 def token_states(
     trunk: TextEncoder, texts: Sequence[str], *, compute: Callable[[Tensor], Tensor] | None = None
 ) -> list[Tensor]:
-    """Return h ``(T, D)`` of each text: the states that its tokens are predicted from.
+    """Return h ``(T, D)`` of each text: the states from which its tokens are predicted.
 
     Args:
         trunk: The encoder.
         texts: Any texts.
-        compute: Token ids ``(1, T)`` → states ``(1, T, D)``, where others than h are wanted.
+        compute: Token ids ``(1, T)`` → states ``(1, T, D)``, to compute something other than h.
     """
     compute = compute or trunk.hidden_states
     start, states = start_of(trunk), []
@@ -108,12 +107,12 @@ def token_states(
 
 @dataclass(frozen=True, eq=False)
 class RunningContext:
-    """The sums so far.
+    """The state of the running context: weighted sums and counts so far.
 
     Attributes:
-        sums: m by horizon, ``(S, D)``.
-        counts: w by horizon, ``(S, 1)``.
-        keep: β by horizon, ``(S, 1)``.
+        sums: m for each horizon, ``(S, D)``.
+        counts: w for each horizon, ``(S, 1)``.
+        keep: β for each horizon, ``(S, 1)``.
     """
 
     sums: Tensor
@@ -148,7 +147,7 @@ def contexts(h: Tensor, *, eps: float) -> Tensor:
     counts = z.new_ones(len(z), len(start.keep), 1)
     for before, rows in ((start.sums, sums), (start.counts, counts)):
         for older, row in pairwise((before, *rows)):
-            row += start.keep * older  # noqa: PLW2901  (in place: the next one starts from it)
+            row += start.keep * older  # noqa: PLW2901  (in place: the next row builds on this one)
     return (sums / counts).flatten(1)
 
 
@@ -160,7 +159,7 @@ def with_contexts(h: Tensor, layout: FeatureLayout | None, *, eps: float) -> Ten
 
 
 def context_layout(width: int) -> FeatureLayout:
-    """Return h̃ = [ h | c ], of which experts read z and the router all."""
+    """Return the layout h̃ = [ h | c ]: experts read z, the router reads z and c."""
     context = FeatureSegment(
         key=f"context {HORIZONS}",
         width=len(HORIZONS) * width,

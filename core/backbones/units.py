@@ -1,4 +1,4 @@
-"""What the rows of a text are, where a row of the bus is not the text itself: words, or tokens."""
+"""How texts become rows of the bus if a row is not a whole text but a word or a token."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TextRows:
 
     Attributes:
         rows: Labelled texts → labelled rows.
-        states: Texts → the states of each that its rows are made of, ``(T, D)``.
+        states: Texts → the states ``(T, D)`` of each text from which its rows are made.
         features: States of a text, layout and ε → its rows h̃ ``(R, …)``; h without a layout.
-        layout: D → h̃, whose one segment the router reads.
+        layout: D → the layout of h̃, whose one segment the router reads.
     """
 
     rows: Callable[[TextEncoder, Sequence[Row]], list[Row]]
@@ -46,4 +46,4 @@ UNITS: Mapping[Unit, TextRows] = {
         layout=context_layout,
     ),
 }
-"""By unit; a whole text is its own row."""
+"""The conversion for each unit; a whole text is one row and needs none."""

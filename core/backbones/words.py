@@ -1,10 +1,10 @@
-"""A text as a backbone whose experts answer spans sees it: a row for each of its words.
+"""The rows of a text if the task is spans: one row for each word.
 
     row w       h_w = mean of the states of the word's tokens, and h, the pooled state of the text
     its answer  the labels of the spans that the word is in
 
-Words are those that the tokenizer splits a text into before it splits these into tokens. Experts
-read h_w; the router reads h, so that a text has one weight for each expert.
+Words come from the tokenizer's pre-tokenization. Experts read h_w; the router reads h, so all words
+of a text have the same routing weights.
 
 Legend: W words, T tokens, D width.
 """
@@ -32,7 +32,7 @@ class Word:
     Attributes:
         start: Its first character.
         end: The character after its last.
-        tokens: Which of the text's tokens it is, the trunk's own marks counted.
+        tokens: The positions of its tokens in the text, special tokens counted.
     """
 
     start: int
@@ -40,15 +40,15 @@ class Word:
     tokens: tuple[int, ...]
 
     def is_in(self, span: Span) -> bool:
-        """Say whether a span has some of it."""
+        """Return whether a span overlaps the word."""
         return span.start < self.end and self.start < span.end
 
 
 def words_of(trunk: TextEncoder, text: str) -> list[Word]:
-    """Return the words of a text, as far as the trunk reads it.
+    """Return the words of a text, up to the trunk's longest input.
 
     Raises:
-        UsageError: If it has none, or the tokenizer does not say which its words are.
+        UsageError: If it has none, or the tokenizer does not report word boundaries.
     """
     backend = getattr(trunk.tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -58,7 +58,7 @@ def words_of(trunk: TextEncoder, text: str) -> list[Word]:
             found=type(trunk.tokenizer).__name__,
         )
     with trunk.lock:
-        trunk.tokens(text)  # leaves the backend set to cut where the trunk does
+        trunk.tokens(text)  # leaves the backend set to truncate at the trunk's limit
         read = backend.encode(text)
     tokens: dict[int, list[int]] = {}
     for token, word in enumerate(read.word_ids):
@@ -67,7 +67,7 @@ def words_of(trunk: TextEncoder, text: str) -> list[Word]:
     found = list[Word]()
     for own in tokens.values():
         start, end = read.offsets[own[0]][0], read.offsets[own[-1]][1]
-        inner = text[start:end].strip()  # some tokenizers count the space before a word to it
+        inner = text[start:end].strip()  # some tokenizers include the space before a word
         if inner:
             start = text.index(inner, start)
             found.append(Word(start=start, end=start + len(inner), tokens=tuple(own)))
@@ -77,7 +77,7 @@ def words_of(trunk: TextEncoder, text: str) -> list[Word]:
 
 
 def rows_per_word(trunk: TextEncoder, rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each word of texts: its label is the set of the labels it is in."""
+    """Return a row for each word of texts: its label is the set of labels of its spans."""
     made = list[Row]()
     for row in rows:
         spans = split_spans(row.label)
@@ -93,10 +93,10 @@ def rows_per_word(trunk: TextEncoder, rows: Sequence[Row]) -> list[Row]:
 
 
 def word_states(trunk: TextEncoder, texts: Sequence[str]) -> list[Tensor]:
-    """Return h and then h_w of each text's words, ``(1 + W, D)``.
+    """Return, for each text, h followed by h_w of its words, ``(1 + W, D)``.
 
     Raises:
-        UsageError: If the trunk runs on an engine that gives one vector for a text.
+        UsageError: If the trunk runs on an engine that returns one vector for each text.
     """
     if not trunk.has_states:
         raise UsageError(
@@ -119,7 +119,7 @@ def with_text(states: Tensor, layout: FeatureLayout | None) -> Tensor:
 
 
 def text_layout(width: int) -> FeatureLayout:
-    """Return h̃ = [ h_w | h ], of which experts read z_w and the router z."""
+    """Return the layout h̃ = [ h_w | h ]: experts read z_w, the router reads z."""
     segment = FeatureSegment(
         key="text", width=width, normalised=True, compute=None, readers=(ROUTER,), instead=True
     )
@@ -127,11 +127,11 @@ def text_layout(width: int) -> FeatureLayout:
 
 
 def first_words(trunk: TextEncoder, texts: Sequence[str]) -> Tensor:
-    """Return where the words of each text begin among the rows of all, ``(N,)``."""
+    """Return the index of each text's first word among the rows of all texts, ``(N,)``."""
     return starts_of([words_of(trunk, text) for text in texts])
 
 
 def starts_of(words: Sequence[Sequence[Word]]) -> Tensor:
-    """Return the same, given the words of each text, ``(N,)``."""
+    """Return the index of each text's first word, given the words of each text, ``(N,)``."""
     counts = torch.tensor([len(some) for some in words], dtype=torch.int64)
     return counts.cumsum(0) - counts

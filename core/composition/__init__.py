@@ -1,1 +1,1 @@
-"""From what is installed to a published generation: check, train the router, judge, write."""
+"""From installed packages to a published generation: check, train the router, judge, publish."""

@@ -1,9 +1,9 @@
-"""Whose fault it is that a composition cannot be computed: the newcomer is left out, by name.
+"""Find the newcomer that makes a composition impossible, and leave it out by name.
 
-Each expert is checked by itself before anything is joint (`candidates`). What still goes wrong in
-a joint step, with a router that cannot be solved, answers that are no numbers or a domain that
-would lose, is put to the one without whom it goes right. Those that answer together already are
-never suspected.
+Each expert is first checked by itself (`candidates`). A joint step can still fail: a router that
+cannot be solved, answers that are not finite, or a domain that would lose accuracy. The failure is
+then attributed to the newcomer without which composing succeeds. Experts that were already composed
+with each other are never suspected.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ log = logging.getLogger("redhost")
 def compose_without_faulty(
     selection: Selection, attempt: Callable[[Selection], T], *, composed: Mapping[str, str]
 ) -> T:
-    """Compose, and leave out experts with which that cannot be computed.
+    """Compose, and leave out newcomers that make the composition fail.
 
     Args:
-        selection: Who may join.
+        selection: The experts that may join.
         attempt: Composes a selection.
-        composed: Expert id → digest of those that answer together already.
+        composed: Expert id → digest of the experts that were already composed with each other.
 
     Raises:
-        HarmError: If it can, and a domain would lose by something else than a newcomer.
-        CompositionError: If it cannot be computed, and that is no newcomer's fault.
+        HarmError: If it can be computed, but a domain would lose and no newcomer is the cause.
+        CompositionError: If it cannot be computed, and no newcomer is the cause.
     """
     while True:
         try:
@@ -52,7 +52,7 @@ def compose_without_faulty(
 
 
 def _may_be_of_one(error: Exception) -> bool:
-    """Tell whether an error of a joint step may come from one expert's numbers."""
+    """Return whether an error of a joint step may have been caused by one expert's numbers."""
     if isinstance(error, RedhostError):
         return isinstance(error, (CardError, HarmError)) or type(error) is CompositionError
     return is_about_material(error)
@@ -61,7 +61,7 @@ def _may_be_of_one(error: Exception) -> bool:
 def _culprit(
     selection: Selection, attempt: Callable[[Selection], object], composed: Mapping[str, str]
 ) -> PackageStatus | None:
-    """Return the first newcomer with whom it goes wrong; None where it does without any."""
+    """Return the first newcomer that makes it fail; None if it fails without newcomers."""
     valid = [s for s in selection.statuses if s.id is not None and not s.violations]
     stay = [s for s in valid if composed.get(str(s.id)) == s.digest]
     suspects = [s for s in valid if s not in stay]
@@ -75,7 +75,7 @@ def _culprit(
 
     if not suspects or (stay and fails(0)):
         return None
-    low, high = 0, len(suspects)  # with so many it goes right, and wrong
+    low, high = 0, len(suspects)  # succeeds with `low` suspects, fails with `high`
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fails(middle) else (middle, high)

@@ -1,4 +1,4 @@
-"""Who joins the next composition: what is installed, checked afresh, with reasons for the rest."""
+"""Which experts join the next composition: installed packages, checked again, with rejections."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class CandidateSet:
     """The outcome of the checks.
 
     Attributes:
-        experts: Those that passed everything, by id in sorted order.
+        experts: The experts that passed every check, by id in sorted order.
         statuses: Their installed packages, by id.
-        rejected: Installed packages that did not pass, with their reasons.
+        rejected: Installed packages that did not pass, with the reasons.
         withdrawn: Members of the previous composition that are gone or disabled.
     """
 
@@ -59,12 +59,12 @@ def load_candidates(
     """Read, check and build every installed expert.
 
     Args:
-        selection: What may join, as far as static checks go.
+        selection: The packages that passed the static checks, and those that failed them.
         previous: The current composition; its members may not fail silently.
         bus: The bus they join.
-        plugins: Who makes the parts.
-        providers: Filled with the plugins that made one.
-        verify: The last check of one that is built, e.g. of what it does off its domain.
+        plugins: The plugins that make the parts.
+        providers: Filled with the plugins that made a part.
+        verify: The last check of a built expert, e.g. of its effect outside its domain.
 
     Raises:
         HarmError: If a member of the previous composition now fails its contract or canary.
@@ -77,7 +77,7 @@ def load_candidates(
             rank = selection.ranks.get(status.id or "")
             loaded = _load(status, rank, bus=bus, plugins=plugins, providers=providers)
             wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
-        except Exception as e:  # whatever its material makes the host stumble over
+        except Exception as e:  # an expert's material can make any call here fail
             if not is_about_material(e):
                 raise
             loaded, wrong = Checked(None), fault(e)
@@ -123,9 +123,9 @@ def _load(
 
 
 def is_about_material(error: Exception) -> bool:
-    """Tell whether an error, raised over one expert's material, is that expert's.
+    """Return whether an error, raised while handling one expert's material, is due to that expert.
 
-    A full disk, say, or a cache that cannot be read, is nobody's.
+    A full disk or an unreadable cache, for example, is not.
     """
     if isinstance(error, RedhostError):
         return isinstance(error, (ContractError, PluginError, UsageError))
@@ -133,7 +133,7 @@ def is_about_material(error: Exception) -> bool:
 
 
 def fault(error: Exception) -> Violation:
-    """Return an error as what is wrong with the expert that caused it."""
+    """Return an error as a violation of the expert that caused it."""
     if not isinstance(error, RedhostError):
         found = f"{type(error).__name__}: {error}"[:300]
         hint = "Ask its author for a new build."
@@ -157,7 +157,7 @@ def _refuse_failing(
 ) -> None:
     """Refuse to lose a member that is installed but broken (law 3).
 
-    A manifest that cannot be read has no id any more: then the distribution shows which it was.
+    An unreadable manifest yields no id; the member is then identified by its distribution.
     """
     dist = status.package.dist
     same = (m for m in members.values() if status.id == m.id or dist == m.dist)
@@ -172,7 +172,7 @@ def _refuse_failing(
 
 
 def _other_backbone(member: Member) -> str:
-    """Say what helps where a member's installed build is for another backbone, as once ported."""
+    """Return the hint for a member whose installed build is for another backbone (e.g. ported)."""
     return (
         f"Install what was composed again: 'redhost add WHEEL' of {member.dist} {member.version}; "
         "or go on with the backbone of the installed build: 'redhost rollback N' to a generation "

@@ -1,9 +1,8 @@
 """From a selection to a generation: compose, pass every gate, publish.
 
-A change of the current composition is by exactly one expert: attach, detach, replace. The members
-that stay come from the store, so nothing needs to be installed, and what happens to be installed
-changes nothing. Before the first generation there are no members to start from: then it is what is
-installed.
+A change adds, removes or replaces exactly one expert of the current composition. The members that
+stay are read from the store: they need not be installed, and the result is independent of what is
+installed. Before the first generation there are no members; the installed experts are the start.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ BeforePublish = Callable[[PackageStatus | None], AbstractContextManager[None]]
 
 
 def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
-    """Return the lock of a home; what a user gives may not contradict it.
+    """Return the lock of a home; keywords given by the user may not contradict it.
 
     Raises:
         MissingError: If there is none.
@@ -68,7 +67,7 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
     stays = {name: lock.settings.get(name) for name in ("decline", "prior")}
     locked, given = {**pinned, **stays}, dict[str, Any](keywords)
-    given["decline"] = given.get("decline") or None  # 0 declines nothing, as no share does
+    given["decline"] = given.get("decline") or None  # 0 and no share both decline nothing
     given["prior"] = None if given.get("prior") == CARDS else given.get("prior")
     for i, rank in (keywords.get("ranks") or {}).items():
         locked[f"rank of {i}"] = lock.experts[i].rank if i in lock.experts else None
@@ -96,14 +95,14 @@ def compose_selection(
     """Check, build, train and judge; publish nothing.
 
     Args:
-        session: Whose current generation it is compared with.
+        session: The session whose current generation it is compared with.
         selection: The backbone and the experts.
         keywords: How to compose.
-        made_with: What stands in for missing keywords, before the settings do.
-        lock: Where router and settings come from instead of training.
+        made_with: Replaces missing keywords; the settings replace what is missing here.
+        lock: Supplies router and settings; nothing is trained then.
 
     Raises:
-        FrozenError: If what is frozen moved; the current generation is then read anew.
+        FrozenError: If a frozen part changed; the current generation is then loaded anew.
         HarmError: If something that worked would stop working.
     """
     task, settings = make_task(selection.files.manifest.task), session.settings
@@ -134,7 +133,7 @@ def compose_selection(
         weights = locked_router(inputs, lock, generations=session.generations)
         same = _as_locked(options, lock)
         result = recompose(inputs, same, weights=weights, progress=progress)
-        # Only now is it known which plugins make the norm and the router.
+        # Which plugins make the norm and the router is known only now.
         refuse_drift(inputs, lock, plugins=inputs.providers)
         return inputs, result
 
@@ -146,7 +145,7 @@ def compose_selection(
         members = record.members() if record else {}
         return compose_without_faulty(selection, attempt, composed=members)
     except FrozenError:
-        session.loader.forget()  # the generation in memory is on the backbone that may have moved
+        session.loader.forget()  # the loaded generation uses the backbone that may have changed
         raise
 
 
@@ -165,7 +164,7 @@ def _as_locked(options: RecomposeOptions, lock: LockFile) -> RecomposeOptions:
 def _load_previous(
     session: Session, *, accept: bool
 ) -> tuple[Composition | None, ComposedModel | None]:
-    """Return the current generation; with `accept`, one that cannot be loaded is let go.
+    """Return the current generation; with `accept`, one that cannot be loaded is dropped.
 
     Raises:
         HarmError: If it cannot be loaded, so that nothing can be compared with it.
@@ -199,16 +198,16 @@ def change_members(
     """Compose the current members changed by one expert, and publish that.
 
     Args:
-        session: Whose home.
+        session: The session whose home is changed.
         add: The expert that joins.
-        remove: The id of the one that leaves.
-        update: Whether a member of the same id as `add` leaves for it.
-        before_publish: Entered once every gate has passed, left when the generation is published;
-            what it raises publishes nothing, and it sees what a failing publish raises.
+        remove: The id of the expert that leaves.
+        update: Whether a member with the same id as `add` is replaced by it.
+        before_publish: Entered once every gate has passed, left when the generation is published.
+            If it raises, nothing is published; an error while publishing is passed to it.
         keywords: How to compose.
 
     Raises:
-        RedhostError: If anything fails; the current generation is then what it was.
+        RedhostError: If anything fails; the current generation is then unchanged.
     """
     with session.generations.writer() as writer:
         current = session.generations.current() if remove is None else session.require_current()
@@ -242,7 +241,7 @@ def change_members(
 
 
 def _made_with(record: Composition | None) -> dict[str, Any]:
-    """Return how the current generation was made, where there is one."""
+    """Return the settings that the current generation was made with, if there is one."""
     if record is None:
         return {}
     return {**record.settings, "router": record.router.kind, "seed": record.router.seed}
@@ -280,7 +279,7 @@ def _what_helps(
     keywords: RecomposeKeywords,
     made_with: Mapping[str, Any],
 ) -> str:
-    """Compose with other routers, and say which of them would let a newcomer in."""
+    """Compose with other routers, and return which of them would accept a newcomer."""
 
     def under(kind: str) -> Receipt:
         other: RecomposeKeywords = {**keywords, "router": kind, "level": "full"}
@@ -291,7 +290,7 @@ def _what_helps(
 
 
 def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
-    """Refuse to leave out the very expert that was to join."""
+    """Refuse to leave out the expert that was to join."""
     if joins.id in receipt.experts:
         return
     reason = next((x for x in receipt.left_out if x.id == joins.id), None)

@@ -1,12 +1,12 @@
-"""Choose the router's kind where none was asked for by name.
+"""Choose the router's kind if none was given by name.
 
-The evidence kind, where a covariance for each column is small enough to be read for every answer,
-no expert is an adapter, and spans are not answered: it asks every expert, and each adapter is a
-pass of its own. Elsewhere the kinds that read the text alone are compared by how many held rows
-they send to their own expert. With adapters these give one column all the weight, so that a text
-costs one more pass at most. Of every card that shows rows a third is held back and its sums are
-subtracted; each kind is solved on the rest. Gate rows are not looked at: they judge the composition
-that comes of it.
+The default is `evidence`, provided that one covariance per column is small enough to be read for
+every answer, no expert is an adapter, and the task is not spans. (`evidence` runs every expert, and
+each adapter needs a pass of its own.) Otherwise the kinds that read the text alone are compared by
+how many held-out rows they route to the right expert. If there are adapters, these kinds give all
+weight to one column, so that a text needs at most one more pass. A third of the rows of every card
+that shows rows is held out, and subtracted from its sums; each kind is solved on the rest. Gate
+rows are not used, because they judge the resulting composition.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from ..training.router_data import columns_data
 from ..types import Encode
 
 AUTO = "auto"
-"""The router to ask for where the kind is to be chosen."""
+"""The router to ask for if the kind is to be chosen."""
 
 USUAL = "evidence"
-"""What won on gate rows of arithmetic and of text, on the last states alone."""
+"""The kind that won on gate rows of arithmetic and of text, with last states only."""
 
 TRIED = ("ridge", "statistics")
-"""Where it is not taken. The first one, unless a later one is better by more than chance."""
+"""Compared otherwise. The first is taken unless a later one is significantly better."""
 
 SURE = 2.0
-"""Standard errors of the mean paired difference that are more than chance."""
+"""Standard errors that the mean paired difference must exceed to be significant."""
 
 LARGEST = 2**23
-"""Most numbers of a covariance for each column, 32 MiB: every answer reads all of them."""
+"""Most entries of all columns' covariances, 32 MiB: every answer reads all of them."""
 
 HELD = 3
-"""One row in so many is held back."""
+"""One row in this many is held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterChoice:
-    """A kind for a composition.
+    """The chosen kind of router.
 
     Attributes:
         kind: The best of them.
-        tried: The share of held rows that each kind sent to their own expert.
-        data: What all of them learn from, and read; None where none was tried.
+        tried: The share of held-out rows that each kind routed to the right expert.
+        data: Their common training data; None if no kinds were compared.
     """
 
     kind: str
@@ -71,7 +71,7 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     """
     bus, config = model.bus, model.backbone.bus_config()
     adapters = any(s.own_pass for s in bus.layout.segments)
-    by_word = bus.task.unit is Unit.WORD  # whose experts know words, and the router texts
+    by_word = bus.task.unit is Unit.WORD  # experts take words as input, the router takes texts
     if len(bus.columns) * config.router_width**2 <= LARGEST and not (adapters or by_word):
         return RouterChoice(kind=USUAL)
     kinds = [f"{kind}:k=1" for kind in TRIED] if adapters else TRIED
@@ -82,11 +82,11 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
 
 
 def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -> RouterChoice:
-    """Choose among kinds by how many held rows they send to their own expert.
+    """Choose among kinds by how many held-out rows they route to the right expert.
 
     Args:
-        routers: By kind, the first to be taken in doubt; they are solved on the other rows.
-        data: What they learn from, in column order.
+        routers: By kind, the default first; they are solved on the other rows.
+        data: Their training data, in column order.
     """
     parts, kinds = [_hold_back(d) for d in data], list(routers)
     held = [
@@ -94,7 +94,7 @@ def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -
         for k, (_, back) in enumerate(parts)
         if back is not None and back.column != BACKBONE
     ]
-    if len(held) < 2:  # noqa: PLR2004  (rows of one column tell nothing apart)
+    if len(held) < 2:  # noqa: PLR2004  (rows of one column cannot compare routers)
         return RouterChoice(kind=kinds[0], data=data)
     hits = dict[str, Tensor]()
     for kind, router in routers.items():
@@ -107,7 +107,7 @@ def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -
 
 
 def _best(hits: Mapping[str, Tensor]) -> str:
-    """Return the first kind, or a later one that is right on more rows by more than chance."""
+    """Return the first kind, or a later one that is right on significantly more rows."""
     best, *others = hits
     for kind in others:
         better = hits[kind] - hits[best]
@@ -117,7 +117,7 @@ def _best(hits: Mapping[str, Tensor]) -> str:
 
 
 def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
-    """Return a column without some of its rows, and those; of each label a row stays."""
+    """Split a column into the rows that stay and the held-out ones; one row of each label stays."""
     left = dict(zip(data.statistics.labels, data.statistics.counts.tolist(), strict=True))
     seen, held = Counter[str](), list[int]()
     for n, label in enumerate(data.labels):

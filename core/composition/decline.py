@@ -1,4 +1,4 @@
-"""What the receipt says of declining: thresholds, and whether gate rows are enough for them."""
+"""The receipt's report on declining: thresholds, and whether there are enough gate rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..receipt import Decline
 
 
 def decline_report(model: ComposedModel) -> Decline | None:
-    """Return what texts a composition declines; None where no share of them was given."""
+    """Return which texts a composition declines; None if no share was given."""
     share, known, ids = model.decline, model.calibration, model.bus.ids
     if share is None:
         return None

@@ -1,4 +1,4 @@
-"""What gate rows say: how good a composition is, and whether a domain loses by it."""
+"""What gate rows show: the accuracy of a composition, and whether a domain loses by it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .harm import GateAnswers, excess_harm
 from .options import RecomposeInputs
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
-"""For every command that composes: `recompose`, `add` and `remove` have both options."""
+"""For every command that composes; `recompose`, `add` and `remove` have both options."""
 
 TRY_HINT = (
     "Nothing was changed. Another --router may do better, 'redhost add --try' says which; --accept "
@@ -36,34 +36,34 @@ TRY_HINT = (
 """For a newcomer."""
 
 LOUDEST = 1000
-"""Most times that an expert is as loud as the backbone and the others: RMS of ‖W_cΔ‖, in logits.
-Of the range experts and those that the suite trains it is 0.3 to 1.4 times."""
+"""Largest ratio of an expert's RMS ‖W_cΔ‖, in logits, to that of the backbone and the other
+experts. Range experts and those that the suite trains have 0.3 to 1.4."""
 
 SOME = 64
-"""Rows of gates, and of the background, on which that is measured."""
+"""Gate rows, and background rows, on which this is measured."""
 
 NOISE = 1.645
-"""Standard errors by which an excess may be above the tolerance: one-sided 5 %."""
+"""Standard errors by which an excess may exceed the tolerance: one-sided 5 %."""
 
 COPIED, OVERLAP, TAKEN = 0.1, 0.2, 0.1
-"""From here on a newcomer shows a member's card; its rows are a domain's own; or it takes what is
-not confused, and the fall of the reference does not excuse it (`core.composition.harm`). Of 40
-honest newcomers to 20 Newsgroups 39 had at most 0, .16 and .05; a third of a domain's rows among a
-newcomer's gives an overlap of .25 to .45."""
+"""From these values on, a newcomer shows a member's card, its rows belong to a member's domain, or
+it takes rows that were not confused, and the reference's fall is no excuse
+(`core.composition.harm`). Of 40 honest newcomers to 20 Newsgroups 39 had at most 0, .16 and .05; a
+third of a domain's rows among a newcomer's gives an overlap of .25 to .45."""
 
 FAR = 0.1
-"""Below its own expert by more than this (or two gate rows) a domain is warned of."""
+"""A domain this far (or two gate rows) below its own expert causes a warning."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gates:
-    """What the gate rows of the cards at hand say.
+    """The results on the gate rows of the available cards.
 
     Attributes:
         accuracy: Of the new composition and of the current one.
-        bits: Bits per byte of both, where text is generated.
-        health: Of the routes; None without gate rows.
-        calibration: Their scores; None where none can be used.
+        bits: Bits per byte of both, for generation.
+        health: Routing health; None without gate rows.
+        calibration: Calibration scores; None if none can be used.
     """
 
     accuracy: Accuracy
@@ -79,13 +79,13 @@ def judge_gates(
     *,
     decline: bool = False,
 ) -> Gates:
-    """Measure the new composition and the current one on the gate rows of the cards at hand.
+    """Measure the new composition and the current one on the gate rows of the available cards.
 
     Args:
         inputs: The parts, and the current composition.
-        model: The new one.
-        data: What its cards hold, by column.
-        decline: Whether it is to decline what is not familiar.
+        model: The new composition.
+        data: The data of its cards, by column.
+        decline: Whether it is to decline unfamiliar texts.
     """
     cards = [e.card for e in inputs.candidates.experts.values()]
     h, rows = gate_rows(cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows)
@@ -129,7 +129,7 @@ def judge_gates(
 
 
 def _far_below(accuracy: Accuracy) -> Iterator[str]:
-    """Yield the domains that are answered far worse than their own expert answers them."""
+    """Yield a warning for each domain that is answered far worse than by its own expert."""
     for domain, own in accuracy.own.items():
         after, rows = accuracy.after[domain], accuracy.rows[domain]
         if own - after > max(FAR, 2 / rows) + 1e-9:
@@ -158,18 +158,18 @@ def _judge_previous(
 
 
 def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
-    """Refuse an expert that drowns out the others and the backbone.
+    """Refuse an expert whose output drowns out the other experts and the backbone.
 
-    Experts with labels of their own have no say in the others' answers.
+    Experts with labels of their own do not affect the others' answers, and are not checked.
 
     Args:
         model: The composition.
         h: Features of gate rows, ``(G, D)``.
-        background: Features of rows of nobody's domain, ``(N, D)``.
+        background: Features of background rows, outside every domain, ``(N, D)``.
 
     Raises:
-        CompositionError: If one's ‖Δ‖, in logits, is more than `LOUDEST` times the backbone's and
-            the median of the others', or is no number.
+        CompositionError: If an expert's ‖Δ‖, in logits, is not finite, or more than `LOUDEST` times
+            the larger of the backbone's and the median of the other experts'.
     """
     h = torch.cat([h[:: -(-len(h) // SOME)], background])
     bus, factor = model.bus, model.bus.ensemble.readout_factor
@@ -195,24 +195,26 @@ def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
 def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
     """Refuse when a domain of both compositions falls by more than the tolerance (law 3).
 
-    Whoever brings another's rows, sums or weight is refused by name: it
+    A newcomer is refused by name if it
 
         shows rows of a member's card under other labels              copied ≥ `COPIED`
-        takes rows by the number of rows it says it has               claimed > allowed
+        takes rows because of the row count it claims                 claimed > allowed
         brings rows of a domain that loses by it                      overlap ≥ `OVERLAP` and
                                                                       max(fall, mass) > allowed
 
-    Otherwise a domain is excused what the reference of the same cards loses to newcomers, unless
-    they take what was surely right: then they may have misled the reference as well.
+    Otherwise a domain is excused the fall of the reference (discriminants from the same cards).
+    There is no excuse if newcomers take high-confidence right answers: the cards may have misled
+    the reference.
 
     Args:
         accuracy: Before and after, by domain.
-        tolerance: In points; None is one point or two gate rows, whichever is larger, and where the
-            reference's fall is excused `NOISE` standard errors, at most two points or gate rows.
+        tolerance: In points. None is one point or two gate rows, whichever is larger; where the
+            reference's fall is excused, `NOISE` standard errors are added, up to two points or two
+            gate rows.
 
     Raises:
-        HijackError: If a newcomer brings what is another's.
-        HarmError: If a domain falls all the same.
+        HijackError: If a newcomer brings what belongs to a member.
+        HarmError: If a domain falls for another reason.
     """
     for domain, before in _most_lost_first(accuracy):
         after, rows = accuracy.after[domain], accuracy.rows[domain]
@@ -237,7 +239,7 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
 
 
 def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
-    """Return the domains of both compositions and their accuracy before."""
+    """Return both compositions' domains with their accuracy before, largest loss first."""
 
     def lost(item: tuple[str, float]) -> float:
         excess = accuracy.excess.get(item[0])
@@ -247,10 +249,10 @@ def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
 
 
 def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
-    """Refuse who renames rows of a domain's card, or takes its rows by saying that it has more.
+    """Refuse a newcomer that relabels rows of a card, or gains rows by the row count it claims.
 
     Raises:
-        HijackError: If one does.
+        HijackError: If there is one.
     """
     if excess.copied >= COPIED:
         raise HijackError(
@@ -270,12 +272,12 @@ def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
 
 
 def _claims(excess: ExcessHarm) -> bool:
-    """Tell whether newcomers' rows are a domain's own."""
+    """Return whether the newcomers' rows belong to a domain of a member."""
     return excess.overlap >= OVERLAP
 
 
 def _why(excess: ExcessHarm | None) -> str:
-    """Say what is known of newcomers, after the figures of a domain that falls."""
+    """Return what is known of newcomers, to follow the figures of a domain that falls."""
     if excess is None:
         return ""
     return (
@@ -291,11 +293,11 @@ def refuse_bits(bits: Bits, *, tolerance: float | None) -> None:
 
     Args:
         bits: Before and after, by domain.
-        tolerance: In percent; None is two percent: whoever joins costs the others something, for
-            a router has to tell one domain more apart.
+        tolerance: In percent; None is two percent, because every newcomer costs the others
+            something: the router has to separate one more domain.
 
     Raises:
-        HarmError: If one does.
+        HarmError: If a domain does.
     """
     allowed = 0.02 if tolerance is None else tolerance / 100
     for domain, before in (bits.before or {}).items():

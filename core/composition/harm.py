@@ -1,29 +1,29 @@
-"""What newcomers take from the others, beside what nobody could spare them.
+"""Measure what newcomers cost the other domains, beyond the unavoidable loss.
 
-More labels are more to confuse: whatever answers, rows of the others are lost when some join. So a
-domain's fall is set beside that of a reference of no expert's making, linear discriminants over all
-labels from the sums of the same cards, before and after, on the same gate rows:
+More labels are easier to confuse: with any classifier, other domains lose rows when experts join.
+So a domain's fall is compared with that of a reference that uses no expert: linear discriminants
+over all labels, from the sums of the same cards, before and after, on the same gate rows:
 
     excess = fall − fall of the reference, with the standard error of the mean of the paired
              differences over the domain's n gate rows
 
-A card may lie to the reference as well, and raise what is excused. So more numbers of each domain
-say whose the newcomers' rows are, and what goes to them:
+A card may also mislead the reference, and so raise what is excused. More numbers per domain
+therefore measure which domain the newcomers' rows belong to, and which rows they take:
 
     overlap = P(a newcomer's row lies where the densest fifth of the domain's gate rows lie) / ⅕,
               by the domain's discriminants: 1 for rows of the domain itself
-    reverse = the same of the domain's rows among the newcomer's, by the newcomer's discriminants:
-              reported alone, for sums are held to a card's rows where it is read
-    taken   = share of gate rows that were answered rightly and surely (p ≥ .9), are answered
-              wrongly now, and have a newcomer for their heaviest column
-    mass    = the mean fall of the right label's probability: what a copy takes first
-    copied  = share of a newcomer's shown rows that stand, number by number, on a member's card
-              under another label: whoever shows them under the same one answers as the member does
-    claimed = share of gate rows answered rightly but for the number of rows that newcomers say they
-              have: with α_k q_k / p_k in place of α, p the columns' shares of all rows and q those
-              with no newcomer's above the largest member's (`composition.prior`)
+    reverse = the same for the domain's rows, by the newcomer's discriminants: only reported,
+              because a card's sums are checked against its rows when it is read
+    taken   = share of gate rows that were right with high confidence (p ≥ .9), are wrong now,
+              and have a newcomer as their heaviest column
+    mass    = the mean fall of the right label's probability, the first effect of a copied card
+    copied  = share of a newcomer's shown rows that equal, number by number, rows of a member's card
+              under another label; with the same label the newcomer answers as the member does
+    claimed = share of gate rows that would be right but for the row counts that newcomers claim:
+              with α_k q_k / p_k in place of α, p the columns' shares of all rows, and q the same
+              with no newcomer's share above the largest member's (`composition.prior`)
 
-A newcomer's sums count as many rows as each member's in the reference, whatever it says.
+In the reference every column counts as many rows, independent of the row count a card claims.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from ..routers.statistics import StatisticsRouter
 from ..types import Row
 
 DENSEST = 0.2
-"""The share of a domain's gate rows, the most typical ones, where newcomers are looked for."""
+"""The share of a domain's gate rows, the densest ones, that overlap is measured with."""
 
 SURE = 0.9
-"""A probability that counts as a sure answer."""
+"""The probability from which an answer counts as high-confidence."""
 
 SAME = 1e-2
-"""How far apart two vectors of one text may be, a number each: a card may have been rounded."""
+"""Largest distance between two vectors of one text, per number: a card may have been rounded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GateAnswers:
-    """How a composition answered gate rows.
+    """A composition's answers to gate rows.
 
     Attributes:
         model: The composition.
         rows: The rows, N of them.
-        result: What it made of them.
+        result: Its evaluation on them.
     """
 
     model: ComposedModel
@@ -70,7 +70,7 @@ class GateAnswers:
     result: EvaluationResult
 
     def of(self, domain: str) -> Tensor:
-        """Return the places of a domain's rows, in the card's order."""
+        """Return the indices of a domain's rows, in the card's order."""
         return torch.tensor(
             [n for n, r in enumerate(self.rows) if r.domain == domain], dtype=torch.int64
         )
@@ -82,13 +82,13 @@ def excess_harm(
     """Measure what each domain of both compositions loses to experts that only the new one has.
 
     Args:
-        before: What the current composition answers.
-        after: What the new one does.
-        data: What the new one's cards hold, by column.
+        before: The answers of the current composition.
+        after: The answers of the new one.
+        data: The data of the new one's cards, by column.
         h: Features of the new one's gate rows, ``(N, D)``.
 
     Returns:
-        By domain; nothing where nobody joins, or answers are no labels of whole texts.
+        By domain; empty if no expert joins, or if answers are not labels of whole texts.
     """
     ids, old = after.model.bus.ids, set(before.model.bus.ids)
     stay, join = [i for i in ids if i in old], [i for i in ids if i not in old]
@@ -134,7 +134,7 @@ def _mass(answers: GateAnswers, rows: Tensor) -> float:
 def _taken(
     before: GateAnswers, after: GateAnswers, was: Tensor, own: Tensor, join: Sequence[str]
 ) -> float:
-    """Return the share of a domain's rows that a newcomer answers wrongly and were surely right."""
+    """Return the share of rows that were right with high confidence and are lost to a newcomer."""
     columns = torch.tensor([after.model.bus.columns.index(i) for i in join])
     sure = (before.result.hits[was] > 0) & (before.result.confidence[was] >= SURE)
     moved = torch.isin(after.result.heaviest[own], columns) & (after.result.hits[own] == 0)
@@ -142,14 +142,14 @@ def _taken(
 
 
 def _labels(data: ColumnData, gate: Sequence[Row]) -> list[str]:
-    """Return the labels of a column's rows and of its gate rows; empty where none is known."""
+    """Return the labels of a column's rows and gate rows; an empty string if one is not known."""
     return [*(data.labels or [""] * len(data.z)), *(r.label for r in gate)]
 
 
 def _copied(new: Tensor, named: Sequence[str], old: Tensor, known: Sequence[str]) -> float:
     """Return the share of new rows ``(N, W)`` that are among old ones under another label.
 
-    Up to rounding; a row whose label is not known has another.
+    Rows are compared up to rounding; an unknown label counts as another label.
     """
     nearest, places = torch.cdist(new, old).min(-1)
     other = [not y or y != known[n] for y, n in zip(named, places.tolist(), strict=True)]
@@ -160,11 +160,11 @@ def _copied(new: Tensor, named: Sequence[str], old: Tensor, known: Sequence[str]
 def _claimed(
     after: GateAnswers, h: Tensor, data: Sequence[ColumnData], join: Collection[str]
 ) -> Tensor:
-    """Return what each gate row loses by the number of rows that newcomers say they have."""
+    """Return what each gate row loses because of the row counts that newcomers claim."""
     bus, router = after.model.bus, after.model.bus.router
     lost = torch.zeros(len(h), dtype=torch.float64)
     if not isinstance(router, Router) or router.log_prior is not None:
-        return lost  # the host has its own prior
+        return lost  # the host set its own prior
     share = router.learnt_shares(data)
     new = torch.tensor([d.column in join for d in data])
     fewer = torch.where(new, share.clamp(max=float(share[~new].max())), share)
@@ -183,9 +183,9 @@ def _claimed(
 class _Reference:
     """Linear discriminants over the labels of some columns, those of their `StatisticsRouter`.
 
-    Of z's first numbers, as the density of a ridge router is: on wide features the pooled states.
-
-    Every column counts as many rows, so that no card gains by saying that it has more.
+    They use the first entries of z, as a ridge router's density does: the pooled states, if
+    features are wide. Every column counts as many rows, so that a card gains nothing by claiming
+    more.
     """
 
     router: StatisticsRouter
@@ -207,7 +207,7 @@ class _Reference:
         return cls(router=router, labels=tuple(y for d in data for y in d.statistics.labels))
 
     def hits(self, z: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Return whether each row is answered rightly, float64 ``(N,)``."""
+        """Return whether each row is answered correctly, float64 ``(N,)``."""
         z = z[:, : self.router.width]
         with torch.inference_mode():
             best = torch.nn.functional.linear(z, self.router.weight, self.router.bias).argmax(-1)
@@ -215,7 +215,7 @@ class _Reference:
         return torch.tensor(right, dtype=torch.float64)
 
     def overlap(self, domain: str, own: Tensor, others: Tensor) -> float:
-        """Return how many of other rows lie where the densest of a domain's own do."""
+        """Return P(other rows lie where the densest of a domain's own do), divided by `DENSEST`."""
         column = self.router.columns.index(domain)
         with torch.inference_mode():
             dense = torch.quantile(self._density(own, column), 1 - DENSEST)

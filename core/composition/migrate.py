@@ -1,7 +1,7 @@
 """Move a whole composition to another backbone: port, judge, compose, install, publish.
 
-All of it or nothing: until the new generation has passed every gate the old one answers, and
-nothing is installed. Rolling back needs no old package, since the store keeps what was composed.
+It is atomic: until the new generation has passed every gate, the old one stays current and nothing
+is installed. Rolling back needs no old package, since the store keeps everything composed.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from .select import Selection, read_source
 
 @dataclass(frozen=True, kw_only=True)
 class PortingMaterial:
-    """What experts are carried over with.
+    """The data and wheels that experts are ported with.
 
     Attributes:
         texts: Unlabelled texts for the maps; by default both backbones' background cards.
-        rows: Labelled rows that no expert trained on, for those whose card holds no texts; each
-            takes those of its own labels (and domain, where a row names one).
-        bound: The least share of its gain that each has to keep.
-        native: Wheels of members that were made for the new backbone: these are not ported.
-        without: Ids of members that are left behind.
+        rows: Labelled rows that no expert trained on, for experts whose card holds no texts. Each
+            expert uses those with its own labels (and its domain, if a row names one).
+        bound: The least share of its gain that each expert has to keep.
+        native: Wheels of members that were made for the new backbone; these are not ported.
+        without: Ids of members that are left out.
     """
 
     texts: Sequence[str] = ()
@@ -64,16 +64,16 @@ class PortingMaterial:
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What `migrate` did.
+    """The result of `migrate`.
 
     Attributes:
-        old: The backbone of the generation before.
-        new: That of the new one.
-        ported: What each port keeps.
+        old: The backbone of the previous generation.
+        new: The backbone of the new generation.
+        ported: The report of each port, with the share of its gain that it keeps.
         native: Ids of the experts whose wheel was made for the new backbone.
-        without: Ids of those that were left behind.
+        without: Ids of the experts that were left out.
         wheels: The ports' wheels.
-        receipt: Of the composition.
+        receipt: The receipt of the composition.
     """
 
     old: str
@@ -93,19 +93,20 @@ def migrate(
     out: Path,
     **keywords: Unpack[RecomposeKeywords],
 ) -> Migrated:
-    """Carry the current members over to another backbone and publish their composition.
+    """Port the current members to another backbone and publish their composition.
 
     Args:
-        session: Whose composition moves.
+        session: The session whose composition is moved.
         to: The new backbone, installed.
-        material: What the members are carried over with.
+        material: The data and wheels that the members are ported with.
         out: A folder for the ports' wheels, written once all have passed.
         keywords: See `RecomposeKeywords`.
 
     Raises:
-        UsageError: If it is the backbone of the current generation, or a wheel is no member's.
-        HarmError: If a member keeps too little, naming each with its figures, or a domain would
-            lose more than the tolerance.
+        UsageError: If it is the backbone of the current generation, or a wheel belongs to no
+            member.
+        HarmError: If members keep too little of their gain (all are named, with figures), or a
+            domain would lose more than the tolerance.
     """
     with session.generations.writer() as writer, tempfile.TemporaryDirectory() as name:
         record = session.generations.load(session.require_current())
@@ -139,11 +140,11 @@ def migrate(
 
 @dataclass(frozen=True, kw_only=True)
 class _Port:
-    """An expert carried over.
+    """A ported expert.
 
     Attributes:
         wheel: Its build, audited.
-        report: What it keeps.
+        report: How much of its gain it keeps.
     """
 
     wheel: Wheel
@@ -160,9 +161,9 @@ def _sort(
     """Return the experts that were made for the new backbone, by id, and the members to port.
 
     Raises:
-        UnknownNameError: If a wheel is of no member, or one that is to be left behind is none.
-        UsageError: If the backbone is the one composed, no expert is left, or ports would not be
-            signed where wheels have to be.
+        UnknownNameError: If a wheel, or a name to leave out, belongs to no member.
+        UsageError: If the backbone is the composed one, if no expert would be left, or if wheels
+            must be signed, since ports are not.
     """
     if files.manifest.fingerprint == record.backbone.fingerprint:
         raise UsageError(f"generation {record.number} is composed on {to.dist} already")
@@ -191,15 +192,15 @@ def _sort(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Porter:
-    """Carries members over, one by one; each backbone is opened once.
+    """Ports members one by one; each backbone is opened once.
 
     Attributes:
-        session: Whose members they are.
+        session: The session whose members are ported.
         record: Their generation.
         to: The new backbone.
-        material: What they are carried over with.
+        material: The data and wheels that they are ported with.
         progress: Called with (texts encoded, texts to encode).
-        opened: Backbones by digest; the new one has none.
+        opened: Backbones by digest; the new one under an empty digest.
     """
 
     session: Session
@@ -210,7 +211,7 @@ class _Porter:
     opened: dict[str, AuthoringContext] = field(default_factory=dict)
 
     def port(self, member: Member, folder: Path) -> _Port:
-        """Carry one over and build its wheel in a folder."""
+        """Port one member and build its wheel in a folder."""
         store, material = self.session.store, self.material
         built, origin = _authors_build(self.session, member, self.record)
         expert = store.expert(built.digest, who=built.id)
@@ -241,17 +242,17 @@ class _Porter:
 
 
 def _port_all(porter: _Porter, members: Sequence[Member], folder: Path) -> dict[str, _Port]:
-    """Carry members over, by id.
+    """Port members; return the ports by id.
 
     Raises:
-        HarmError: If one cannot be carried over, or keeps too little; it names them all.
+        HarmError: If some cannot be ported or keep too little; it names all of them.
     """
     found, failed = dict[str, _Port](), dict[str, str]()
     for member in members:
         try:
             found[member.id] = porter.port(member, folder)
         except (MissingError, StoreError):
-            raise  # about this machine, and no expert's
+            raise  # a fault of this machine, not of an expert
         except RedhostError as e:
             failed[member.id] = e.reason
     if failed:
@@ -267,10 +268,10 @@ def _port_all(porter: _Porter, members: Sequence[Member], folder: Path) -> dict[
 def _authors_build(
     session: Session, member: Member, record: Composition
 ) -> tuple[Member, BackboneRecord]:
-    """Return a member as its author built it, and for which backbone.
+    """Return a member as its author built it, and the backbone it was built for.
 
-    Maps on maps would add up their errors; the store has the build of a port that was composed
-    before it.
+    Porting a port would add up the errors of both maps. If the author's build was composed before,
+    the store still has it.
     """
     ported = session.store.expert(member.digest, who=member.id).manifest.ported
     for earlier in reversed(session.generations.history()) if ported else ():
@@ -281,7 +282,7 @@ def _authors_build(
 
 
 def _is_of(row: Row, expert: ExpertManifest) -> bool:
-    """Tell whether a labelled row is one expert's."""
+    """Return whether a labelled row belongs to an expert."""
     return row.label in expert.labels and row.domain in {None, expert.id}
 
 
@@ -291,7 +292,7 @@ def _read(session: Session, wheel: Wheel, files: BackboneFiles) -> PackageStatus
 
 
 def _require_attached(statuses: Mapping[str, PackageStatus], receipt: Receipt) -> None:
-    """Refuse to leave out one that was to come along."""
+    """Refuse to leave out an expert that was to be migrated."""
     for lost in sorted(statuses.keys() - receipt.experts.keys()):
         reason = next((x.reason for x in receipt.left_out if x.id == lost), "no reason")
         raise HarmError(f"expert {lost!r} does not compose on the new backbone", found=reason)
@@ -300,7 +301,7 @@ def _require_attached(statuses: Mapping[str, PackageStatus], receipt: Receipt) -
 def _to_install(
     material: PortingMaterial, ports: Mapping[str, _Port], joining: Mapping[str, PackageStatus]
 ) -> Iterator[tuple[Wheel, PackageStatus]]:
-    """Yield the wheels that are not installed yet, each with what was composed from it."""
+    """Yield the wheels that are not installed yet, each with the package composed from it."""
     wheels = (*material.native, *(port.wheel for port in ports.values()))
     by_wheel = {wheel.sha256: wheel for wheel in wheels}
     for status in joining.values():

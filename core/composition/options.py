@@ -1,4 +1,4 @@
-"""How to compose, and everything that a router is made from."""
+"""Options of a composition, and the inputs that a router is made from."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Level = Literal["full", "row", "zero"]
 class RecomposeKeywords(TypedDict, total=False):
     """The keywords of `Host.recompose`, `attach`, `detach` and `replace`.
 
-    All but two are those of `RecomposeOptions`: ``progress`` is called with (steps done, steps in
-    all), and with ``try_others`` a newcomer that is refused for its harm is tried with other
-    routers, to say which of them would let it in. What is left out or None is taken from the
-    current generation, where only one expert changes, then from the settings. The level is ``full``
-    unless it is given: what joined by ``row`` did not move others.
+    All but two are those of `RecomposeOptions`. ``progress`` is called with (steps done, total
+    steps). With ``try_others``, a newcomer that is refused for harm is tried with other routers, to
+    report which of them would accept it. Values left out or None are taken from the current
+    generation (if only one expert changes), then from the settings. The level is ``full`` unless
+    given; it is not taken over from the generation.
     """
 
     router: str | None
@@ -49,18 +49,17 @@ class RecomposeOptions:
     Attributes:
         router: The router's kind.
         level: How much of it to retrain.
-        seed: Where randomness comes from.
+        seed: The random seed.
         tolerance: Points a domain may lose before the composition is refused; None is one
             point or two gate rows, whichever is larger.
-        accept: Whether to publish even so.
-        decline: ε: at most so many of the experts' own texts are declined, 0–1; None or 0 declines
-            none but those that the router leaves to a backbone without answers.
-        prior: Whose texts are expected, as `read_prior` returns it; None are the shares that the
-            router learnt under.
-        ranks: Which of its ranks an expert is served at, by id; who is not here keeps the one it
-            has.
-        backbone_column: Whether the router may choose to change nothing, where the backbone
-            ships a background card to learn that from.
+        accept: Whether to publish a composition that would be refused.
+        decline: ε, 0–1: at most this share of the experts' own texts is declined. None or 0
+            declines only the texts that the router leaves to a backbone without answers.
+        prior: The expected shares of the columns, as `read_prior` returns them; None means the
+            shares that the router learnt under.
+        ranks: The rank at which an expert is served, by id; experts not listed keep theirs.
+        backbone_column: Whether the router has a column that changes nothing, if the backbone
+            ships a background card to learn it from.
         settings: How routers without a closed form are trained.
     """
 
@@ -76,10 +75,10 @@ class RecomposeOptions:
     settings: RouterSettings = field(default_factory=RouterSettings)
 
     def over(self, *sources: Mapping[str, Any]) -> Self:
-        """Return what sources give over these options: the first that has no None for one.
+        """Override these options: for each one, the first source with a value other than None wins.
 
         Args:
-            sources: Values by name, e.g. `RecomposeKeywords`; other names are passed over.
+            sources: Values by name, e.g. `RecomposeKeywords`; unknown names are ignored.
         """
         given = {k: v for s in reversed(sources) for k, v in s.items() if v is not None}
         return type(self)(
@@ -89,17 +88,17 @@ class RecomposeOptions:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecomposeInputs:
-    """Everything that is read, checked and built before the router is made.
+    """All that is read, checked and built before the router is made.
 
     Attributes:
         package: The backbone's package.
         files: Its bytes.
         backbone: The frozen backbone, already verified.
         background: Its background card.
-        evaluation: Its held-out rows, carried along into the composition.
+        evaluation: Its held-out rows, passed on to the composition.
         candidates: The experts that passed.
-        plugins: Who makes the parts.
-        providers: Which plugins made one so far.
+        plugins: The plugins that make the parts.
+        providers: The plugins that have made a part so far.
         encode: Texts → h of this backbone, through the cache.
         record: The current generation's record, if there is one.
         previous: The current composition, if there is one.

@@ -1,4 +1,4 @@
-"""Add and remove an expert: the composition and the environment change together, or not at all."""
+"""Add and remove an expert: composition and environment change together, or neither does."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .options import RecomposeKeywords
 
 
 class Added(Member, frozen=True, kw_only=True, omit_defaults=False):
-    """What `add` did: the expert as composed and as installed, from the wheel that is pinned.
+    """The result of `add`: the expert as composed and as installed, from the pinned wheel.
 
     Attributes:
         replaced: The version that was installed before, if any.
-        receipt: Of the composition.
+        receipt: The receipt of the composition.
     """
 
     replaced: str | None
@@ -39,15 +39,15 @@ class Added(Member, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `remove` did.
+    """The result of `remove`.
 
     Attributes:
         id: The expert's id.
         dist: The distribution that was uninstalled, if one was.
         version: Its version.
-        receipt: Of the composition without it; None if it was not composed.
-        purged: Digests of the stored copies that were dropped.
-        unreachable: Generations that cannot be rolled back to without them.
+        receipt: The receipt of the composition without it; None if it was not composed.
+        purged: Digests of the stored copies that were deleted.
+        unreachable: Generations that cannot be rolled back to without these copies.
     """
 
     id: str
@@ -65,15 +65,14 @@ def add(
     replace: str | None = None,
     **keywords: Unpack[RecomposeKeywords],
 ) -> Added:
-    """Compose with an audited wheel, and install it only when every gate has passed.
+    """Compose with an audited wheel; install it only if every gate has passed.
 
-    An expert of the same id makes way for it. If anything fails, the environment and the home are
-    as they were.
+    It replaces an expert with the same id. If anything fails, environment and home are unchanged.
 
     Args:
-        session: Whose composition it joins.
+        session: The session whose composition it joins.
         wheel: From `registry.wheel.wheel.open_wheel` or `registry.environment.installer.fetch`.
-        replace: The id of another expert that makes way, because the wheel has the name of its
+        replace: The id of another expert to replace, needed if the wheel has the name of its
             distribution.
         keywords: See `RecomposeKeywords`.
 
@@ -119,15 +118,15 @@ def remove(
     """Compose without an expert, publish that, then uninstall it.
 
     Args:
-        session: Whose composition it leaves.
+        session: The session whose composition it leaves.
         expert_id: Its id; for a package that is broken or shares an id, its distribution.
-        purge: Drop its stored copies too; generations with it cannot be rolled back to then.
+        purge: Delete its stored copies too; generations with it cannot be rolled back to then.
         keywords: See `RecomposeKeywords`.
 
     Raises:
         UnknownNameError: If it is neither installed nor composed.
         HarmError: If another domain would lose more than the tolerance.
-        IntegrityError: If uninstalling it would remove files of others.
+        IntegrityError: If uninstalling it would remove files of other packages.
     """
     package, known = _installed(session.home, expert_id)
     record = current_record(session.home)
@@ -156,16 +155,16 @@ def remove(
 
 
 def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
-    """Refuse a wheel whose id another package provides, or whose name is another expert's.
+    """Refuse a wheel whose id belongs to another package, or whose name to another expert.
 
-    In the first case both would fail afterwards; in the second, pip would uninstall the other.
+    With a shared id both would fail afterwards; with a shared name pip would uninstall the other.
 
     Returns:
-        The id of the member that is to leave for it, if it is composed.
+        The id of the composed member that it replaces, if any.
     """
     files = read_expert(wheel.files).value
     if files is None:
-        return None  # all that is wrong is reported where it is read to be composed
+        return None  # the violations are reported when it is read to be composed
     own, dist = files.manifest.id, canonical(wheel.package.dist)
     inventory, record = take_inventory(home, remember=False), current_record(home)
     statuses = inventory.statuses + inventory.aside
@@ -196,7 +195,7 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
 def _refuse_moved(wheel: Wheel, manifest: ExpertManifest, inventory: Inventory) -> None:
     """Refuse a wheel of an expert, or of a name, that answers another question here.
 
-    Its composition would go on from stored bytes, and nobody would know.
+    That question's composition would go on with stored bytes, and nothing would report it.
     """
     question, dist = manifest.question or None, canonical(wheel.package.dist)
     for x in inventory.aside:
@@ -211,7 +210,7 @@ def _refuse_moved(wheel: Wheel, manifest: ExpertManifest, inventory: Inventory) 
 
 
 def _installed(home: Path, name: str) -> tuple[Package | None, set[str]]:
-    """Find the one installed package of this id or distribution; return also all ids."""
+    """Find the one installed package with this id or distribution; return also all ids."""
     inventory = take_inventory(home, remember=False)
     statuses = inventory.statuses + inventory.aside
     same = [

@@ -45,15 +45,15 @@ def compose(
     cache: Path | None = None,
     device: str = "cpu",
 ) -> RecomposeResult:
-    """Compose packages from their folders, in memory, nothing installed and nothing published.
+    """Compose packages from their folders, in memory; install and publish nothing.
 
     Args:
         backbone: The backbone package's folder.
         experts: The expert packages' folders, in any order.
-        options: Router, level and seed; by default the default router from seed 0.
-        plugins: Who makes the parts; by default the environment's.
-        cache: Where features are remembered; None keeps nothing.
-        device: Where the trunk runs.
+        options: Router, level and seed; by default the default router with seed 0.
+        plugins: The plugins that make the parts; by default those of the environment.
+        cache: The folder of the feature cache; None caches nothing.
+        device: The device of the trunk.
     """
     package = from_folder(backbone)
     files = read_package(package)
@@ -94,14 +94,14 @@ def prepare_composition(
     """Build the backbone and every expert that passes.
 
     Args:
-        selection: The backbone, and the experts as far as static checks go.
-        plugins: Who makes the parts.
-        cache: Where features are remembered.
-        device: Where the trunk runs.
+        selection: The backbone, and the experts with their static checks.
+        plugins: The plugins that make the parts.
+        cache: The folder of the feature cache.
+        device: The device of the trunk.
         record: The current generation's record.
         previous: The current generation, loaded.
         progress: Called with (texts encoded, texts to encode).
-        pool: Encodes the cards' texts before they are needed.
+        pool: Encodes the cards' texts in advance.
     """
     files, providers = selection.files, Providers()
     by_plugin = bool(plugins.providers("redhost_make_backbone"))
@@ -144,7 +144,7 @@ def prepare_composition(
 
 
 def _is_of(record: Composition, digest: str, *, device: str) -> bool:
-    """Tell whether a generation was made on the backbone of a digest, and on no other engine."""
+    """Return whether a generation was made on the backbone with this digest, on no other engine."""
     made_on = record.settings.get("device")
     return record.backbone.digest == digest and made_on in {None, device}
 

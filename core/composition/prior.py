@@ -1,8 +1,8 @@
-"""Whose texts are expected: the shares of the columns that a composition is made for.
+"""The prior of a composition: the shares of its columns in the texts that are expected.
 
-A router's weights α are posteriors under the shares p that it learnt under. Where texts come in
-shares q, those are α_k q_k / p_k, normalised (Saerens, Latinne and Decaestecker 2002, equation 2):
-log q_k − log p_k is added to the logits, and nothing is trained.
+A router's weights α are posteriors under the shares p that it learnt under. If texts arrive in
+shares q instead, the posteriors are α_k q_k / p_k, normalised (Saerens, Latinne and Decaestecker
+2002, equation 2): log q_k − log p_k is added to the logits, and nothing is trained.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ UNIFORM = "uniform"
 LIVE = "live"
 
 FEWEST = 200
-"""Texts that live shares must have been estimated from; of 200, a share of ½ is known to ± .07."""
+"""Fewest texts that live shares may be estimated from; with 200, a share of ½ is known to ± .07."""
 
 
 def read_prior(given: str | None, *, home: Path) -> str | None:
-    """Return a prior as shares or as a word that needs no file; None stands for `CARDS`.
+    """Return a prior as shares or as a word that needs no file; None means `CARDS`.
 
     Args:
-        given: ``cards``, ``uniform``, ``live``, shares such as ``mail=0.7,news=0.3``, or a file
-            of JSON with a share by expert.
-        home: Where live shares are.
+        given: ``cards``, ``uniform``, ``live``, shares such as ``mail=0.7,news=0.3``, or a JSON
+            file with a share by expert.
+        home: The home that has the live shares.
 
     Raises:
         SettingsError: If it cannot be read.
@@ -48,7 +48,7 @@ def read_prior(given: str | None, *, home: Path) -> str | None:
 
 
 def written(shares: Mapping[str, float]) -> str:
-    """Return shares as text, which `read_prior` reads."""
+    """Return shares as text that `read_prior` accepts."""
     return ",".join(f"{column}={share:.6g}" for column, share in sorted(shares.items()))
 
 
@@ -82,7 +82,7 @@ def expected_shares(
 
 
 def _live(home: Path) -> dict[str, float]:
-    """Return live shares, none of them zero: as if one more text had come to each column."""
+    """Return live shares, with one text added to each column so that none is zero."""
     hint = "Serve texts with 'redhost serve' first; of a fleet, run 'redhost fleet shares'."
     found = read_live_shares(home)
     if found is None:

@@ -1,4 +1,4 @@
-"""Publish what was composed: bytes to the store, then the generation, in one atomic step."""
+"""Publish a composition: bytes to the store, then the generation, in one atomic step."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def publish(
     writer: Writer,
     lock: LockFile | None = None,
 ) -> Receipt:
-    """Store every byte the composition needs and make it the current generation.
+    """Store every byte that the composition needs and make it the current generation.
 
     Args:
-        session: Whose home.
-        inputs: What it was made from.
+        session: The session whose home is written to.
+        inputs: The inputs that it was made from.
         result: The composition.
         writer: The home's writer.
-        lock: The lock that was followed; the lock of what is published is the same, byte for byte.
+        lock: The lock that was followed; the published lock is bitwise identical to it.
 
     Returns:
         The receipt, with the generation's number.
@@ -71,10 +71,10 @@ def publish(
 def refuse_drift(
     inputs: RecomposeInputs, lock: LockFile, *, plugins: Mapping[str, str] | None = None
 ) -> None:
-    """Refuse to follow a lock that names something else than what is installed.
+    """Refuse to follow a lock that differs from what is installed.
 
     Args:
-        inputs: What is installed.
+        inputs: The installed parts.
         lock: The lock.
         plugins: Distribution → digest of the plugins that made a part; not compared when None.
 
@@ -101,7 +101,7 @@ def refuse_drift(
 
 
 def locked_router(inputs: RecomposeInputs, lock: LockFile, *, generations: Generations) -> bytes:
-    """Return the router weights a lock names, if what is installed is what it names.
+    """Return the router weights that a lock names, if the installed parts match the lock.
 
     Raises:
         MissingError: If no generation here holds its router.
@@ -119,9 +119,9 @@ def locked_router(inputs: RecomposeInputs, lock: LockFile, *, generations: Gener
 
 
 def _as_locked(draft: Composition, lock: LockFile) -> Composition:
-    """Return the record with all that a lock says of equal bytes, so that the lock stays as it is.
+    """Return the record with the lock's entries, so that the lock stays as it is.
 
-    The same bytes may have come from elsewhere this time.
+    The digests are equal, but the same bytes may have come from another source this time.
     """
     return msgspec.structs.replace(
         draft,
@@ -134,9 +134,9 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
 def _draft(
     inputs: RecomposeInputs, result: RecomposeResult, *, question: str | None
 ) -> Composition:
-    """Return the record of what is published.
+    """Return the record of the composition to publish.
 
-    What is known of an expert's wheel stays while its bytes do.
+    The known origin of an expert's wheel is kept as long as its digest is the same.
     """
     files, router, experts = inputs.files, result.receipt.router, []
     known = {m.digest: m for m in inputs.record.experts} if inputs.record else {}
@@ -179,7 +179,7 @@ def _draft(
 
 
 def _settings(result: RecomposeResult, question: str | None) -> dict[str, Scalar]:
-    """Return what a composition was made with that another could be made without."""
+    """Return the settings of a composition that are not the default."""
     made_with = {
         "question": question,
         "decline": result.composed.decline,

@@ -1,4 +1,4 @@
-"""At which of its ranks an expert is served: one package, and hosts that pay for less of it."""
+"""The rank at which an expert is served: a host may use a part of its rank, at lower cost."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def at_ranks(
     given: Mapping[str, int],
     current: Mapping[str, int] | None = None,
 ) -> Selection:
-    """Return a selection whose experts are served at the ranks asked for, or as they were.
+    """Return a selection whose experts are served at the ranks given, or at their current ranks.
 
     Args:
-        selection: Who may join.
-        given: Rank by id. An expert's own, the largest, is as good as none.
+        selection: The experts that may join.
+        given: Rank by id. An expert's full rank means that no smaller one is used.
         current: The smaller ranks that members of the current composition are served at.
 
     Raises:
-        UnknownNameError: If a rank is asked for of an expert that is not here.
+        UnknownNameError: If a rank is given for an expert that is not in the selection.
         UsageError: If an expert has no such rank.
     """
     valid = (s for s in selection.statuses if not s.violations)
@@ -40,7 +40,7 @@ def at_ranks(
 
 
 def _require_rank(manifest: ExpertManifest, rank: int) -> None:
-    """Refuse a rank that an expert was not trained at, and of which no canary tells."""
+    """Refuse a rank that an expert was not trained at, and that no canary covers."""
     who = f"expert {manifest.id!r} cannot be served at rank {rank}"
     if not manifest.rank:
         found = f"the form {manifest.form!r}, which has none"

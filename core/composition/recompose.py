@@ -1,7 +1,7 @@
 """Recompose: retrain only the router over the experts that passed, and judge the outcome.
 
-`recompose` is the order of events; each step is one function below it. Nothing below the bus may
-move: digests are taken before and after, and where one differs there is no composition (law 1).
+`recompose` is the sequence of steps; each step is a function below it. Nothing below the bus may
+change: digests are compared before and after, and if any differs, nothing is composed (law 1).
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def recompose(
 
     Args:
         inputs: The parts.
-        options: What to do with them.
+        options: The options.
         weights: Router weights to use instead of training (``--locked``).
-        progress: Called with (steps done, steps in all) while the router trains.
+        progress: Called with (steps done, total steps) while the router trains.
 
     Raises:
-        FrozenError: If the backbone or an expert is not what it was, whatever is accepted.
+        FrozenError: If the backbone or an expert has changed, even with ``accept``.
         HarmError: If a domain that was composed before loses more than the tolerance.
-        CardError: If a card cannot teach the router.
-        UsageError: If the level is not one this router has.
+        CardError: If a router cannot be trained on a card.
+        UsageError: If the router does not support the level.
     """
     timer = StepTimer()
     before = _digests(inputs)
@@ -109,7 +109,7 @@ def recompose(
 
 
 def _moments(data: Sequence[ColumnData]) -> Moments:
-    """Return the moments of what the experts' cards show."""
+    """Return the moments of the data on the experts' cards."""
     return Moments.of_columns([d for d in data if d.column != BACKBONE])
 
 
@@ -122,15 +122,15 @@ def _ported(inputs: RecomposeInputs) -> dict[str, str]:
 def _untrained(
     inputs: RecomposeInputs, options: RecomposeOptions
 ) -> tuple[ComposedModel, Router, RouterChoice | None]:
-    """Put all parts on a bus, under a router whose weights are yet to be set.
+    """Put all parts on a bus, under a router without weights.
 
     Returns:
-        The model, its router, and how its kind was chosen if it was not asked for by name.
+        The model, its router, and how the router's kind was chosen if none was given by name.
     """
     if options.router != AUTO:
         return *_under_router(inputs, options, options.router), None
     previous = inputs.previous
-    if options.level == "row" and previous is not None:  # the others keep what they have
+    if options.level == "row" and previous is not None:  # the other columns stay unchanged
         return *_under_router(inputs, options, previous.router_kind), None
     model, _ = _under_router(inputs, options, TRIED[-1])
     choice = choose_router(model, encode=inputs.encode)
@@ -182,7 +182,7 @@ def _set_router(
     progress: Progress | None,
     timer: StepTimer,
 ) -> tuple[RouterReceipt, Sequence[ColumnData]]:
-    """Set the router's weights, trained at a level or given; return also what the cards hold."""
+    """Set the router's weights, trained at a level or given; return also the cards' data."""
     moved = tuple[str, ...]()
     reads = router.reads if weights is None else router.reads - {ANSWERS}
     data = choice.data if choice else None
@@ -225,14 +225,14 @@ def _expect(
     *,
     locked: bool,
 ) -> tuple[dict[str, float], str | None]:
-    """Have the router expect texts in the shares asked for; return these, and the prior."""
+    """Set the router's prior to the expected shares; return the shares and the prior."""
     learnt, columns = router.learnt_shares(data), tuple(d.column for d in data)
     before = (*inputs.record.router.columns, *inputs.record.members()) if inputs.record else ()
     q = expected_shares(options.prior, columns, learnt, known=before)
     shares = dict(zip(columns, q.tolist(), strict=True))
     if options.prior is None:
         return shares, None
-    if not locked:  # what is written is rounded, and a lock holds every bit
+    if not locked:  # written shares are rounded, while a lock holds every bit
         router.log_prior = (q / learnt).log().float()
     return shares, options.prior if options.prior == UNIFORM or locked else written(shares)
 
@@ -245,7 +245,7 @@ def _train(
     *,
     progress: Progress | None,
 ) -> tuple[str, ...]:
-    """Train at the level asked for; return the columns that moved."""
+    """Train at the level asked for; return the columns that were trained."""
     columns = tuple(d.column for d in data)
     only = None
     if options.level == "zero" and not router.closed_form:
@@ -266,7 +266,7 @@ def _train(
 def _copy_unchanged(
     inputs: RecomposeInputs, options: RecomposeOptions, router: Router, columns: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Start from the parent's router; return the columns that are new or replaced."""
+    """Copy the unchanged columns of the parent's router; return the new or replaced columns."""
     previous = inputs.previous
     parent = previous.bus.router if previous else None
     if (
@@ -297,7 +297,7 @@ def _digests(inputs: RecomposeInputs) -> dict[str, str]:
 
 
 def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the digests after; refuse a composition whose making moved what is frozen (law 1).
+    """Return the digests after; refuse the composition if a frozen part has changed (law 1).
 
     Raises:
         FrozenError: If a digest differs.
@@ -316,7 +316,7 @@ def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str
 
 @dataclass
 class StepTimer:
-    """Seconds by step; those of a step that comes twice are added.
+    """Measures seconds by step; if a step is repeated, its times are added.
 
     Attributes:
         steps: Seconds by the step's name, in the order in which they first ended.
@@ -326,7 +326,7 @@ class StepTimer:
     _since: float = field(default_factory=time.perf_counter)
 
     def mark(self, step: str) -> None:
-        """End a step: everything since the one before belongs to it."""
+        """End a step: the time since the previous step's end is counted as its own."""
         now = time.perf_counter()
         self.steps[step] = self.steps.get(step, 0.0) + now - self._since
         self._since = now

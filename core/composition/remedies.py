@@ -1,4 +1,4 @@
-"""What would let a newcomer in that was refused for its harm: other routers, tried one by one."""
+"""Suggest how a newcomer that was refused for harm could join: other routers, tried in turn."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ..receipt import Receipt
 from .choose import LARGEST
 
 SMALL = ("ridge", "statistics", "centroid")
-"""Kinds that are solved and store little."""
+"""Kinds that have a closed form and store little."""
 
 LARGE = ("evidence", "quadratic")
-"""Kinds with a covariance for each column."""
+"""Kinds with one covariance per column."""
 
 
 def what_helps(
     expert_id: str, *, columns: int, width: int, compose: Callable[[str], Receipt]
 ) -> str:
-    """Say under which routers an expert would be let in, having composed with each.
+    """Return under which routers an expert would be accepted, after composing with each.
 
     Args:
         expert_id: The newcomer.
@@ -42,7 +42,7 @@ def what_helps(
 def _tried(
     expert_id: str, kinds: tuple[str, ...], compose: Callable[[str], Receipt]
 ) -> Iterator[tuple[str, float | None]]:
-    """Yield each kind with the share of gate rows it answers rightly; None where it refuses."""
+    """Yield each kind with its accuracy on gate rows; None if the expert would be refused."""
     for kind in kinds:
         try:
             receipt = compose(kind)

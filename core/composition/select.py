@@ -1,6 +1,6 @@
-"""What a composition is to be made of: what is installed, or the current members with one change.
+"""Select the parts of a composition: all that is installed, or the current members with one change.
 
-Nothing is trained here; reading and static checks only.
+Nothing is trained here; packages are only read and statically checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ..model.build import read_package
 
 @dataclass(frozen=True)
 class Installed:
-    """An installed expert, and never a path: what comes from outside is to be one of these.
+    """An installed expert, never a path: input from outside the process is wrapped in this type.
 
     Attributes:
         id: Its id.
@@ -54,7 +54,7 @@ class Installed:
 
 
 ExpertSource = str | Path | Wheel | Installed
-"""An installed expert's id, a wheel (its path, or audited already), or a package's folder."""
+"""An installed expert's id, a wheel (a path, or already audited), or a package's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Selection:
     Attributes:
         package: The backbone's package.
         files: Its bytes.
-        statuses: The experts as far as static checks go.
+        statuses: The experts with the results of the static checks.
         ranks: The smaller ranks that some of them are to be served at, by id.
     """
 
@@ -75,7 +75,7 @@ class Selection:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the experts that nothing is wrong with."""
+        """The ids of the experts without violations."""
         return tuple(x.id for x in self.statuses if x.id is not None and not x.violations)
 
 
@@ -85,13 +85,13 @@ def select_installed(
     """Select everything that is installed.
 
     Args:
-        home: The state folder: which experts are disabled.
-        backbone: Which backbone, when several are installed; by default the one that what joins
-            was made for.
-        joins: An expert that is to join, and the files of keys of `read_source`.
+        home: The state folder, which lists disabled experts.
+        backbone: The backbone to use when several are installed; by default the one that the
+            joining expert was made for.
+        joins: An expert that is to join, and the key files for `read_source`.
 
     Raises:
-        HarmError: If a member's distribution is there, and holds another expert now.
+        HarmError: If a member's distribution is installed but now holds another expert.
     """
     named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
     inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
@@ -101,15 +101,15 @@ def select_installed(
     if inventory.problem:
         raise inventory.problem
     _refuse_replaced(home, inventory)
-    package = cast("Package", inventory.package)  # chosen, since nothing went wrong
+    package = cast("Package", inventory.package)  # set, since there was no problem
     return Selection(package=package, files=read_package(package), statuses=inventory.statuses)
 
 
 def _nobody_answers(home: Path, inventory: Inventory) -> MissingError:
-    """Return what to raise where all installed experts answer other questions."""
+    """Return the error to raise if all installed experts answer other questions."""
     question, others = question_of(home), questions_of(inventory)
-    who = "the home's own question" if question is None else f"question {question!r}"
-    names = [name or "the home's own" for name in others]
+    who = "the default question" if question is None else f"question {question!r}"
+    names = [name or "the default question" for name in others]
     commands = [f"'redhost recompose{option(name)}'" for name in others]
     closest = "" if question is None else suggest(question, filter(None, others))
     return MissingError(
@@ -120,12 +120,12 @@ def _nobody_answers(home: Path, inventory: Inventory) -> MissingError:
 
 
 def _refuse_replaced(home: Path, inventory: Inventory) -> None:
-    """Refuse to lose a member to another expert, or question, in its own distribution.
+    """Refuse to lose a member because its distribution now holds another expert or question.
 
-    One whose distribution is gone was uninstalled, by name; this one nobody named.
+    If the distribution is gone, it was uninstalled by name; here the user did not name the member.
     """
     record = None
-    with suppress(RedhostError):  # reported where it is needed
+    with suppress(RedhostError):  # reported where the record is needed
         record = current_record(home)
     here, off = {x.id for x in inventory.statuses}, Disabled(home).names()
     gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
@@ -144,10 +144,10 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
 
 
 def select_stored(record: Composition, store: Store) -> Selection:
-    """Select the members of a generation from the store, whatever is installed now.
+    """Select the members of a generation from the store, independent of what is installed.
 
     Raises:
-        IntegrityError: If stored bytes are not those that were composed.
+        IntegrityError: If stored bytes differ from those that were composed.
     """
     origin = record.backbone
     files = store.backbone(origin.digest, who=origin.id)
@@ -170,15 +170,15 @@ def change(
     """Change a selection by exactly one expert.
 
     Args:
-        selection: What to start from.
-        home: The home, of a question or not, that it is composed in.
+        selection: The selection to change.
+        home: The home that it is composed in; a question has its own.
         add: The expert that joins, already checked.
-        remove: The id of the one that leaves.
+        remove: The id of the expert that leaves.
 
     Raises:
-        UnknownNameError: If no expert of this id is there to leave.
-        UsageError: If another expert of the same id stays.
-        CompositionError: If none would be left.
+        UnknownNameError: If the selection has no expert with the id to remove.
+        UsageError: If another expert with the same id stays.
+        CompositionError: If no expert would be left.
     """
     if remove is not None and remove not in selection.ids:
         raise UnknownNameError("composed expert", remove, selection.ids)
@@ -204,13 +204,13 @@ def change(
 def read_source(
     source: ExpertSource, *, backbone: BackboneManifest, home: Path, keys: Sequence[str] = ()
 ) -> PackageStatus:
-    """Read the expert that is to join, wherever it is; a wheel is audited.
+    """Read the expert that is to join, from any source; a wheel is audited.
 
     Args:
-        source: Where it is.
+        source: An id, wheel or folder.
         backbone: The backbone it must fit.
         home: The state folder.
-        keys: Files of public keys; one of them must have signed a wheel, if there are any.
+        keys: Files of public keys; if there are any, one of them must have signed a wheel.
 
     Raises:
         RedhostError: If it is unknown, breaks its contract, or does not fit the backbone.
@@ -237,10 +237,10 @@ def read_source(
 
 
 def installed_expert(name: str, home: Path) -> Package:
-    """Find an installed expert, by id or distribution, that nothing is wrong with.
+    """Find a valid installed expert, by id or distribution.
 
-    Every manifest is looked at for its id, and only packages of that id are checked: what is wrong
-    with others does not matter here.
+    Every manifest is searched for its id, but only packages with that id are checked: faults of
+    other packages do not matter here.
     """
     ids = {package: _manifest_id(package) for package in discover("expert")}
     wanted = {i for package, i in ids.items() if name in {i, package.dist}}
@@ -256,7 +256,7 @@ def installed_expert(name: str, home: Path) -> Package:
 
 
 def _manifest_id(package: Package) -> str | None:
-    """Return the id in a package's manifest, None where it cannot be read."""
+    """Return the id in a package's manifest, None if it cannot be read."""
     read = read_part(package, MANIFESTS["expert"], limit=MAX_BYTES)
     manifest = read.then(parse_expert).value
     return manifest.id if manifest else None
@@ -265,7 +265,7 @@ def _manifest_id(package: Package) -> str | None:
 def _open(
     source: ExpertSource, home: Path, keys: Sequence[str]
 ) -> tuple[Package, Bytes, Wheel | None]:
-    """Return who a source is, where its bytes are, and its wheel if it comes from one."""
+    """Return a source's package, its bytes, and its wheel if it comes from one."""
     if isinstance(source, str) and not Path(source).exists():
         source = Installed(source)
     if isinstance(source, Installed):

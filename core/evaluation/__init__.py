@@ -1,1 +1,1 @@
-"""What a composition is worth: systems side by side, mixtures, unknown input, routing health."""
+"""Evaluation: baselines, mixtures of domains, out-of-distribution input, routing health."""

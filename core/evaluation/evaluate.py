@@ -1,8 +1,8 @@
-"""Evaluate a composition beside everything that needs no extra training.
+"""Evaluate a composition together with all baselines that need no further training.
 
-Every row of the table answers "what if the router were simpler?": the backbone alone, the best
-single expert, the plain sum, uniform weights, nearest centroid, the statistics router, the
-trained router made hard, the mixture over the same experts, and the oracle.
+Each row of the table is a simpler way to combine the experts: the backbone alone, the best single
+expert, the plain sum, uniform weights, nearest centroid, the statistics router, the trained router
+with hard weights, the mixture over the same experts, and oracle routing.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from .routing_health import routing_health
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Accuracies, 0–1.
+    """Accuracies, 0–1, and other metrics.
 
     Attributes:
-        overall: Of the composition over all rows.
-        macro: The mean over domains.
-        worst: The worst domain's.
-        domains: By domain.
-        oracle: Overall, with each row's own expert at weight 1; None where no row's domain is the
-            id of an expert that is composed.
-        baselines: Overall, by system.
-        table: By system and domain.
-        routed: How often the heaviest column is the row's own expert, by domain.
-        rows: How many rows.
-        counts: Rows by domain.
-        generation: What was evaluated.
-        mae: Where numbers are answered: mean |ŷ − y| of the composition, by domain and
-            ``overall``; accuracies are then exact matches after rounding.
-        bits: Where text is generated: bits per byte by system and domain; rows are then tokens,
-            and accuracies those of the next one.
-        labels: Where labels are answered: precision, recall and F1 by label.
-        macro_f1: The mean F1 of the labels that rows have.
-        micro_f1: Where a text has any number of labels: the F1 of all rows and labels together;
-            accuracies are then those of whole sets.
-        spans: Whether these are of spans, each a hit where its label and both of its ends are
-            right; rows are then words, and accuracies those of all of a word's labels.
-        confusion: Rows by label and answer.
-        routing: What the routes look like.
-        declined: Where a share to decline was given: what share is declined, by domain and
-            ``overall``; accuracies are those of all rows, as if none were.
-        reliability: Where one of several labels is answered: how far its probability can be
-            believed, of texts that are declined as well.
-        leave_one_out: By expert left out: accuracy by domain after retraining the router.
+        overall: Accuracy of the composition over all rows.
+        macro: Mean accuracy over domains.
+        worst: Accuracy of the worst domain.
+        domains: Accuracy by domain.
+        oracle: Overall accuracy with each row's own expert at weight 1 (oracle routing); None if no
+            row's domain is the id of a composed expert.
+        baselines: Overall accuracy by system.
+        table: Accuracy by system and domain.
+        routed: Share of rows whose own expert has the largest weight, by domain.
+        rows: Number of rows.
+        counts: Number of rows by domain.
+        generation: The generation that was evaluated.
+        mae: For numbers: mean |ŷ − y| of the composition, by domain and ``overall``; accuracies
+            are then exact matches after rounding.
+        bits: For text generation: bits per byte by system and domain; rows are then tokens, and
+            accuracies those of the next token.
+        labels: For labels: precision, recall and F1 by label.
+        macro_f1: The mean F1 of the labels that occur in rows.
+        micro_f1: For label sets: the F1 over all rows and labels together; accuracies are then
+            those of whole sets.
+        spans: Whether F1 is that of spans, where a hit has the right label and both of its ends;
+            rows are then words, and accuracies those of a word's whole label set.
+        confusion: Number of rows by label and answer.
+        routing: Routing health.
+        declined: If a share to decline was set: the share that is declined, by domain and
+            ``overall``. Accuracies cover all rows, as if none were declined.
+        reliability: For mutually exclusive labels: the calibration of the answers' probabilities,
+            over declined texts as well.
+        leave_one_out: By expert left out, the accuracy by domain after retraining the router.
     """
 
     overall: float
@@ -110,11 +110,11 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) -> Evaluation:
-    """Evaluate a composition on labelled rows; where text is generated, on each of their tokens.
+    """Evaluate a composition on labelled rows; for text generation, on each of their tokens.
 
     Args:
         composed: The composition.
-        rows: Labelled texts; `domain` says whose slice a row lies in.
+        rows: Labelled texts; `domain` is the id of the expert whose domain a text belongs to.
         encode: Texts → h ``(N, D)``, usually through the feature cache.
     """
     h, units = encode([r.text for r in rows]), composed.backbone.unit_rows(rows)
@@ -162,7 +162,7 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
 
 
 def _answered(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> list[tuple[str, str]]:
-    """Return each text's label and its answer; nothing where texts are not answered with labels.
+    """Return each text's label and answer; an empty list if the task has no labels.
 
     Args:
         composed: The composition.
@@ -186,13 +186,13 @@ def _answered(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> list[t
 def hits_by_system(
     composed: ComposedModel, rows: Sequence[Row], *, encode: Encode
 ) -> dict[str, Tensor]:
-    """Return, by system, whether each row is answered rightly: ``(N,)`` of 0.0 and 1.0."""
+    """Return, by system, whether each row is answered correctly: ``(N,)`` of 0.0 and 1.0."""
     h, units = encode([r.text for r in rows]), composed.backbone.unit_rows(rows)
     return {n: system.hits for n, system in _score_systems(composed, units, h, encode).items()}
 
 
 def hard(alpha: Tensor) -> Tensor:
-    """Return one-hot weights: the heaviest column at unit scale, ``(B, K)``."""
+    """Return one-hot weights ``(B, K)``: weight 1 for the column with the largest weight."""
     return torch.nn.functional.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
 
 
@@ -203,7 +203,7 @@ System = Callable[[Tensor, Tensor, Sequence[Row]], Tensor]
 def _score_systems(
     composed: ComposedModel, rows: Sequence[Row], h: Tensor, encode: Encode
 ) -> dict[str, Scores]:
-    """Return what every system makes of the rows, some rows at a time."""
+    """Return the scores of every system on the rows, in batches."""
     bus, parts = composed.bus, dict[str, list[Scores]]()
     systems = _systems(composed, columns_data(composed, encode=encode))
     with torch.inference_mode():
@@ -220,11 +220,11 @@ def _score_systems(
 
 
 ALONE = "alone "
-"""What names a single expert among the systems begins with."""
+"""Prefix of the names of single experts among the systems."""
 
 
 def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, System]:
-    """Return every system, by name; the single experts under names of their own."""
+    """Return all systems by name; names of single experts begin with `ALONE`."""
     bus, width = composed.bus, composed.backbone.bus_config().router_width
     experts = torch.tensor([float(c != BACKBONE) for c in bus.columns])
 
@@ -244,7 +244,7 @@ def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, S
         "backbone": fixed(torch.zeros_like(experts)),
         **{f"{ALONE}{k}": alone(k) for k in range(len(bus.ids))},
         "uniform": fixed(experts / experts.sum()),
-        # Where experts have labels of their own, weights that sum to E are no mixture.
+        # With labels of their own, experts form a mixture, in which weights cannot sum to E.
         **({} if bus.own else {"sum": fixed(experts)}),
         **{kind.kind: routed_by(kind) for kind in (CentroidRouter, StatisticsRouter)},
         "hard": lambda h, z, _: bus.probabilities(h, z, hard(bus.weights(z))),
@@ -255,7 +255,7 @@ def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, S
 
 
 def _mae(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> dict[str, float] | None:
-    """Return the mean absolute error, overall and by domain; None where labels are answered."""
+    """Return the mean absolute error, overall and by domain; None if the task has labels."""
     if composed.bus.task.head.probabilities:
         return None
     with torch.inference_mode():
@@ -269,7 +269,7 @@ def _bits(
     tokens: Sequence[Row],
     systems: Mapping[str, Scores],
 ) -> dict[str, dict[str, float]] | None:
-    """Return bits per byte by system, overall and by domain; None where no text is generated."""
+    """Return bits per byte by system, overall and by domain; None unless text is generated."""
     if composed.backbone.task.unit is not Unit.TOKEN:
         return None
     lengths = byte_counts(composed.backbone.trunk, [r.text for r in rows])

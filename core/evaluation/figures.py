@@ -1,4 +1,4 @@
-"""Pictures of evaluations: router kinds over the simplex of traffic, and a confusion table."""
+"""Figures of evaluations: mixtures of traffic, confusion tables, and calibration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .reliability import Reliability
 
 
 def draw_mixtures(sweep: MixtureSweep, path: Path) -> None:
-    """Draw regret and accuracy of every router kind: range, middle 90 %, uniform traffic.
+    """Draw regret and accuracy of each router kind: range, middle 90 %, uniform traffic.
 
     Args:
-        sweep: What `sweep_mixtures` returned.
-        path: The picture; its suffix says of which kind, e.g. ``.svg`` or ``.png``.
+        sweep: The result of `sweep_mixtures`.
+        path: The figure's file; its suffix sets the format, e.g. ``.svg`` or ``.png``.
 
     Raises:
         MissingError: If matplotlib is not installed.
-        UsageError: If pictures of this kind cannot be written, or not there.
+        UsageError: If the format is not supported, or the file cannot be written.
     """
     height = 1.5 + 0.3 * len(sweep.routers)
     with _figure(path, columns=2, size=(8, height)) as (figure, axes):
@@ -36,15 +36,15 @@ def draw_mixtures(sweep: MixtureSweep, path: Path) -> None:
 
 
 def draw_confusion(confusion: Confusion, path: Path) -> None:
-    """Draw which label is answered with which, as shares of the rows that have the label.
+    """Draw a confusion table: answers by label, as shares of the rows with that label.
 
     Args:
-        confusion: Rows by label and answer, as an `Evaluation` has them.
+        confusion: Number of rows by label and answer, as in an `Evaluation`.
         path: As for `draw_mixtures`.
 
     Raises:
         MissingError: If matplotlib is not installed.
-        UsageError: If pictures of this kind cannot be written, or not there.
+        UsageError: If the format is not supported, or the file cannot be written.
     """
     names = sorted({*confusion, *(answer for row in confusion.values() for answer in row)})
     counts = [[confusion.get(y, {}).get(a, 0) for a in names] for y in names]
@@ -68,12 +68,12 @@ def draw_reliability(found: Reliability, path: Path) -> None:
     """Draw accuracy over confidence, and over the share of rows that is answered.
 
     Args:
-        found: As an `Evaluation` has it.
+        found: The reliability of an `Evaluation`.
         path: As for `draw_mixtures`.
 
     Raises:
         MissingError: If matplotlib is not installed.
-        UsageError: If pictures of this kind cannot be written, or not there.
+        UsageError: If the format is not supported, or the file cannot be written.
     """
     with _figure(path, columns=2, size=(8, 4)) as (_, [sure, covered]):
         most = max(b.rows for b in found.bins)
@@ -108,7 +108,7 @@ def require_matplotlib() -> Any:
 def _figure(
     path: Path, *, columns: int, size: tuple[float, float]
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Yield a figure and its axes; what is drawn in the block is written afterwards."""
+    """Yield a figure and its axes; the figure is saved when the block ends."""
     mpl = require_matplotlib()
     mpl.use("Agg")
     from matplotlib import pyplot as plt

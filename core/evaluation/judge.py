@@ -1,10 +1,10 @@
-"""Judge a composition on labelled rows: which columns had weight, and which answers were right.
+"""Judge a composition on labelled rows: routing weights and correctness of answers.
 
-A few hundred rows at a time: probabilities of 64,000 rows over 20,000 labels would be 5 GB.
+Rows are processed in batches: probabilities of 64,000 rows over 20,000 labels would be 5 GB.
 
-Of text, bits per byte compare models whatever their tokenizer; less is better:
+For text generation, bits per byte compare models independent of their tokenizers; less is better:
 
-    Σ over tokens of −log2 p(x_t | x_<t)  /  bytes of UTF-8 the tokens stand for
+    Σ over tokens of −log2 p(x_t | x_<t)  /  UTF-8 bytes that the tokens represent
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Calibrate = Callable[[Bus, Tensor, Tensor, Tensor, Sequence[Row]], Calibration]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores:
-    """What a system makes of N labelled rows.
+    """The scores of a system on N labelled rows.
 
     Attributes:
-        hits: Whether each row was answered rightly, ``(N,)`` of 0.0 and 1.0.
-        nats: −log p of each row's next token, ``(N,)``; None where no text is generated.
+        hits: Whether each row was answered correctly, ``(N,)`` of 0.0 and 1.0.
+        nats: −log p of each row's next token, ``(N,)``; None unless text is generated.
     """
 
     hits: Tensor
@@ -42,14 +42,14 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationResult(Scores):
-    """What a composition did with N labelled rows.
+    """The result of a composition on N labelled rows.
 
     Attributes:
         usage: Mean weight of every column, ``(K,)``, float64.
-        heaviest: The column with most weight, ``(N,)``.
+        heaviest: The column with the largest weight, ``(N,)``.
         declined: Which rows are declined, ``(N,)``.
-        confidence: The largest output of each row, ``(N,)``; of labels, a probability.
-        calibration: The rows' scores, where they were wanted.
+        confidence: The largest output of each row, ``(N,)``; a probability if outputs are labels.
+        calibration: The rows' conformal scores, if requested.
     """
 
     usage: Tensor
@@ -67,17 +67,17 @@ def judge(
     calibrate: Calibrate | None = None,
     cards: bool = False,
 ) -> EvaluationResult:
-    """Let a composition answer rows as it answers any text.
+    """Answer rows with a composition, as any other text, and score the answers.
 
     Args:
         composed: The composition.
         h: Features of the rows, ``(N, D)``.
         rows: The rows.
-        calibrate: Scores some rows by what the bus answers to them; None for no scores.
-        cards: Whether the rows are of cards: their authors know about their own labels alone.
+        calibrate: Computes conformal scores from the bus outputs; None for no scores.
+        cards: Whether the rows come from cards, which are labelled with their expert's labels only.
 
     Raises:
-        CompositionError: If an answer is no number.
+        CompositionError: If an output is NaN or infinite.
     """
     bus, scores, heaviest, declined, confidence = composed.bus, [], [], [], []
     calibrated = []
@@ -110,7 +110,7 @@ def judge(
 
 
 def judge_oracle(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Scores:
-    """Return what each row's own expert, alone, does with it; h is ``(N, D)``."""
+    """Return the scores of oracle routing: each row's own expert alone; h is ``(N, D)``."""
     bus, scores = composed.bus, []
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=_cost(composed)):
@@ -121,25 +121,25 @@ def judge_oracle(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Sco
 
 
 def score(composed: ComposedModel, p: Tensor, rows: Sequence[Row]) -> Scores:
-    """Return what an output ``(N, L)`` makes of rows."""
+    """Return the scores of an output ``(N, L)`` on rows."""
     head = composed.bus.task.head
     return Scores(hits=head.right(p, rows, composed.bus.labels), nats=head.nats(p, rows))
 
 
 def concat_scores(parts: Sequence[Scores]) -> Scores:
-    """Return the scores of all rows, given those of some after some."""
+    """Return the concatenated scores of consecutive parts of the rows."""
     nats = [s.nats for s in parts if s.nats is not None]
     return Scores(hits=torch.cat([s.hits for s in parts]), nats=torch.cat(nats) if nats else None)
 
 
 def _cost(composed: ComposedModel) -> int:
-    """Return how many numbers a row needs at once: labels, or Δ of every expert."""
+    """Return the memory of a row, in numbers: its labels, or Δ of every expert."""
     bus = composed.bus
     return max(bus.answers, len(bus.ids) * composed.backbone.width)
 
 
 def bits_per_byte(nats: Tensor, rows: Sequence[Row], sizes: Mapping[str, int]) -> dict[str, float]:
-    """Return bits per byte by domain, in sorted order; rows without a domain count nowhere.
+    """Return bits per byte by domain, in sorted order; rows without a domain are not counted.
 
     Args:
         nats: −log p of each token, ``(N,)``.

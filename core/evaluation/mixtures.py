@@ -1,9 +1,9 @@
-"""Every router kind under every mixture of traffic: which one holds when the mixture moves.
+"""Evaluate router kinds under all mixtures of domains: robustness to a shift of traffic.
 
-Traffic is λ over the experts' domains. Under it the accuracy of a router is Σ_k λ_k acc_k, and its
-regret Σ_k λ_k (ℓ_k − ref_k), with ℓ_k the mean −log p(y|x) on rows of domain k and ref_k that of
-the domain's own expert. Both are linear in λ, so over the simplex each is worst at a corner: one
-domain alone (seed 002; `core.routers.minimax` trains for it).
+Traffic is a distribution λ over the experts' domains. Under it the accuracy of a router is
+Σ_k λ_k acc_k, and its regret Σ_k λ_k (ℓ_k − ref_k), where ℓ_k is the mean −log p(y|x) on rows of
+domain k and ref_k that of the domain's own expert. Both are linear in λ, so the worst case over the
+simplex is a corner: one domain alone (seed 002; `core.routers.minimax` trains for it).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..types import Encode, Row
 from .with_router import with_router
 
 SAMPLES = 1000
-"""Mixtures drawn evenly from the simplex."""
+"""Number of mixtures drawn uniformly from the simplex."""
 
 TINY = 1e-12
 
 
 class MixturePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A router under one mixture.
+    """The result of a router under one mixture.
 
     Attributes:
         accuracy: 0–1.
-        regret: Its loss above that of each domain's own expert, nats.
+        regret: Its loss minus that of each domain's own expert, nats.
     """
 
     accuracy: float
@@ -40,15 +40,15 @@ class MixturePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterMixtures(msgspec.Struct, frozen=True, kw_only=True):
-    """One router kind over the simplex.
+    """The results of one router kind over the simplex.
 
     Attributes:
-        corners: By domain: that domain alone.
-        uniform: All domains alike.
+        corners: By domain, the result for that domain alone.
+        uniform: The result for all domains at equal weight.
         worst: The largest regret over the whole simplex, and the smallest accuracy.
-        worst_domain: The domain at whose corner that regret is.
-        regrets: Of `SAMPLES` mixtures drawn evenly: 5 %, 50 % and 95 % quantile.
-        accuracies: Likewise.
+        worst_domain: The domain of the corner with the largest regret.
+        regrets: 5 %, 50 % and 95 % quantile over `SAMPLES` mixtures drawn uniformly.
+        accuracies: The same quantiles of the accuracy.
     """
 
     corners: dict[str, MixturePoint]
@@ -60,13 +60,13 @@ class RouterMixtures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MixtureSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """Router kinds over the simplex of traffic.
+    """The results of router kinds over the simplex of traffic.
 
     Attributes:
         reference: ref_k by domain, nats.
-        counts: Rows by domain.
-        routers: By kind; the composition's own first.
-        generation: What was evaluated.
+        counts: Number of rows by domain.
+        routers: Results by kind; the composition's own comes first.
+        generation: The generation that was evaluated.
     """
 
     reference: dict[str, float]
@@ -86,11 +86,11 @@ def sweep_mixtures(
     """Train a router of every kind on the composition's cards, and judge each by domain.
 
     Args:
-        composed: The composition; its own router is judged as it is.
-        rows: Labelled texts; those of no expert's domain are left out.
+        composed: The composition; its own router is judged without retraining.
+        rows: Labelled texts; those outside every expert's domain are left out.
         encode: Texts → h, usually through the feature cache.
-        plugins: Who makes the routers.
-        kinds: Beside the composition's own; by default every built-in kind.
+        plugins: The plugins that may make routers.
+        kinds: Kinds in addition to the composition's own; by default every built-in kind.
 
     Raises:
         UsageError: If the composition answers numbers, or fewer than two domains have rows.
@@ -167,7 +167,7 @@ def _alone(composed: ComposedModel, h: Tensor, domain: str) -> Tensor:
 
 
 def _loss(composed: ComposedModel, p: Tensor, rows: Sequence[Row]) -> float:
-    """Return the mean −log p(y|x); a label that nobody here knows counts as impossible."""
+    """Return the mean −log p(y|x); a label that the composition lacks has probability 0."""
     place = {label: n for n, label in enumerate(composed.bus.labels)}
     answers = torch.tensor([place.get(r.label, -1) for r in rows])
     own = p.gather(1, answers.clamp_min(0)[:, None]).squeeze(1)
@@ -175,7 +175,7 @@ def _loss(composed: ComposedModel, p: Tensor, rows: Sequence[Row]) -> float:
 
 
 def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the 5 %, 50 % and 95 % quantile of λ·values, λ even over the simplex."""
+    """Return the 5 %, 50 % and 95 % quantile of λ·values, λ uniform over the simplex."""
     generator = torch.Generator().manual_seed(0)
     drawn = -torch.rand(SAMPLES, len(values), generator=generator, dtype=torch.float64).log()
     mixed = (drawn / drawn.sum(-1, keepdim=True)) @ torch.tensor(values, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Unknown input: how often texts of no expert's domain are declined."""
+"""Out-of-distribution input: how often texts outside every expert's domain are declined."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..types import Encode, Row
 class OODReport(msgspec.Struct, frozen=True, kw_only=True):
     """How well a composition separates outside texts from the experts' own input.
 
-    A text is declined where it is less familiar than the composition's `decline` allows, or, where
-    that is not given, where its heaviest column is the backbone's.
+    A text is declined if its familiarity is below the composition's threshold (`decline`). Without
+    a threshold, it is declined if the column with the largest weight is the backbone's.
 
     Attributes:
         declined: Share of outside texts that are declined, 0–1.
         declined_inside: The same for the experts' own rows, which should not be declined.
-        auroc: Probability that an outside text is less familiar than a row of the experts' (has
-            more weight on the backbone column), ties counting half.
-        rows: Outside texts.
+        auroc: Probability that an outside text is less familiar than a row of the experts (without
+            a threshold: has more weight on the backbone column), ties counting half.
+        rows: Number of outside texts.
     """
 
     declined: float
@@ -38,16 +38,16 @@ class OODReport(msgspec.Struct, frozen=True, kw_only=True):
 def evaluate_ood(
     composed: ComposedModel, outside: Sequence[str], inside: Sequence[Row], *, encode: Encode
 ) -> OODReport:
-    """Compare what is declined of outside texts and of the experts' own rows.
+    """Compare the shares that are declined, of outside texts and of the experts' own rows.
 
     Args:
         composed: The composition.
-        outside: Texts of a source that no expert and no background card comes from.
+        outside: Texts from a source that no expert and no background card uses.
         inside: Rows of the experts' domains.
         encode: Texts → h.
 
     Raises:
-        UsageError: If the composition has nothing to decline with.
+        UsageError: If the composition has no way to decline.
     """
     measure = _unfamiliar if composed.decline_thresholds is not None else _left
     if measure is _left and BACKBONE not in composed.bus.columns:
@@ -89,7 +89,7 @@ def _unfamiliar(composed: ComposedModel, h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _left(composed: ComposedModel, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which rows are left to the backbone ``(N,)``, and its weight, for h ``(N, D)``."""
+    """Return which rows have most weight on `backbone` ``(N,)``, and its weight; h ``(N, D)``."""
     alpha = composed.bus.weights(composed.bus.norm(h))
     column = composed.bus.columns.index(BACKBONE)
     return alpha.argmax(-1) == column, alpha[:, column]

@@ -1,9 +1,9 @@
-"""How far probabilities can be believed: calibration error, reliability, coverage.
+"""Calibration of probabilities: expected calibration error, reliability, coverage.
 
     ECE = Σ_b (n_b / N) · |accuracy of b − mean confidence of b|             Guo et al. 2017, eq. 3
 
-over bins of equal width; confidence is the largest probability of a row. Coverage answers the most
-confident rows alone: how right are they, the fewer of them are answered (Geifman & El-Yaniv 2017)?
+over bins of equal width; confidence is the largest probability of a row. The coverage curve is the
+accuracy on the most confident rows, by the share of rows answered (Geifman & El-Yaniv 2017).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import msgspec
 from torch import Tensor
 
 BINS = 15
-"""As many as in the paper."""
+"""Number of bins, as in the paper."""
 
 SHARES = tuple(n / 20 for n in range(1, 21))
-"""Shares of the rows that are answered, of the coverage curve."""
+"""Shares of rows answered, at the points of the coverage curve."""
 
 
 class Bin(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of about the same confidence.
+    """Rows of similar confidence.
 
     Attributes:
-        rows: How many.
+        rows: Number of rows.
         confidence: Their mean confidence, 0–1.
         accuracy: Their accuracy, 0–1.
     """
@@ -36,8 +36,8 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """The most confident rows.
 
     Attributes:
-        share: Which share of all rows they are, 0–1.
-        accuracy: Theirs, 0–1.
+        share: Their share of all rows, 0–1.
+        accuracy: Their accuracy, 0–1.
     """
 
     share: float
@@ -45,12 +45,12 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reliability(msgspec.Struct, frozen=True, kw_only=True):
-    """How far probabilities can be believed.
+    """The calibration of probabilities.
 
     Attributes:
         ece: The expected calibration error, 0–1.
-        bins: Those that have rows, from unsure to sure.
-        coverage: From the most confident rows alone to all of them.
+        bins: The nonempty bins, from low to high confidence.
+        coverage: The coverage curve, from the most confident rows alone to all rows.
     """
 
     ece: float
@@ -59,11 +59,11 @@ class Reliability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reliability(confidence: Tensor, hits: Tensor) -> Reliability:
-    """Return how confidence and accuracy go together.
+    """Return the relation between confidence and accuracy.
 
     Args:
         confidence: The largest probability of each row ``(N,)``; N at least 1.
-        hits: Whether each row was answered rightly, ``(N,)`` of 0.0 and 1.0.
+        hits: Whether each row was answered correctly, ``(N,)`` of 0.0 and 1.0.
     """
     confidence, hits = confidence.double(), hits.double()
     place = (confidence * BINS).long().clamp(max=BINS - 1)

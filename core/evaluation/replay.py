@@ -1,7 +1,8 @@
-"""Gate rows once more: does a generation answer here as it did where it was composed?
+"""Replay of gate rows: check that a generation answers as it did where it was composed.
 
-Bits are the same on the same build of the libraries; another machine, device or version may differ
-in last bits and so in a row or two. What differs by more is not the generation that was judged.
+Results are bitwise identical on the same build of the libraries. Another machine, device or version
+may differ in the last bits, and so in a row or two. A larger difference means that this is not the
+generation that was judged.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from ..routers.cards import gate_rows
 from .judge import judge
 
 SHARE, ROWS = 0.01, 2
-"""How much less of a domain's gate rows may be right: a point, or two rows where that is more."""
+"""Largest allowed loss on a domain's gate rows: one point or two rows, whichever is larger."""
 
 
 def replay_gates(model: ComposedModel, published: Accuracy) -> dict[str, float]:
-    """Answer the cards' gate rows, and compare with what the receipt says of them.
+    """Answer the cards' gate rows, and compare the accuracy with that of the receipt.
 
     Args:
         model: The generation.
-        published: Its receipt's figures.
+        published: The figures of its receipt.
 
     Returns:
-        Share of the rows that are answered rightly here, 0–1, by domain.
+        Share of rows that are answered correctly here, 0–1, by domain.
 
     Raises:
-        CompositionError: If a domain has less than was published.
+        CompositionError: If the accuracy of a domain is lower than published.
     """
     cards, backbone = [*model.cards.values()], model.backbone
     h, rows = gate_rows(cards, encode=backbone.encode, unit_rows=backbone.unit_rows)

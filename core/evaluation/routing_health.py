@@ -1,14 +1,14 @@
-"""Routing health: does one expert take everything, do they differ, do routes flip?
+"""Routing health: collapse onto one expert, lack of specialisation, changing routes.
 
-    collapse             usage entropy H(u) / log E below its share of the rows' own, u the mean row
-                         of the weights; or experts with next to no weight on their own rows
-    no specialisation    mean over pairs of ‖f_i(x) − f_j(x)‖ / mean ‖f_i(x)‖ is next to 0
-    thrashing            rows whose heaviest column is another one than a generation ago
-    imbalance            ‖Δ‖ of the largest expert on its own rows against the smallest's
+    collapse             usage entropy H(u) / log E too far below that of the rows' domains, where u
+                         is the mean of the weights; or experts with almost no weight on own rows
+    no specialisation    mean over pairs of ‖f_i(x) − f_j(x)‖ / mean ‖f_i(x)‖ is almost 0
+    thrashing            rows whose column with the largest weight changed since the last generation
+    imbalance            ratio of the largest to the smallest ‖Δ‖, each expert on its own rows
 
 Source: seed 003, "Expert Specialization vs Collapse", whose table names remedies and no measure.
 The measures are pure functions of weights ``(N, E)``, outputs ``(E, N, D)`` and assignments
-``(N,)`` or ``(N, k)``. Of no rows, or of no pair, they are NaN.
+``(N,)`` or ``(N, k)``. With no rows, or no pair of experts, they are NaN.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ..types import Row
 from .judge import EvaluationResult, judge
 
 COLLAPSED = 0.5
-"""Usage entropy below this share of the rows' own is a collapse."""
+"""Usage entropy below this share of that of the rows' domains counts as collapse."""
 
 DEAD = 0.1
-"""An expert with less than this share of what its rows would give it is dead."""
+"""An expert is dead if its usage is below this multiple of its share of the rows."""
 
 ALIKE = 0.1
-"""Answers closer than this share of their norm are the same answers."""
+"""Answers that differ by less than this share of their norm count as equal."""
 
 THRASHING = 0.2
-"""Share of routes that flip from one generation to the next."""
+"""Share of routes that flip between generations, above which a warning is given."""
 
 DOMINANT = 20.0
-"""Largest over smallest ‖Δ‖ of two experts, each on its own rows."""
+"""Ratio of the largest to the smallest ‖Δ‖, each on own rows, above which a warning is given."""
 
 ROWS, EXPERTS = 256, 32
-"""At most so many rows and experts are compared answer by answer."""
+"""Most rows and experts whose answers are compared."""
 
 ANSWERS = 2**24
-"""At most so many probabilities are compared."""
+"""Most probabilities that are compared."""
 
 
 def routing_health(
@@ -62,10 +62,10 @@ def routing_health(
     Args:
         composed: The composition.
         h: Features of the rows, ``(N, D)``.
-        rows: The rows; `domain` says whose they are.
+        rows: The rows; `domain` is the id of a row's own expert.
         previous: The generation before, on the same backbone.
-        result: What the composition did with the rows, where that is known.
-        before: What `previous` did with those whose expert both have, likewise.
+        result: The composition's result on the rows, if already computed.
+        before: The result of `previous` on rows whose expert is in both, if already computed.
     """
     bus, experts = composed.bus, len(composed.bus.ids)
     result = result or judge(composed, h, rows)
@@ -86,13 +86,13 @@ def routing_health(
         flips=_flips(composed, previous, h, rows, result, before),
         warnings=(),
     )
-    # Only of experts that write to the shared classifier are norms of one unit.
+    # Norms have the same unit only for experts that write to the shared classifier.
     shared = {i: norms[i] for n, i in enumerate(bus.ids) if n not in bus.own and i in norms}
     return msgspec.structs.replace(health, warnings=tuple(_warnings(health, shared)))
 
 
 def _output_norms(composed: ComposedModel, h: Tensor, owner: Tensor) -> dict[str, float]:
-    """Return each expert's mean confidence on its own rows; on others' nothing is computed."""
+    """Return each expert's mean confidence on its own rows; others are not computed."""
     bus, norms = composed.bus, {}
     for k, (expert_id, expert) in enumerate(zip(bus.ids, bus.ensemble.parts, strict=True)):
         own = h[owner == k]
@@ -105,7 +105,7 @@ def _output_norms(composed: ComposedModel, h: Tensor, owner: Tensor) -> dict[str
 
 
 def _distance(composed: ComposedModel, h: Tensor) -> float | None:
-    """Return how far two experts' probabilities are apart; of some, where there are many."""
+    """Return the distance between experts' probabilities; on a sample if there are many."""
     bus = composed.bus
     if len(bus.ids) < 2 or not len(h):  # noqa: PLR2004
         return None
@@ -124,7 +124,7 @@ def _flips(
     result: EvaluationResult,
     before: EvaluationResult | None,
 ) -> float | None:
-    """Return the share of flipped routes, by the columns' names."""
+    """Return the share of flipped routes, comparing columns by name; None if not comparable."""
     if previous is None or previous.fingerprint != composed.fingerprint:
         return None
     segments = [[c.key for c in x.bus.layout.segments] for x in (composed, previous)]
@@ -134,7 +134,7 @@ def _flips(
         return None
     if before is None:
         before = judge(previous, h[in_both], [r for r in rows if r.domain in both])
-    # Columns under numbers that are the same in both compositions.
+    # Number the columns consistently across both compositions.
     columns = dict.fromkeys((*composed.bus.columns, *previous.bus.columns))
     number = {c: n for n, c in enumerate(columns)}
     old, new = (torch.tensor([number[c] for c in x.bus.columns]) for x in (previous, composed))
@@ -142,7 +142,7 @@ def _flips(
 
 
 def _warnings(health: Health, norms: Mapping[str, float]) -> Iterator[str]:
-    """Yield what is wrong and what to try; norms are of experts whose ‖Δ‖ can be compared."""
+    """Yield problems with suggestions; norms are of experts whose ‖Δ‖ can be compared."""
     if health.entropy < COLLAPSED * health.expected_entropy:
         most = max(health.usage, key=lambda c: health.usage[c])
         yield (
@@ -177,10 +177,10 @@ def usage(weights: Tensor) -> Tensor:
     """Return the share of each expert, ``(E,)`` in float64, summing to 1.
 
     Args:
-        weights: Each row's weights, ``(N, E)``; at least 0, in any unit.
+        weights: Each row's weights, ``(N, E)``; at least 0, on any scale.
 
     Raises:
-        ValueError: Another shape.
+        ValueError: If the shape is different.
     """
     if weights.dim() != 2:  # noqa: PLR2004
         raise ValueError(f"usage takes weights (N, E), found shape {tuple(weights.shape)}")
@@ -198,11 +198,11 @@ def usage_entropy(weights: Tensor) -> float:
     entropy = -float(torch.special.xlogy(share, share).sum())
     if math.isnan(entropy) or len(share) == 1:
         return entropy + 1
-    return min(1.0, max(0.0, entropy / math.log(len(share))))  # rounding leaves the interval
+    return min(1.0, max(0.0, entropy / math.log(len(share))))  # rounding can leave [0, 1]
 
 
 def pairwise_output_distance(outputs: Tensor) -> float:
-    """Return how far two experts' answers to a row are apart, in units of an answer's norm.
+    """Return the mean distance of two experts' answers to a row, relative to an answer's norm.
 
     0 for copies, √2 for orthogonal answers of equal norm, 2 for opposite ones.
 
@@ -210,27 +210,27 @@ def pairwise_output_distance(outputs: Tensor) -> float:
         outputs: Every expert's answer to every row, ``(E, N, D)``.
 
     Raises:
-        ValueError: Another shape.
+        ValueError: If the shape is different.
     """
     if outputs.dim() != 3:  # noqa: PLR2004
         raise ValueError(f"outputs are (E, N, D), found shape {tuple(outputs.shape)}")
     by_row = outputs.detach().double().transpose(0, 1)  # (N, E, D)
     one, other = torch.triu_indices(len(outputs), len(outputs), offset=1)
-    exact = "donot_use_mm_for_euclid_dist"  # copies are 0 apart, and no pair needs D numbers
+    exact = "donot_use_mm_for_euclid_dist"  # distance 0 for copies, without D numbers for each pair
     distance = torch.cdist(by_row, by_row, compute_mode=exact)[:, one, other].mean()
     # Answers that are all 0 are copies of each other.
     return float(distance / by_row.norm(dim=-1).mean()) if distance else 0.0
 
 
 def assignment_flip_rate(before: Tensor, after: Tensor) -> float:
-    """Return the share of assignments that are gone: 0 when nothing moved, 1 when all did.
+    """Return the share of assignments that changed: 0 for none, 1 for all.
 
     Args:
-        before: The experts of each row, ``(N,)`` or ``(N, k)``; their order in a row is no matter.
-        after: Those of the same rows later, of the same shape.
+        before: The experts of each row, ``(N,)`` or ``(N, k)``; the order in a row is irrelevant.
+        after: The later experts of the same rows, in the same shape.
 
     Raises:
-        ValueError: The shapes differ.
+        ValueError: If the shapes differ.
     """
     if before.shape != after.shape:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The same experts, or some of them, under a router of another kind, trained in memory."""
+"""Retrain a router of another kind over all or some experts of a composition, in memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def with_router(
     encode: Encode,
     plugins: Plugins,
 ) -> ComposedModel:
-    """Return some experts of a composition under a fresh router, from the composition's seed.
+    """Return some experts of a composition under a new router, trained with the composition's seed.
 
     Args:
-        composed: The composition; it is left as it is.
+        composed: The composition, which is not changed.
         kind: The router's kind, with options.
         ids: The experts to keep.
         encode: Texts → h, usually through the feature cache.
-        plugins: Who makes the router.
+        plugins: The plugins that may make the router.
     """
     bus = composed.bus
     experts = {i: e for i, e in zip(bus.ids, bus.parts(), strict=True) if i in ids}
@@ -66,10 +66,10 @@ def leave_one_out(
     """Return, for each expert left out, the accuracy by domain.
 
     Args:
-        composed: The composition; it is left as it is.
+        composed: The composition, which is not changed.
         rows: Labelled rows.
         encode: Texts → h.
-        plugins: Who makes the routers.
+        plugins: The plugins that may make routers.
     """
     h, ids = encode([r.text for r in rows]), composed.bus.ids
     units = composed.backbone.unit_rows(rows)

@@ -1,1 +1,1 @@
-"""Where work runs: jobs as data, a pool that caches results, and engines that carry them out."""
+"""Jobs: work as plain data, a pool that caches results, and engines that run the jobs."""

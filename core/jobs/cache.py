@@ -1,4 +1,4 @@
-"""Finished jobs on disk: a folder for each key, written whole, verified by digest when read."""
+"""Finished jobs on disk: a folder for each key, written atomically, verified by digest on read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class JobCache:
     """Outputs of jobs, by key; may be deleted at any time.
 
     Attributes:
-        folder: Where.
+        folder: The cache's folder.
     """
 
     folder: Path
 
     def get(self, key: str) -> JobFiles | None:
-        """Return a job's files, or None where they are missing or damaged."""
+        """Return a job's files, or None if they are missing or damaged."""
         if not (self.folder / key).exists():
             return None
         try:
@@ -39,13 +39,13 @@ class JobCache:
             files = None
         if files is None:
             log.warning("the cached files of job %s are damaged: it is done again", key[:12])
-            with suppress(StoreError):  # counted once
+            with suppress(StoreError):  # damage is counted only if the folder could be deleted
                 delete_dir(self.folder / key)
                 count_damage(self.folder)
         return files
 
     def put(self, key: str, files: JobFiles) -> None:
-        """Store a job's files: all of them or none, whenever the process dies.
+        """Store a job's files atomically: all of them or none, even if the process dies.
 
         Raises:
             StoreError: If the disk is full or failing.
@@ -56,12 +56,12 @@ class JobCache:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name can only mean a file of the folder it is put in."""
+    """Return whether a name can only refer to a file directly in a given folder."""
     return not {"/", "\\", "\0"} & set(name) and name not in {"", ".", "..", DIGESTS}
 
 
 def _intact_files(folder: Path) -> JobFiles | None:
-    """Return the files that a list of digests names; None if one is missing or differs."""
+    """Return the files named in a list of digests; None if one is missing or differs."""
     try:
         digests = msgspec.json.decode(read(folder / DIGESTS) or b"", type=dict[str, str])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""What a job can do: a closed set of functions from arguments and bytes to bytes.
+"""The functions of jobs: a closed set of functions from arguments and bytes to bytes.
 
-Pure: the same job gives the same bytes in any process, so no function reads a cache, a home or
-what is installed, and only built-in parts are used (plugins run in the host's own process).
+They are pure: the same job gives the same bytes in any process. So no function reads a cache, a
+home or installed packages, and only built-in parts are used (plugins run in the host's process).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .job import Job, JobFiles, JobFunction, job_function
 
 
 def release_backbone() -> None:
-    """Drop the backbone that this process holds between jobs."""
+    """Drop the backbone that this process keeps loaded between jobs."""
     _loaded.cache_clear()
 
 
@@ -49,7 +49,7 @@ def release_backbone() -> None:
 
 @job_function("encode-texts", version=2)
 def encode_texts(job: Job, files: JobFiles) -> JobFiles:
-    """Return h of `texts`, float32 rows in their order; each row's bits depend on its text only."""
+    """Return h of `texts` as float32 rows in order; each row's bits depend on its text only."""
     h = _load_backbone(job, files).backbone.trunk.encode(job.arguments["texts"])
     return {"h.f32": h.numpy().astype("<f4").tobytes()}
 
@@ -76,7 +76,7 @@ def train_expert(job: Job, files: JobFiles) -> JobFiles:
 
 @job_function("verify-expert", version=1)
 def verify_package(_: Job, files: JobFiles) -> JobFiles:
-    """Compute what an expert's manifest promises; return the violations as JSON."""
+    """Verify the computed part of an expert's contract; return the violations as JSON."""
     expert = read_expert(_under(files, "expert/"))
     content = _under(files, "backbone/")
     violations = expert.violations
@@ -88,7 +88,7 @@ def verify_package(_: Job, files: JobFiles) -> JobFiles:
 
 @job_function("evaluate-router", version=3)
 def evaluate_router(job: Job, files: JobFiles) -> JobFiles:
-    """Train `router` from `seed` over experts as they are; return its evaluation on rows."""
+    """Train `router` from `seed` over unchanged experts; return its evaluation on rows."""
     encode = _look_up(files)
     experts = _composed(job, files)
     made = with_router(
@@ -103,7 +103,7 @@ def evaluate_router(job: Job, files: JobFiles) -> JobFiles:
 
 
 FUNCTIONS = {f.name: f for f in tuple(globals().values()) if isinstance(f, JobFunction)}
-"""All that jobs can call, by name."""
+"""All functions that jobs can call, by name."""
 
 
 # -- the backbone, loaded once a process ----------------------------------------------------------
@@ -111,7 +111,7 @@ FUNCTIONS = {f.name: f for f in tuple(globals().values()) if isinstance(f, JobFu
 
 @dataclass(frozen=True)
 class _BackboneKey:
-    """A backbone's bytes and how to compute with it; equal to others by digest."""
+    """A backbone's files, device and threads; files are compared by digest."""
 
     digests: tuple[tuple[str, str], ...]
     device: str
@@ -120,7 +120,7 @@ class _BackboneKey:
 
 
 class _LoadedBackbone:
-    """A loaded backbone, and what many jobs read of it."""
+    """A loaded backbone, with data that many jobs share."""
 
     def __init__(self, files: BackboneFiles, *, device: str) -> None:
         self.manifest, self.background = files.manifest, rows_of(files, BackgroundRow)
@@ -128,7 +128,7 @@ class _LoadedBackbone:
 
     @cached_property
     def known(self) -> dict[str, Tensor]:
-        """Rows h of the background card's texts: every training reads them."""
+        """Rows h of the background card's texts, which every training needs."""
         return self._rows([r.text for r in self.background])
 
     def authoring_context(self) -> AuthoringContext:
@@ -158,18 +158,18 @@ def _load_backbone(job: Job, files: JobFiles) -> _LoadedBackbone:
     return _loaded(_BackboneKey(digests, device, job.threads, _under(files, "backbone/")))
 
 
-@lru_cache(maxsize=1)  # jobs share a backbone, and loading it costs more than most of them
+@lru_cache(maxsize=1)  # jobs share a backbone, and loading it takes longer than most of them
 def _loaded(key: _BackboneKey) -> _LoadedBackbone:
     return _LoadedBackbone(_read(key.files), device=key.device)
 
 
 def _read(files: JobFiles) -> BackboneFiles:
-    """Read a backbone from a job's inputs: every byte is checked against its manifest again."""
+    """Read a backbone from a job's inputs; every byte is checked against its manifest again."""
     return read_backbone(files).unwrap("a job's backbone")
 
 
 def _composed(job: Job, files: JobFiles) -> ComposedModel:
-    """Put a backbone and experts on a bus whose router is yet to be trained."""
+    """Build a composition of backbone and experts with an untrained router."""
     loaded, plugins = _load_backbone(job, files), Plugins(())
     config, columns = loaded.backbone.bus_config(), tuple(job.arguments["columns"])
     experts, ranks = {}, job.arguments["ranks"]
@@ -199,7 +199,7 @@ def _composed(job: Job, files: JobFiles) -> ComposedModel:
 
 
 def _look_up(files: JobFiles) -> Callable[[Sequence[str]], Tensor]:
-    """Return texts → h for the texts whose features came along."""
+    """Return a lookup from texts to h, for the texts whose features are among the inputs."""
     texts = msgspec.json.decode(files["features/texts.json"], type=list[str])
     place = {text: n for n, text in enumerate(texts)}
     h = torch.frombuffer(bytearray(files["features/h.f32"]), dtype=torch.float32)

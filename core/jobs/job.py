@@ -1,10 +1,10 @@
 """Jobs as data, and the protocol of the engines that run them.
 
 A job names a function of a small closed set (`core.jobs.functions`), with JSON-able arguments and
-the sha256 of every file it reads; its key is the digest over all of that, so finished work is
-recognised. Nothing is unpickled from disk, and no code travels: an engine passes jobs and bytes to
-`core.jobs.runner.run_job` wherever it likes. (Ray pickles between our own processes, as its
-transport; what it carries are bytes and names.)
+the sha256 of every file it reads. Its key is the digest over all of these, so finished work is
+recognised. Nothing is unpickled from disk, and no code is transferred: an engine passes jobs and
+bytes to `core.jobs.runner.run_job` on any machine. (Ray uses pickle as its transport between our
+own processes; the content is bytes and names.)
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import msgspec
 from ..digests import library_versions
 
 JobFiles = Mapping[str, bytes]
-"""Bytes by file name: what a job reads, and what it makes."""
+"""Bytes by file name: the inputs or outputs of a job."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of work, as plain data.
 
     Attributes:
-        name: What it is for, for people: ``expert 'range3'``. No part of the key.
+        name: A description for people, e.g. ``expert 'range3'``; not part of the key.
         function: The name of a `JobFunction`.
-        version: Of that function: raised whenever its outputs change.
-        arguments: What JSON can represent.
+        version: The function's version, raised whenever its outputs change.
+        arguments: Arguments that JSON can represent.
         inputs: sha256 by file name.
-        threads: torch threads it computes with: bits may depend on them, so a job fixes them,
-            and the number of workers changes nothing.
-        versions: Of the libraries its bits depend on.
+        threads: Number of torch threads. Bits may depend on it, so a job fixes it, and results are
+            independent of the number of workers.
+        versions: Versions of the libraries on which its bits depend.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The sha256 over all that the outputs depend on."""
+        """The sha256 over everything on which the outputs depend."""
         fields = msgspec.to_builtins(self)
         del fields["name"]
         return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a job: its files, or one line that says why there are none."""
+    """The result of a job: its files, or an error of one line."""
 
     key: str
     files: dict[str, bytes] = {}
@@ -72,17 +72,17 @@ class JobFunction:
 def job_function(
     name: str, version: int
 ) -> Callable[[Callable[[Job, JobFiles], JobFiles]], JobFunction]:
-    """Make a function from a job and the bytes it reads to files one that jobs can name.
+    """Decorate a function from a job and its input files to files, so that jobs can name it.
 
     Args:
-        name: The name in jobs.
-        version: Raise it whenever the function's outputs change.
+        name: The function's name in jobs.
+        version: The function's version; raise it whenever outputs change.
     """
     return lambda call: JobFunction(name, version, call)
 
 
 class Engine(Protocol):
-    """Runs jobs somewhere. Caching, skipping and counting them is the pool's work."""
+    """Runs jobs; the pool caches, skips and counts them."""
 
     def run(
         self, jobs: Sequence[Job], *, inputs: Mapping[str, bytes], workers: int
@@ -92,7 +92,7 @@ class Engine(Protocol):
         A generator that is closed early (Ctrl-C) stops its workers.
 
         Args:
-            jobs: What to do; each key occurs once.
+            jobs: The jobs to run; each key occurs once.
             inputs: The bytes of every input, by sha256.
             workers: How many jobs may run at a time, at least 1.
         """
@@ -100,10 +100,10 @@ class Engine(Protocol):
 
 
 class JobBatch:
-    """Jobs to run together, and the bytes they read, each stored once.
+    """Jobs to run together, and their inputs, each stored once.
 
     Args:
-        threads: torch threads each computes with.
+        threads: Number of torch threads of each job.
     """
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -112,7 +112,7 @@ class JobBatch:
         self.inputs: dict[str, bytes] = {}
 
     def put(self, folder: str, files: JobFiles) -> dict[str, str]:
-        """Store files that jobs read; return their inputs, named ``FOLDER/NAME``."""
+        """Store input files; return their digests by name, ``FOLDER/NAME``."""
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         self.inputs |= {digests[name]: data for name, data in files.items()}
         return {f"{folder}/{name}": digest for name, digest in digests.items()}
@@ -123,10 +123,10 @@ class JobBatch:
         """Add a job and return it.
 
         Args:
-            name: What it is for.
-            function: What to call.
-            arguments: What JSON can represent.
-            inputs: What `put` returned.
+            name: A description for people.
+            function: The function to call.
+            arguments: Arguments that JSON can represent.
+            inputs: The inputs that `put` returned.
         """
         job = Job(
             name=name,

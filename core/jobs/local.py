@@ -1,8 +1,8 @@
-"""The default engine: jobs in this process, or in worker processes of this machine.
+"""The default engine: runs jobs in this process, or in worker processes on this machine.
 
-One thread feeds one worker process, so it is known which job a dead worker was doing. Workers are
-fresh interpreters that exchange the frames of `core.jobs.worker`: nothing is forked, nothing is
-pickled, and the program that started them needs no ``if __name__ == "__main__"``.
+One thread serves one worker process, so the job of a worker that died is known. Workers are new
+interpreters that exchange the frames of `core.jobs.worker`: nothing is forked, nothing is pickled,
+and the starting program needs no ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ATTEMPTS = 3
 """How often a job's worker may die before the job counts as failed."""
 
 WORKER = ("-m", "redhost.core.jobs.worker")
-"""What the interpreter of a worker runs."""
+"""The interpreter arguments that start a worker."""
 
 
 class LocalEngine:
-    """Runs jobs on this machine; one worker is this very process."""
+    """Runs jobs on this machine; a single worker is this process itself."""
 
     def run(
         self, jobs: Sequence[Job], *, inputs: Mapping[str, bytes], workers: int
@@ -44,7 +44,7 @@ class LocalEngine:
         done: SimpleQueue[JobResult] = SimpleQueue()
         for job in jobs:
             todo.put(job)
-        # Workers that are killed leave their temporary files in here.
+        # Killed workers leave their temporary files in this folder, which is then deleted.
         with tempfile.TemporaryDirectory(prefix="redhost-workers-") as scratch:
             count = min(workers, len(jobs))
             threads = [_WorkerThread(todo, done, inputs, scratch=scratch) for _ in range(count)]
@@ -61,7 +61,7 @@ class LocalEngine:
 
 
 def _run_here(jobs: Sequence[Job], inputs: Mapping[str, bytes]) -> Iterator[JobResult]:
-    # What jobs compute with is loaded by the first run, not by every start of a host.
+    # Imported here, so that the code of jobs is loaded by the first run, not when a host starts.
     from .functions import release_backbone
     from .runner import run_job
 
@@ -73,7 +73,7 @@ def _run_here(jobs: Sequence[Job], inputs: Mapping[str, bytes]) -> Iterator[JobR
 
 
 class _WorkerThread(threading.Thread):
-    """One worker process at a time, and the thread that feeds it."""
+    """A thread that sends jobs to one worker process at a time."""
 
     def __init__(
         self,
@@ -88,29 +88,29 @@ class _WorkerThread(threading.Thread):
         self._guard = threading.Lock()
         self._stopped = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._sent: set[str] = set()  # inputs of its last job, which the worker still has
+        self._sent: set[str] = set()  # inputs of the last job, which the worker keeps
 
     def run(self) -> None:
-        """Do jobs until there are no more, or until stopped."""
+        """Run jobs until there are no more, or until stopped."""
         with suppress(Empty):
             while not self._stopped:
                 self.done.put(self._result(self.todo.get_nowait()))
 
     def stop(self) -> None:
-        """Kill the worker, whatever it does, and start no other."""
+        """Kill the worker, even within a job, and start no other."""
         with self._guard:
             self._stopped = True
         self._kill_worker()
 
     def _result(self, job: Job) -> JobResult:
-        """Do a job; an exception is its result, because the run waits for one each."""
+        """Run a job; an exception becomes its result, because the run waits for one per job."""
         try:
             return self._do(job)
         except Exception as e:
             return JobResult(key=job.key, error=one_line(f"{job.name}: {type(e).__name__}: {e}"))
 
     def _do(self, job: Job) -> JobResult:
-        """Do a job, in a new worker where one died of it, at most `ATTEMPTS` times."""
+        """Run a job; if its worker dies, retry in a new one, at most `ATTEMPTS` times in all."""
         end = "stopped"
         for _ in range(ATTEMPTS):
             if (process := self._worker()) is None:
@@ -123,7 +123,7 @@ class _WorkerThread(threading.Thread):
         return JobResult(key=job.key, error=f"{job.name}: {end}")
 
     def _exchange(self, process: subprocess.Popen[bytes], job: Job) -> bytes | None:
-        """Send a job and wait for its result; None where the worker died."""
+        """Send a job and wait for its result; None if the worker died."""
         missing = set(job.inputs.values()) - self._sent
         inputs = {sha: self.inputs[sha] for sha in sorted(missing)}
         request = WorkerRequest(job=job, inputs=inputs)
@@ -135,7 +135,7 @@ class _WorkerThread(threading.Thread):
             return None
 
     def _worker(self) -> subprocess.Popen[bytes] | None:
-        """Return the worker, started if there is none; None once stopped."""
+        """Return the worker, and start one if there is none; None once stopped."""
         with self._guard:
             if self._stopped:
                 return None
@@ -144,7 +144,7 @@ class _WorkerThread(threading.Thread):
             return self._process
 
     def _kill_worker(self) -> int | None:
-        """Make sure that the worker is dead; return its exit code."""
+        """Kill the worker if there is one; return its exit code."""
         with self._guard:
             process, self._process = self._process, None
         if process is None:
@@ -153,19 +153,19 @@ class _WorkerThread(threading.Thread):
         code = process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was still to be written has no reader any more
+                with suppress(OSError):  # buffered output has no reader any more
                     pipe.close()
         return code
 
 
 def _start(scratch: str) -> subprocess.Popen[bytes]:
-    """Start a worker that finds the same packages as this process."""
+    """Start a worker with the same import path as this process."""
     path = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(  # noqa: S603  (our own command)
         python_command(*WORKER),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path, "TMPDIR": scratch},
-        # Ctrl-C is for the starting process: a worker that got it too would print a traceback.
+        # Ctrl-C must only reach the starting process: a worker would print a traceback.
         start_new_session=True,
     )

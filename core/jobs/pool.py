@@ -1,4 +1,4 @@
-"""The worker pool: an engine and its number of workers, which does and caches jobs."""
+"""The worker pool: runs jobs on an engine with a number of workers, and caches the results."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class JobFailure:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WorkerPool:
-    """Does jobs that are not done yet, on an engine.
+    """Runs jobs that are not cached, on an engine.
 
     Attributes:
         name: The engine's name.
-        engine: Where jobs run.
-        workers: How many at a time.
+        engine: The engine that runs the jobs.
+        workers: Number of jobs at a time.
     """
 
     name: str
@@ -51,24 +51,25 @@ class WorkerPool:
         cache: JobCache | None = None,
         progress: Progress | None = None,
     ) -> tuple[JobFailure, ...]:
-        """Do every job that is not done yet, and pass on the files of all that succeed.
+        """Run every job that is not cached, and pass on the files of all that succeed.
 
         Args:
             jobs: The jobs.
-            on_result: Called with each job and its files, as they come; for jobs of equal key,
-                each.
-            cache: Where finished jobs are read, and new ones written before they are passed on.
+            on_result: Called with each job and its files as soon as they are available; jobs with
+                equal keys each get a call.
+            cache: The cache of finished jobs; new results are written to it before they are passed
+                on.
             progress: Called with (jobs done, jobs in all).
 
         Returns:
-            The jobs that failed; those that did not are done.
+            The jobs that failed; all others succeeded.
         """
         waiting: dict[str, list[Job]] = {}
         for job in jobs.listed:
             waiting.setdefault(job.key, []).append(job)
         failures: list[JobFailure] = []
         total, progress = len(waiting), in_stage(progress, "jobs")
-        # Closed at once when anything is raised, Ctrl-C too: that is what stops the workers.
+        # Closed at once on any exception, including Ctrl-C, because closing stops the workers.
         with closing(self._results(waiting, jobs.inputs, cache)) as results:
             for result in results:
                 same = waiting.pop(result.key)
@@ -89,7 +90,7 @@ class WorkerPool:
         inputs: Mapping[str, bytes],
         cache: JobCache | None,
     ) -> Generator[JobResult, None, None]:
-        """Yield what is done already, then what the engine does."""
+        """Yield cached results, then those of the engine."""
         fresh = []
         for key, same in list(waiting.items()):
             files = None if cache is None else cache.get(key)
@@ -111,14 +112,14 @@ class WorkerPool:
                 run.close()
 
     def _remember(self, result: JobResult, cache: JobCache) -> None:
-        """Put a finished job into the cache; where that cannot be written it is done again."""
+        """Put a finished job into the cache; if writing fails, a later run repeats the job."""
         try:
             cache.put(result.key, result.files)
         except StoreError as e:
             log.warning("a finished job is not remembered: %s", e.reason)
 
     def _require_expected(self, result: JobResult, waiting: Mapping[str, Sequence[Job]]) -> None:
-        """Refuse a result that no job waits for, or a file outside its folder."""
+        """Refuse a result that was not requested, or a file outside its folder."""
         if result.key not in waiting:
             raise PluginError(
                 f"engine {self.name!r} returned a job that was not submitted",
@@ -132,15 +133,15 @@ class WorkerPool:
 
 
 def choose_pool(plugins: Plugins, *, engine: str, workers: int) -> WorkerPool:
-    """Find an engine by name, among the built-in one and those of trusted plugins.
+    """Return a pool on an engine, the built-in one or one of a trusted plugin.
 
     Args:
         plugins: The trusted plugins.
         engine: The engine's name.
-        workers: How many jobs at a time.
+        workers: Number of jobs at a time.
 
     Raises:
-        UsageError: If nobody provides it; the message names who does provide what.
+        UsageError: If no such engine exists; the message lists the known ones.
     """
     if workers < 1:
         raise UsageError("an engine needs workers", expected="at least 1", found=str(workers))
@@ -158,7 +159,7 @@ def require_all(failures: Sequence[JobFailure], *, of: int) -> None:
     """Raise if any job failed.
 
     Raises:
-        JobsError: Naming the first few.
+        JobsError: If any job failed; the message names the first few.
     """
     if failures:
         shown = "; ".join(f.reason for f in failures[:3])

@@ -1,8 +1,8 @@
 """Feature shards: h of many texts, computed by a worker pool before they are needed.
 
-Any split into shards gives the same bits, because a text's bits are its own.
-Rows go into the feature cache as they come, so a run that was stopped goes on from there. What
-experts read inside the trunk (taps) is still computed where it is needed.
+Any split into shards gives the same bits, because h is bitwise independent of the batch. Rows are
+written to the feature cache as they arrive, so a stopped run resumes from there. States that
+experts read inside the trunk (taps) are still computed where they are needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .job import Job, JobBatch, JobFiles
 from .pool import WorkerPool, require_all
 
 SHARD = 8 * BATCH
-"""Texts of a job: enough to fill batches, few enough to share out."""
+"""Texts of a job: enough to fill batches, few enough to distribute over workers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class FeaturePrefetcher:
     """Encodes texts before they are needed.
 
     Attributes:
-        pool: What computes them.
+        pool: The worker pool.
     """
 
     pool: WorkerPool
@@ -47,27 +47,27 @@ class FeaturePrefetcher:
         folder: Path | None,
         progress: Progress | None = None,
     ) -> int:
-        """Put h of texts into the feature cache; return how many it lacked.
+        """Put h of texts into the feature cache; return the number of texts that were missing.
 
-        Not of a backbone that generates, whose texts have a row for each token.
+        Nothing is done if rows are words or tokens, because a text then has many states.
 
         Args:
             texts: Any texts, repeated or not.
             backbone: The backbone.
-            files: Its package, which workers make it from.
-            folder: Where features are cached; without one there is nothing to do.
+            files: Its package, from which workers load it.
+            folder: The folder of the feature cache; with None nothing is done.
             progress: Called with (shards done, shards in all).
 
         Raises:
             JobsError: If a shard failed on every attempt.
         """
         if folder is None or backbone.task.unit is not Unit.TEXT:
-            return 0  # a text's states are many: they are computed where they are needed
+            return 0  # a text has many states: they are computed where they are needed
         cache = FeatureCache(folder, backbone=backbone, fingerprint=files.manifest.fingerprint)
         missing = cache.missing(texts)
         if len(missing) <= SHARD:
-            return 0  # a worker takes longer to start
-        from .functions import encode_texts  # with all that trains, which most hosts never do
+            return 0  # starting a worker takes longer
+        from .functions import encode_texts  # also imports training code, which few hosts need
 
         jobs = JobBatch(threads=torch.get_num_threads())
         inputs = jobs.put("backbone", files.files)

@@ -1,4 +1,4 @@
-"""Run a job in this process: what every engine calls in the end."""
+"""Run a job in this process; every engine calls this in the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .job import Job, JobFiles, JobResult
 
 
 def run_job(job: Job, inputs: Mapping[str, bytes]) -> JobResult:
-    """Do a job here and now.
+    """Run a job in this process.
 
     Args:
         job: The job.
-        inputs: The bytes of its inputs, by sha256; there may be more.
+        inputs: The bytes of its inputs, by sha256; further ones are ignored.
 
     Returns:
-        Its result; an exception becomes one line that says who failed.
+        Its result; an exception is returned as an error of one line that names the job.
     """
     try:
         return JobResult(key=job.key, files=dict(_files_of(job, inputs)))
@@ -46,7 +46,7 @@ def _files_of(job: Job, inputs: Mapping[str, bytes]) -> JobFiles:
 
 @contextmanager
 def _torch_threads(count: int) -> Iterator[None]:
-    """Compute with so many torch threads, then with as many as before."""
+    """Set the number of torch threads within a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -56,7 +56,7 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 
 def _require_same_versions(job: Job) -> None:
-    """Refuse to compute under a key that promises the bits of other libraries."""
+    """Refuse a job whose key was made with different library versions, as bits may differ."""
     here = library_versions()
     for name in sorted(job.versions.keys() | here.keys()):
         if job.versions.get(name) != here.get(name):

@@ -1,7 +1,7 @@
-"""Sweeps: every router kind from several seeds over the same experts, as jobs of a worker pool.
+"""Sweeps: router kinds trained from several seeds over the same experts, as jobs of a worker pool.
 
-Nothing is published: a sweep answers which router suits what is composed. Features are computed
-once, for all of them.
+A sweep compares routers for the composed experts; nothing is published. Features are computed once
+for all of them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .pool import LOCAL, WorkerPool, choose_pool
 
 
 class SweepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One router of a sweep.
+    """The result of one router of a sweep.
 
     Attributes:
         router: Its kind, with options.
-        seed: Where its randomness came from.
+        seed: Its random seed.
         error: Why there is no evaluation; None if there is one.
-        evaluation: What it is worth.
+        evaluation: Its evaluation.
     """
 
     router: str
@@ -55,22 +55,22 @@ def sweep(
     """Train routers over the current generation's experts, in memory, and evaluate each.
 
     Args:
-        session: Whose current generation.
+        session: The session whose current generation is used.
         routers: Router kinds, with options.
-        pool: What trains and evaluates; by default one local worker.
-        seeds: Each kind is trained from each.
+        pool: The worker pool; by default one local worker.
+        seeds: Random seeds; each kind is trained from each seed.
         rows: Labelled rows; by default the backbone's own held-out rows.
-        cache: Where finished evaluations lie: what is there is not computed again.
+        cache: The cache of finished evaluations, which are not computed again.
         progress: Called with (routers done, routers in all).
 
     Returns:
-        One for each kind and seed, in their order.
+        A result for each kind and seed, in order.
 
     Raises:
         MissingError: If no rows are given and the backbone ships none.
-        UnknownNameError: If a kind is none of the built-in ones.
-        UsageError: If the backbone generates text.
-        PluginError: If a plugin made a part of the generation: workers make built-in parts.
+        UnknownNameError: If a kind is not built in.
+        UsageError: If the backbone's task is spans or text generation.
+        PluginError: If a plugin made a part of the generation: workers only make built-in parts.
     """
     composed = session.loader.load(session.require_current())
     if composed.backbone.task.unit is not Unit.TEXT:
@@ -113,7 +113,7 @@ def _require_known(routers: Sequence[str], composed: ComposedModel) -> None:
 def _inputs(
     session: Session, composed: ComposedModel, rows: Sequence[Row], jobs: JobBatch
 ) -> dict[str, str]:
-    """Store everything that every job reads: bytes from the store, and features."""
+    """Store the inputs that all jobs share: bytes from the store, and features."""
     record = session.generations.load(composed.generation or 0)
     if record.providers:
         raise PluginError(

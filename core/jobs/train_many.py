@@ -1,4 +1,4 @@
-"""Train many experts from a plan: a job each, the same bytes as one after the other."""
+"""Train many experts from a plan: one job each, with the same bytes as sequential training."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class TrainingRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         dir: The expert's project.
         data: Its labelled rows.
         valid: Validation rows; by default a tenth of the data.
-        text_field: Where the text stands.
-        label_field: Where the label stands.
+        text_field: Field of the text.
+        label_field: Field of the label.
         epochs: Passes over the rows at most; by default as for `train_project`.
-        seed: Where randomness comes from.
+        seed: The random seed.
     """
 
     dir: str
@@ -56,7 +56,7 @@ class TrainingOutcome(Struct, frozen=True, kw_only=True):
         dir: The expert's project.
         id: The expert's id.
         error: Why it was not trained; None if it was.
-        manifest: What was written.
+        manifest: The manifest of the package that was written.
     """
 
     dir: str
@@ -66,7 +66,7 @@ class TrainingOutcome(Struct, frozen=True, kw_only=True):
 
 
 def read_plan_file(path: Path) -> list[TrainingRequest]:
-    """Read a plan, a JSON object a line; its paths start from the folder it lies in.
+    """Read a plan with one JSON object per line; its paths are relative to the plan's folder.
 
     Raises:
         UsageError: If it cannot be read, has no lines, or names a project twice.
@@ -101,19 +101,20 @@ def train_many(
     backbone: str | None = None,
     progress: Progress | None = None,
 ) -> list[TrainingOutcome]:
-    """Train experts and write each into its project as soon as it is done.
+    """Train experts, and write each into its project as soon as it is trained.
 
     Args:
         trainings: The lines of a plan.
-        pool: What trains them.
-        plugins: The host's plugins: none of them may make backbones, jobs do that themselves.
-        cache: Where finished experts lie: what is there is not trained again.
+        pool: The worker pool.
+        plugins: The host's plugins. None of them may make backbones, because jobs only make
+            built-in ones.
+        cache: The cache of finished experts, which are not trained again.
         home: The state folder.
         backbone: The backbone to train on; by default as for `train_project`.
         progress: Called with (experts done, experts in all).
 
     Returns:
-        The result of each line, in their order.
+        The result of each line, in order.
     """
     _require_built_in(plugins)
     jobs = JobBatch()
@@ -121,7 +122,7 @@ def train_many(
     lines: dict[str, TrainingRequest] = {}
     for line in trainings:
         plan = read_plan(Path(line.dir))
-        package_in(Path(line.dir))  # no training without a place for what it makes
+        package_in(Path(line.dir))  # refuse before training if there is no package folder
         package = backbone_for(Path(line.dir), plan, home=home, wanted=backbone)
         if package not in backbones:
             files = read_package(package)

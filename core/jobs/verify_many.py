@@ -1,4 +1,4 @@
-"""Verify many experts: what a manifest promises, computed by a worker pool."""
+"""Verify many experts: check the computed part of their contracts with a worker pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .pool import WorkerPool, require_all
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VerificationTask:
-    """An expert that passed every static check, and the backbone it fits where there is one."""
+    """An expert that passed every static check, and the backbone it fits, if there is one."""
 
     name: str
     files: ExpertFiles
@@ -33,18 +33,18 @@ def verify_many(
     cache: JobCache | None = None,
     progress: Progress | None = None,
 ) -> list[tuple[Violation, ...]]:
-    """Verify experts; return the violations of each, in their order.
+    """Verify experts; return the violations of each, in order.
 
-    Experts of a plugin's form are verified in this process: jobs run built-in parts only.
+    Experts of a plugin's form are verified in this process, because jobs only run built-in parts.
 
     Args:
         tasks: The experts.
-        pool: What verifies them.
-        cache: Where results lie: those of the same bytes and versions are not computed again.
+        pool: The worker pool.
+        cache: The cache of results: those of the same bytes and versions are not computed again.
         progress: Called with (experts done, experts in all).
 
     Raises:
-        JobsError: If a verification failed on every attempt, so that there is no result.
+        JobsError: If a verification failed on every attempt and has no result.
     """
     jobs = JobBatch()
     places: dict[str, list[int]] = {}

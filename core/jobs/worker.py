@@ -1,7 +1,8 @@
 """A worker process of the local engine: ``python -m redhost.core.jobs.worker``.
 
-Reads requests on standard input and writes results on standard output: msgpack frames, each behind
-its length in eight bytes. No pickle, and no code of whoever started it is run again.
+Reads requests from standard input and writes results to standard output. Messages are msgpack
+frames, preceded by their length in eight bytes. Nothing is pickled, and the code of the program
+that started the worker is not run again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ LENGTH = 8
 
 
 class WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, and the bytes it reads that the job before it did not."""
+    """A job, with the inputs that the job before it did not have."""
 
     job: Job
     inputs: dict[str, bytes]
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """Return the next frame, or None where the stream ends, be it within one."""
+    """Return the next frame, or None if the stream ends, even within a frame."""
     head = stream.read(LENGTH)
     if len(head) < LENGTH:
         return None
@@ -36,17 +37,17 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
 
 
 def write_frame(stream: IO[bytes], body: bytes) -> None:
-    """Write a frame and send it off."""
+    """Write a frame and flush the stream."""
     stream.write(len(body).to_bytes(LENGTH, "big"))
     stream.write(body)
     stream.flush()
 
 
 def main() -> None:
-    """Do jobs until there are no more requests."""
-    from .runner import run_job  # not with this module: hosts read frames, and run no jobs
+    """Run jobs until there are no more requests."""
+    from .runner import run_job  # imported here: hosts import this module but run no jobs
 
-    # What libraries print must not end up between frames: it goes where messages go.
+    # Output that libraries print must not end up between frames: redirect it to standard error.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     inputs: dict[str, bytes] = {}
@@ -58,5 +59,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):  # whoever started this process is gone
+    with suppress(BrokenPipeError):  # the process that started this one has ended
         main()

@@ -1,1 +1,1 @@
-"""What tests are made with: the certification kit, throw-away environments, fault injection."""
+"""Test tools: the certification kit, throw-away environments, fault injection."""

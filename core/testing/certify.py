@@ -1,6 +1,6 @@
-"""The certify kit: what an expert's author, or a plugin's, tests with.
+"""The certification kit: test helpers for authors of experts and plugins.
 
-Public as `redhost.testing`. Nothing here imports torch until it is used.
+Public as `redhost.testing`. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 def judge_expert(
     source: Path | Mapping[str, bytes], *, digest: str | None = None
 ) -> str | tuple[Violation, ...]:
-    """Do with an expert's bytes what attaching it does, up to where that would stop.
+    """Check an expert's bytes as attaching does; stop where attaching would stop.
 
-    Every byte is checked, the card is read and the canary computed; no plugin takes part.
+    Every byte is checked, the card is read and the canary computed; plugins are not used.
 
     Args:
         source: A wheel, or the bytes of a package by file name.
-        digest: What a lock or a generation names: any other content is refused.
+        digest: The digest in a lock or a generation; any other content is refused.
 
     Returns:
-        The digest of the expert that would be attached, or everything that is wrong.
+        The digest of the expert that would be attached, or all violations.
     """
     from ...registry.errors import short
     from ...registry.package.readers import read_expert
@@ -61,15 +61,15 @@ def judge_expert(
 
 
 def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
-    """Check an expert as `redhost check` does: every promise of its manifest, canary included.
+    """Check an expert as `redhost check` does: every promise of its manifest, including the canary.
 
     Args:
         target: A project or package folder, a wheel, or the id of an installed expert.
-        backbone: The backbone to check against; by default the one its manifest names, where
-            that is installed.
+        backbone: The backbone to check against; by default the one its manifest names, if that is
+            installed.
 
     Raises:
-        AssertionError: Naming every broken promise, one a line.
+        AssertionError: Lists every broken promise, one per line.
     """
     from ...registry.queries.check import resolve_targets, static_check
     from ...registry.queries.settings import resolve_home
@@ -86,7 +86,7 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
 
 
 def _beside_its_own(target: Target) -> Target:
-    """Return a target beside the installed backbone that its manifest names, or beside none."""
+    """Return a target with the installed backbone that its manifest names, or with none."""
     from ...registry.errors import RedhostError
     from ...registry.package.discover import discover
     from ...registry.package.readers import read_backbone
@@ -94,7 +94,7 @@ def _beside_its_own(target: Target) -> Target:
 
     if target.files is None:
         return target
-    with suppress(RedhostError):  # an expert can be valid without a backbone to fit
+    with suppress(RedhostError):  # an expert can be valid without an installed backbone
         package = choose_backbone(discover("backbone"), target.files.manifest.backbone.name)
         return replace(target, backbone=read_backbone(package).value)
     return replace(target, backbone=None)
@@ -103,16 +103,16 @@ def _beside_its_own(target: Target) -> Target:
 def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:
     """Check the algebraic laws of a bus on features ``(N, D)``.
 
-    α = 0 is the backbone bit for bit; one column at 1 is that expert alone; every answer is a
-    distribution, where the task's are; a batch equals its rows.
+    With α = 0 the answer is bitwise identical to the backbone's. With one column at weight 1 it is
+    that expert's. If the task answers distributions, every answer is one. A batch equals its rows.
 
     Args:
         bus: The bus.
         h: Features, at least two rows.
-        tolerance: Largest deviation where stacked products may change bits.
+        tolerance: Largest deviation where batched products may change bits.
 
     Raises:
-        AssertionError: Naming the law.
+        AssertionError: Names the broken laws.
     """
     import torch
 
@@ -139,10 +139,10 @@ def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:
 
 
 def assert_same_answers(one: ComposedModel, two: ComposedModel, texts: Sequence[str]) -> None:
-    """Check that two compositions answer alike, bit for bit.
+    """Check that the answers of two compositions are bitwise identical.
 
     Raises:
-        AssertionError: Naming the first text they differ on.
+        AssertionError: Names the first text with different answers.
     """
     import torch
 
@@ -155,11 +155,11 @@ def assert_same_answers(one: ComposedModel, two: ComposedModel, texts: Sequence[
 
 
 def tiny_backbone(folder: str | Path, *, seed: int = 0, width: int = 16) -> Path:
-    """Write an ordinary Hugging Face folder: a random, tiny Qwen3 that reads characters.
+    """Write an ordinary Hugging Face folder: a tiny random Qwen3 with characters as tokens.
 
     Args:
-        folder: Where.
-        seed: Of the weights.
+        folder: The folder to write.
+        seed: The seed of the weights.
         width: D.
 
     Returns:
@@ -195,8 +195,8 @@ def backbone_project(project: Path, *, seed: int = 0) -> Path:
     """Write the project of a tiny random backbone without labels; return the project's folder.
 
     Args:
-        project: Where.
-        seed: Of the weights.
+        project: The folder to write.
+        seed: The seed of the weights.
     """
     from ..training.new_backbone import new_backbone
     from ..types import BackgroundRow
@@ -216,16 +216,16 @@ def expert_project(
     seed: int = 0,
     question: str | None = None,
 ) -> Path:
-    """Write the project of an expert that keeps its contract; its weights are hardly trained.
+    """Write the project of an expert that fulfils its contract; its weights are hardly trained.
 
-    It has labels of its own, and knows texts such as "ID 7", odd numbers apart from even ones.
+    It has labels of its own, and separates texts such as "ID 7" into odd and even numbers.
 
     Args:
-        project: Where.
+        project: The folder to write.
         expert_id: The expert's id.
         backbone: The project of the backbone it is for.
-        labels: The two labels it may answer.
-        seed: Of its training.
+        labels: Its two labels.
+        seed: The seed of its training.
         question: The question it answers, if that has a name.
 
     Returns:
@@ -238,7 +238,7 @@ def expert_project(
     from ..training.recipes import train_package
     from ..types import Row
 
-    # A card of texts serves every kind of router.
+    # A card of texts works with every kind of router.
     plan = ExpertPlan(
         id=expert_id, backbone="tiny-random", form="residual", card="texts", question=question
     )
@@ -268,7 +268,7 @@ def _character_tokenizer() -> Any:
 
 
 def _backbone(bus: Bus, h: Tensor) -> Tensor:
-    """Return what the backbone alone answers, ``(N, L)``."""
+    """Return the answers of the backbone alone, ``(N, L)``."""
     p = h.new_zeros(len(h), bus.answers)
     if bus.classifier is not None:
         h = bus.layout.base(h)

@@ -17,10 +17,10 @@ class Environment:
     """A site-packages folder that projects are installed into as pip installs wheels.
 
     Every package gets a real dist-info folder with METADATA, entry points and RECORD. Put the
-    folder on ``sys.path``, or use the pytest fixture ``redhost_environment``, which does.
+    folder on ``sys.path``, or use the pytest fixture ``redhost_environment``, which does so.
 
     Attributes:
-        folder: Where.
+        folder: The site-packages folder.
     """
 
     folder: Path
@@ -30,8 +30,8 @@ class Environment:
 
         Args:
             project: A folder with pyproject.toml and one package under src/.
-            code: What its ``__init__.py`` says instead; one that raises proves that nobody
-                imports it.
+            code: Replaces the content of its ``__init__.py``; code that raises proves that the
+                package is never imported.
         """
         table = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
         dist, version = str(table["name"]), str(table["version"])
@@ -60,7 +60,7 @@ class Environment:
         return folder
 
     def write_info(self, dist: str, version: str, module: str, entries: Mapping[str, str]) -> None:
-        """Write the dist-info folder of a package that is in place."""
+        """Write the dist-info folder of a package whose files are in place."""
         info = self.folder / f"{self.package(dist).name}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(
@@ -72,7 +72,7 @@ class Environment:
         self._write_record(info, self.folder / module)
 
     def seal(self, dist: str) -> None:
-        """Make RECORD agree with a package's files again, as if its author had built it so."""
+        """Update RECORD to match a package's files, as if its author had built it this way."""
         folder = self.package(dist)
         self._write_record(next(self.folder.glob(f"{folder.name}-*.dist-info")), folder)
 

@@ -1,7 +1,7 @@
-"""Strike at a step of writing: make the disk fail there, or the process die. For tests.
+"""Inject faults at a step of writing, for tests: the disk fails there, or the process dies.
 
-Everything the registry writes goes through the primitives of `atomic`; here they are replaced,
-all at once and for a while. Public as part of `redhost.testing`.
+The registry writes only through the primitives of `atomic`; here all of them are replaced
+temporarily. Public as part of `redhost.testing`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...registry import atomic
 Moment = Literal["before", "within", "after"]
 
 MOMENTS: tuple[Moment, ...] = ("before", "within", "after")
-"""When to strike; ``within`` writes half of a file, and is ``before`` for what has no half."""
+"""When to strike; ``within`` leaves half of a file, and equals ``before`` for other primitives."""
 
 MOST_STEPS = 1000
 
@@ -33,11 +33,11 @@ Patch = Callable[[int, str, Real, tuple[object, ...]], None]
 
 @dataclass(frozen=True)
 class Kill:
-    """A process that was killed, and what it left.
+    """A process that was killed, and the state it left.
 
     Attributes:
         where: The step and the moment, or the seconds after the start.
-        problem: What is wrong with what it left; None when nothing is.
+        problem: What is wrong with that state; None if nothing is.
     """
 
     where: str
@@ -46,13 +46,13 @@ class Kill:
 
 @contextmanager
 def patched(strike: Patch) -> Iterator[list[str]]:
-    """Let a function decide what becomes of every primitive while the body runs.
+    """Replace every primitive by a function while the body runs.
 
     Args:
         strike: Called in place of each primitive; it may call the real one, or not.
 
     Yields:
-        The names of the primitives that were called so far.
+        The names of the primitives called so far.
     """
     calls: list[str] = []
     real = {name: getattr(atomic, name) for name in atomic.PRIMITIVES}
@@ -81,10 +81,10 @@ def fail_at(
     Args:
         at: The step that fails, from 1.
         name: The primitive that fails, every time.
-        code: How, as of `errno`; a full disk by default.
+        code: The `errno` code of the failure; by default, a full disk.
 
     Returns:
-        What gives the names of the primitives that were called so far.
+        A context manager that yields the names of the primitives called so far.
     """
 
     def strike(step: int, one: str, real: Real, arguments: tuple[object, ...]) -> None:
@@ -97,14 +97,14 @@ def fail_at(
 
 
 def kill_at(*, at: int, moment: Moment = "before") -> AbstractContextManager[list[str]]:
-    """Kill this very process with signal 9 at a step of what the body of a ``with`` writes.
+    """Kill this process with signal 9 at a step that the body of a ``with`` writes.
 
     Args:
         at: The step, from 1.
         moment: Before, within or after it.
 
     Returns:
-        What gives the names of the primitives that were called so far.
+        A context manager that yields the names of the primitives called so far.
     """
 
     def strike(step: int, name: str, real: Real, arguments: tuple[object, ...]) -> None:
@@ -124,8 +124,8 @@ def kill_at_every_step(
     """Run a body in forked processes that die before, within and after each step it writes.
 
     Args:
-        body: What writes; it must write the same steps each time.
-        check: Called after each kill; returns what is wrong, and puts it right.
+        body: A function that writes; it must write the same steps each time.
+        check: Called after each kill; returns what is wrong, and repairs it.
 
     Yields:
         Each kill, as it happens.
@@ -150,14 +150,14 @@ def kill_at_random(
     longest: float,
     seed: int,
 ) -> Iterator[Kill]:
-    """Run a body over and over in forked processes, and kill each at a random moment.
+    """Run a body repeatedly in forked processes, and kill each at a random moment.
 
     Args:
-        body: What writes.
-        check: Called after each kill; returns what is wrong, and puts it right.
-        count: How many kills.
+        body: A function that writes.
+        check: Called after each kill; returns what is wrong, and repairs it.
+        count: The number of kills.
         longest: Seconds until the latest kill.
-        seed: Of the moments.
+        seed: The seed of the moments.
 
     Yields:
         Each kill, as it happens.
@@ -179,7 +179,7 @@ def kill_at_random(
 
 
 def _half(name: str, arguments: tuple[object, ...]) -> None:
-    """Do half of a write, as a disk that fills up does."""
+    """Do half of a write, as when a disk fills up."""
     if name == "write_file":
         path, data = arguments
         if isinstance(path, Path) and isinstance(data, bytes):

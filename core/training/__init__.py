@@ -1,1 +1,1 @@
-"""Training: an author's rows to a packaged expert or backbone; a router from cards alone."""
+"""Training: from an author's rows to a packaged expert or backbone; routers from cards alone."""

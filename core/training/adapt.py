@@ -1,7 +1,7 @@
 """The base stage: adapt a trunk's top blocks and a shared classifier once, then freeze.
 
-Seed 001, stage 1, with the seed's contradictions resolved: n blocks are read from the model, the
-top k are trained, k = 0 is allowed, and what comes out is a delta: the tensors that changed.
+Seed 001, stage 1, with the seed's contradictions resolved: the number of blocks is read from the
+model, the top k are trained, k = 0 is allowed, and the result is a delta: the changed tensors.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class AdaptSettings:
     """How the base stage trains.
 
     Attributes:
-        last_blocks: k, how many top blocks train; the rest stays frozen.
+        last_blocks: k, the number of top blocks that are trained; the rest stays frozen.
         epochs: Passes over the rows.
         batch: Rows a step.
         learning_rate: Peak of AdamW for the blocks, decayed to zero along a cosine.
-        classifier_rate: The same for the classifier, which starts from nothing.
+        classifier_rate: The same for the classifier, which is trained from scratch.
         weight_decay: AdamW's.
         warmup: Steps of linear warm-up.
         clip: Largest norm of a step's gradient.
-        seed: Order of the rows and the classifier's initial weights.
+        seed: Seed of the order of rows and the classifier's initial weights.
     """
 
     last_blocks: int = 2
@@ -61,7 +61,7 @@ def adapt(
     """Return a new, frozen backbone with adapted top blocks and a classifier over `labels`.
 
     Args:
-        backbone: The bare backbone; it is left as it was.
+        backbone: The bare backbone, which is not changed.
         texts: Training texts.
         answers: The label of each.
         labels: The classifier's labels in order.
@@ -109,7 +109,7 @@ def adapt(
 
 
 def trainable_names(trunk: TextEncoder, *, last_blocks: int) -> frozenset[str]:
-    """Return the names of the parameters in the top k blocks and in what follows them."""
+    """Return the names of the parameters in the top k blocks and in the norms after them."""
     prefix, blocks = blocks_of(trunk.model)
     if not 0 <= last_blocks <= len(blocks):
         raise UsageError(
@@ -127,7 +127,7 @@ def trainable_names(trunk: TextEncoder, *, last_blocks: int) -> frozenset[str]:
 
 
 def delta(base: TextEncoder, adapted: TextEncoder) -> dict[str, Tensor]:
-    """Return the tensors of `adapted` that differ from `base`, bit for bit."""
+    """Return the tensors of `adapted` that differ from those of `base` in any bit."""
     old = base.model.state_dict()
     return {
         name: tensor.contiguous()
@@ -149,12 +149,12 @@ def _descend(
     """Run AdamW with a cosine schedule over batches of equal token length.
 
     Args:
-        trunk: What encodes the texts.
-        texts: All of them.
-        loss: From h ``(B, D)`` and which texts it is of.
-        parameters: Those of the blocks, and the classifier's.
-        settings: How.
-        generator: Where the order of rows comes from.
+        trunk: The encoder.
+        texts: All training texts.
+        loss: h ``(B, D)`` and the indices of its texts → the loss.
+        parameters: The parameters of the blocks, and the classifier.
+        settings: How to train.
+        generator: The source of the order of rows.
         progress: Called with (steps done, steps in all).
     """
     peaks = (settings.learning_rate, settings.classifier_rate)

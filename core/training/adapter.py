@@ -1,8 +1,8 @@
-"""From a LoRA adapter to a package: one that was trained elsewhere, or one that is trained here.
+"""From a LoRA adapter to a package: adapters trained elsewhere, and adapters trained here.
 
-The two files of one that was trained elsewhere stay as they came. Card and metrics come from the
-author's rows; where these have labels that the backbone has not, a linear head is solved on h',
-what the adapter makes of h. One that is trained here learns its head along with it.
+The two files of an adapter trained elsewhere are not changed. Card and metrics come from the
+author's rows. If these have labels that the backbone lacks, a linear head is solved on h', which is
+h with the adapter. An adapter trained here is trained together with its head.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .packaging import AdapterDraft, ExpertDraft, save_expert
 from .recipe import GenerationRecipe, Recipe, TrainedProject
 
 MOST_TOKENS = 32
-"""Most tokens of a text that the canary remembers."""
+"""Most tokens of a text in the canary."""
 
 
 def import_adapter(
@@ -57,27 +57,27 @@ def import_adapter(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> TrainedProject:
-    """Write a project with an adapter's package, for the installed backbone it is for.
+    """Write a project with an adapter's package, for an installed backbone.
 
     Args:
-        project: The project's folder; nothing is written where the adapter is refused.
-        plan: What kind of expert it is.
+        project: The project's folder; nothing is written if the adapter is refused.
+        plan: The kind of expert.
         files: PEFT's two files by name.
         rows: The author's rows, as `read_rows` reads them for the backbone's task.
         package: The backbone, see `backbone_for`.
         home: The state folder.
-        device: Where the trunk runs.
-        progress: Called with (done, in all) of what is under way.
+        device: The device of the trunk.
+        progress: Called with (done, in all) for each stage.
 
     Raises:
-        RedhostError: If the adapter is none, or does not fit the backbone.
-        UsageError: If data or plan do not.
+        RedhostError: If the adapter is invalid or does not fit the backbone.
+        UsageError: If data or plan do not fit the backbone.
     """
     who = f"the adapter of expert {plan.id!r} was not imported"
     manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
     adapter = read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(who)
     for wrong in check_targets(adapter, manifest.linears or {}, who=manifest.id):
-        if manifest.linears:  # else when the backbone is open
+        if manifest.linears:  # otherwise it is checked once the backbone is loaded
             raise wrong.error(who)
     task = make_task(manifest.task, resolution=manifest.resolution)
     if task.unit is Unit.WORD:
@@ -101,19 +101,19 @@ def import_adapter(
         write_plan(project, msgspec.structs.replace(recipe.plan, backbone=manifest.id))
         made = save_expert(folder, draft)
     recipe.refuse_wreck(made.training.metrics)
-    whole = task.unit is Unit.TOKEN  # passages are cut to fit
+    whole = task.unit is Unit.TOKEN  # for text generation, rows are passages cut to fit
     cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])
     return TrainedProject(manifest=made, splits=splits, cuts=tuple(cuts))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdapterRecipe(Recipe):
-    """One adapter's way to a package.
+    """The steps from an adapter to a package.
 
     Attributes:
-        files: PEFT's two files by name; none before there is an adapter.
-        head: The head that was learnt along with it, if it was.
-        epochs: How many it took to learn; 0 of one that came as it is.
+        files: PEFT's two files by name; empty before there is an adapter.
+        head: The head that was trained together with the adapter, if any.
+        epochs: Training epochs; 0 for an adapter trained elsewhere.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -122,9 +122,9 @@ class AdapterRecipe(Recipe):
 
     @classmethod
     def opened(cls, plan: ExpertPlan, splits: DataSplits, context: AuthoringContext) -> ExpertPlan:
-        """Write through the backbone's classifier where it has all labels; show texts.
+        """Default to the backbone's classifier if it has all labels, and to a card of texts.
 
-        What a card of vectors shows is h, from which nobody can compute h'.
+        A card of vectors contains h, from which h' cannot be computed.
         """
         backbone = context.backbone
         answered = backbone.task.head.labels_in([r.label for r in splits.rows])
@@ -133,23 +133,23 @@ class AdapterRecipe(Recipe):
         return msgspec.structs.replace(plan, writes=space, card=plan.card or "texts")
 
     def expert(self, head: Mapping[str, Tensor] | None = None) -> LoraExpert:
-        """Return the expert; without a head of its labels it can be read, and not asked."""
+        """Return the expert; without a head, its input can be computed but not its answer."""
         who, space = f"expert {self.plan.id!r}", self.settings.space
         return lora_from_files(self.files, who=who, space=space, labels=self.labels, head=head)
 
     @cached_property
     def wide(self) -> Backbone:
-        """The backbone with what the adapter makes of h beside h."""
+        """The backbone with the adapter's segment in h̃."""
         return with_layout(self.backbone, {self.plan.id: self.expert()})
 
     def read(self, texts: Sequence[str]) -> Tensor:
-        """Return what the expert reads of texts ``(N, D)``: z', or h' − h."""
+        """Return the expert's input for texts ``(N, D)``: z', or h' − h."""
         encode = cached_encode(self.wide, self.context.manifest.fingerprint, self.context.cache)
         layout = self.wide.layout or FeatureLayout(width=self.backbone.width)
         return layout.read(WideNorm(self.norm, layout)(encode(texts)), self.plan.id)
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:  # noqa: ARG002
-        """Solve a head where one is wanted; the adapter is as it came."""
+        """Solve a head if one is needed; the adapter is not changed."""
         if self.plan.writes != "labels" or self.head is not None:
             expert = self.expert(self.head).requires_grad_(False).eval()
             return TrainedExpert(expert=expert, epoch=self.epochs, loss=None)
@@ -166,7 +166,7 @@ class AdapterRecipe(Recipe):
         return replace(solved, expert=expert, learnt_all=bool(self.splits.valid))
 
     def draft(self, trained: TrainedExpert) -> ExpertDraft:
-        """Return what there is to write; the canary is of texts that are nobody's."""
+        """Return the draft of the package; its canary is computed on fixed probe texts."""
         ids = [self.backbone.trunk.tokens(text)[:MOST_TOKENS] for text in PROBES]
         tokens = torch.tensor([row[: min(map(len, ids))] for row in ids])
         prefix = self.expert().adapter.prefix(linears_of(self.backbone.trunk.model)) or ""
@@ -179,23 +179,23 @@ class AdapterRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdapterGenerationRecipe(AdapterRecipe, GenerationRecipe):
-    """The same where text is generated: what it adds is h' − h of every token."""
+    """The steps for text generation: the adapter adds h' − h for every token."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedAdapterRecipe(AdapterRecipe):
-    """The way of an adapter that is trained here."""
+    """The steps for an adapter that is trained here."""
 
-    # Small enough for an evening; no score has chosen them.
+    # Small enough to train in an evening; not tuned on any score.
     settings_by_default = ExpertSettings(
         form=ADAPTER, epochs=10, batch=16, learning_rate=1e-3, weight_decay=0.01, patience=3
     )
 
     def check(self) -> None:
-        """Check that the plan can be carried out, before PEFT is asked for anything.
+        """Check that the plan can be carried out, before PEFT is used.
 
         Raises:
-            UsageError: If it cannot, or asks for what no adapter has.
+            UsageError: If it cannot, or sets options that adapters do not support.
         """
         plan, head = self.plan, self.backbone.task.head
         if plan.writes == "logits" or not plan.reads_tap == plan.writes_tap == FINAL:
@@ -214,7 +214,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
         super().check()
 
     def prepared(self, checkpoint: Path | None, progress: Progress | None) -> Self:
-        """Return the recipe with the adapter that was learnt, and its head."""
+        """Return the recipe with the trained adapter and its head."""
         plan, splits, settings = self.plan, self.splits, self.settings
         files = fresh_adapter(
             self.backbone,
@@ -247,4 +247,4 @@ class TrainedAdapterRecipe(AdapterRecipe):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedAdapterGenerationRecipe(TrainedAdapterRecipe, AdapterGenerationRecipe):
-    """The way of one that is trained here, where text is generated."""
+    """The steps for an adapter that is trained here, for text generation."""

@@ -2,15 +2,15 @@
 
     A = argmin Σ_i ‖y_i − m_y − A (x_i − m_x)‖² + λ ‖A − A₀‖²,    c = m_y − A m_x
 
-A₀ is 0, or I where both have the same width: a next version of a model moves its vectors little, so
-few texts tell more about A − I than about A. With X the centred x, Y the centred y less A₀ X, and
-X Xᵀ = U E Uᵀ:
+A₀ is 0 or, if both widths are equal, I: the next version of a model often changes vectors little,
+so that A − I is easier to estimate from few texts than A. With X the centred x, Y the centred y
+minus A₀ X, and X Xᵀ = U E Uᵀ:
 
     A − A₀ = Yᵀ U (E + λ)⁻¹ Uᵀ X,    H = U E (E + λ)⁻¹ Uᵀ + 1/N
 
-λ is the one whose generalised cross-validation ‖(I − H) Y‖² / (1 − tr H / N)² is least (Golub,
-Heath & Wahba 1979): it costs nothing once U is there. A₀ is chosen by the error of every text left
-out in turn, e_i / (1 − H_ii) (PRESS, Allen 1974), so no text has to be set aside.
+λ minimises the generalised cross-validation ‖(I − H) Y‖² / (1 − tr H / N)² (Golub, Heath & Wahba
+1979), which is cheap once U is known. A₀ is chosen by the leave-one-out error e_i / (1 − H_ii)
+(PRESS, Allen 1974), so no texts have to be held out.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class AffineMap:
     Attributes:
         A: ``(D', D)``.
         c: ``(D',)``.
-        unexplained: The share of the variance of y that is missed on texts left out in turn; 1 is
-            what the mean alone misses.
-        rows: N texts that it was fitted on.
-        spread: The covariance of what it misses on them, ``(D', D')``.
+        unexplained: The share of the variance of y that is not explained on texts left out in turn;
+            1 for the mean alone.
+        rows: N, the number of texts it was fitted on.
+        spread: The covariance of its residuals on them, ``(D', D')``.
     """
 
     A: Tensor
@@ -45,7 +45,7 @@ class AffineMap:
 
 
 def fit_affine(x: Tensor, y: Tensor) -> AffineMap:
-    """Fit the map that takes x to y, with the A₀ and λ under which left-out texts fare best.
+    """Fit the map from x to y, with λ and A₀ chosen by cross-validation.
 
     Args:
         x: Vectors of texts on one backbone, ``(N, D)``.
@@ -74,10 +74,10 @@ def fit_affine(x: Tensor, y: Tensor) -> AffineMap:
 
 
 def _solve(Y: Tensor, E: Tensor, U: Tensor) -> tuple[float, Tensor]:
-    """Return the squared error of texts left out in turn, and (E + λ)⁻¹ in X's terms, ``(N, D')``.
+    """Return the squared leave-one-out error, and U (E + λ)⁻¹ Uᵀ Y, ``(N, D')``.
 
     Args:
-        Y: What is to be predicted, ``(N, D')``.
+        Y: The targets, ``(N, D')``.
         E: Eigenvalues of X Xᵀ, ``(N,)``.
         U: Its eigenvectors, ``(N, N)``.
     """

@@ -1,6 +1,6 @@
-"""What is trained has to know more than a constant answer does, or it is refused.
+"""The baseline check: a trained expert or backbone must be better than a constant answer.
 
-The constant is the most frequent label among the rows that were learnt from, or their median.
+The constant is the most frequent label of the training rows, or their median.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..types import Row
 from .data import FEW_GATE
 
 WORSE = 1.1
-"""An error of so many times the constant's is refused; of fewer than `FEW_GATE` rows, nothing."""
+"""Largest allowed ratio of the error to the constant's; not checked below `FEW_GATE` rows."""
 
 HINT = (
     "What was made is kept, to look at. Check the labels and their field, bring more rows, or give "
@@ -27,16 +27,16 @@ HINT = (
 def refuse_below_constant_set(
     who: str, found: float, rows: Sequence[Row], *, taught: Sequence[Row]
 ) -> None:
-    """Refuse what answers rows with worse sets of labels than the most frequent set.
+    """Refuse a model whose label sets are worse than the most frequent set.
 
     Args:
-        who: What was made, for messages.
+        who: Name of the model in messages.
         found: Its micro F1 on the rows, 0–1.
-        rows: Rows that it did not learn from; of fewer than twenty nobody can tell.
-        taught: Those that it learnt from.
+        rows: Rows that it did not learn from; with fewer than twenty nothing is refused.
+        taught: Rows that it learnt from.
 
     Raises:
-        HarmError: If it does, by more than a point.
+        HarmError: If it is worse by more than a point.
     """
     if len(rows) < FEW_GATE or not taught:
         return
@@ -54,17 +54,17 @@ def refuse_below_constant_set(
 def refuse_below_constant(
     who: str, found: float, rows: Sequence[Row], *, taught: Sequence[Row], numbers: bool = False
 ) -> None:
-    """Refuse what answers rows worse than a constant does.
+    """Refuse a model that is worse than a constant answer.
 
     Args:
-        who: What was made, for messages.
+        who: Name of the model in messages.
         found: Its accuracy on the rows, 0–1; with numbers, its mean absolute error.
-        rows: Labelled rows that it did not learn from; of fewer than twenty nobody can tell.
-        taught: Those that it learnt from.
+        rows: Labelled rows that it did not learn from; with fewer than twenty, only NaN is refused.
+        taught: Rows that it learnt from.
         numbers: Whether labels are numbers.
 
     Raises:
-        HarmError: If it does by more than one point and two rows, or a tenth of the error.
+        HarmError: If it is worse by more than one point and two rows, or a tenth of the error.
     """
     no_number = math.isnan(found)
     if not rows or not taught or (len(rows) < FEW_GATE and not no_number):

@@ -1,4 +1,4 @@
-"""What an author works with: the backbone to train on, opened once for many trainings."""
+"""The context of training: the backbone to train on, opened once for many trainings."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..types import BackgroundRow, Progress
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AuthoringContext:
-    """What an author works with.
+    """The context of training.
 
     Attributes:
         backbone: The frozen backbone.
         manifest: Its manifest.
         background: Its background card.
         encode: Texts → h, through the feature cache.
-        cache: Where features are remembered.
+        cache: The folder of the feature cache.
     """
 
     backbone: Backbone
@@ -44,12 +44,12 @@ def open_for_training(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> AuthoringContext:
-    """Open a backbone for an author.
+    """Open a backbone for training.
 
     Args:
-        source: An installed package, a package's folder, or its bytes, already checked.
-        cache: Where features are remembered; None keeps nothing.
-        device: Where the trunk runs.
+        source: An installed package, a package's folder, or its files, already checked.
+        cache: The folder of the feature cache; None disables it.
+        device: The device of the trunk.
         progress: Called with (texts encoded, texts to encode).
     """
     source = from_folder(source) if isinstance(source, Path) else source

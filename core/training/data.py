@@ -1,7 +1,7 @@
-"""An author's rows, set aside before anything is trained.
+"""Splits of an author's rows, made before anything is trained.
 
-`split_rows` and `split_documents` cut rows into what the expert learns from, what its training
-stops on, and what its card shows.
+`split_rows` and `split_documents` divide rows into training rows, validation rows for early
+stopping, and rows for the card.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from ..types import CardRow, Row
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 SHOWN_ROWS = 64
-"""Most fit rows that a card of vectors shows: its sums are of all rows but the gate's, and these
-only scale what is solved from them."""
+"""Most fit rows in a card of vectors: its sums cover all rows except gate rows, and fit rows are
+only used to scale the solution from the sums."""
 CARD_PASSAGES = 32
-"""Most passages of each half of a card, where text is generated."""
+"""Most passages in each half of a card, for text generation."""
 SHOWN = 8
 """Most labels that a concern lists."""
 LONGEST_PASSAGE = 800
-"""Characters of a passage: some 200 tokens."""
+"""Most characters in a passage: some 200 tokens."""
 
 
 FEW_ROWS, FEW_GATE, MOSTLY = 5, 20, 0.8
-"""Fewer rows of a label to learn from, fewer gate rows, a larger share of one label: `concerns`."""
+"""Limits of `concerns`: training rows of a label, gate rows, largest share of one label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSplits:
-    """An author's rows, each in one split; equal texts are never in two.
+    """An author's rows, each in one split; equal texts are never in two splits.
 
     Attributes:
-        train: What the expert learns from.
-        valid: What its training stops early on.
-        fit: What the card shows for routers to be trained on.
-        gate: What the card shows for compositions to be judged on.
-        task: What the rows are of.
+        train: Rows the expert learns from.
+        valid: Rows for early stopping.
+        fit: Card rows on which routers are trained.
+        gate: Card rows on which compositions are judged.
+        task: The task of the rows.
     """
 
     train: tuple[Row, ...]
@@ -53,20 +53,20 @@ class DataSplits:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """All of them."""
+        """The rows of all splits."""
         return (*self.train, *self.valid, *self.fit, *self.gate)
 
     @property
     def summed(self) -> tuple[Row, ...]:
-        """What a card with gate rows may show sums of."""
+        """The rows that the sums of a card with gate rows may cover."""
         return (*self.train, *self.valid, *self.fit)
 
     def showing(self, rows: int) -> DataSplits:
-        """Return splits whose card shows no more than so many fit rows; the rest are learnt."""
+        """Return splits with at most this many fit rows; the others become training rows."""
         return replace(self, train=(*self.train, *self.fit[rows:]), fit=self.fit[:rows])
 
     def label_counts(self) -> dict[str, dict[str, int]]:
-        """Return by label, sorted, how many rows with it are in each split."""
+        """Return, for each label in sorted order, the number of its rows in each split."""
         splits = {"train": self.train, "valid": self.valid, "fit": self.fit, "gate": self.gate}
         counts = {name: Counter(self._labels(rows)) for name, rows in splits.items()}
         labels = sorted({*self._labels(self.rows)})
@@ -78,10 +78,10 @@ class DataSplits:
             yield from head.labels_in([row.label]) if head.several else (row.label,)
 
     def concerns(self, *, gate: int | None) -> list[str]:
-        """Return what the numbers of rows are too small, or too uneven, for.
+        """Return warnings about numbers of rows that are too small or too uneven.
 
         Args:
-            gate: Gate rows of the card, by which hosts judge; None of a card that shows no rows.
+            gate: Gate rows of the card, by which hosts judge; None for a card without rows.
         """
         found = [*self._repeated()]
         if gate == 0:
@@ -92,14 +92,14 @@ class DataSplits:
                 "lose two of them unnoticed; bring more rows"
             )
         counts = self.label_counts()
-        if len(counts) < 2:  # noqa: PLR2004  (texts to go on with have no labels)
+        if len(counts) < 2:  # noqa: PLR2004  (text generation has no labels)
             return found
         few = [f"{y} ({c['train']})" for y, c in counts.items() if c["train"] < FEW_ROWS]
         if few:
             more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
             listed = f"{', '.join(few[:SHOWN])}{more}"
             found.append(f"labels with too few rows to be learnt from: {listed}")
-        if self.task.head.several:  # most rows may well have none of the labels
+        if self.task.head.several:  # it is normal that most rows have none of the labels
             return found
         most = max(counts, key=lambda y: sum(counts[y].values()))
         share = sum(counts[most].values()) / len(self.rows)
@@ -111,7 +111,7 @@ class DataSplits:
         return found
 
     def _repeated(self) -> Iterator[str]:
-        """Yield a line about texts that stand several times, if any do."""
+        """Yield a line about repeated texts, if there are any."""
         labels: dict[str, set[str]] = {}
         for row in self.rows:
             labels.setdefault(row.text, set()).add(row.label)
@@ -130,19 +130,19 @@ class DataSplits:
 def split_rows(
     rows: Sequence[Row], *, valid: Sequence[Row] | None = None, task: Task = CLASSIFICATION
 ) -> DataSplits:
-    """Set rows aside before anything is trained, by the hash of their text.
+    """Split rows by the hash of their text, before anything is trained.
 
-    A quarter, 512 rows at most, goes to the card, half `fit` and half `gate`; a tenth of the rest
-    to validation where none is given. Every label keeps a row to train on.
+    A quarter, at most 512 rows, goes to the card, half `fit` and half `gate`. A tenth of the rest
+    goes to validation, if no validation rows are given. Every label keeps a training row.
 
     Args:
         rows: The author's rows.
         valid: Validation rows of the author's own.
-        task: What the rows are of: whole documents are split where text is generated.
+        task: The task of the rows; for text generation, whole documents are split.
 
     Raises:
-        UsageError: If there are no two labels, one is no answer, or a validation text stands among
-            the rows too.
+        UsageError: If there are fewer than two labels, a label is not a valid answer, or a
+            validation text is also among the rows.
     """
     if task.unit is Unit.TOKEN:
         return split_documents(rows, valid=valid)
@@ -161,7 +161,7 @@ def split_rows(
         )
     ordered = sorted(rows, key=lambda r: (_digest(r.text), r.label))
     groups = [task.head.labels_in([r.label]) or {r.label} for r in ordered]
-    # The first row of each label, as the last to be set wins; these stay for training.
+    # The first row of each label stays for training: in reversed order, the last one set wins.
     labelled = zip(reversed(groups), reversed(ordered), strict=True)
     first = {y: r.text for some, r in labelled for y in some}
     taught = set(first.values())
@@ -187,23 +187,23 @@ def _digest(text: str) -> str:
 
 
 def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> DataSplits:
-    """Set whole documents aside, by the hash of their names.
+    """Split whole documents by the hash of their names.
 
-    A quarter of them is for the card, a tenth to stop early on.
+    A quarter of them goes to the card, a tenth to validation.
 
     Args:
-        rows: Texts; `domain` names the document a text is from, None makes it one of its own.
+        rows: Texts; `domain` names a text's document. A text without one is its own document.
         valid: Validation texts of the author's own.
 
     Raises:
-        UsageError: If there are fewer than five documents, or those to learn from have no passage
-            that those set aside have not.
+        UsageError: If there are fewer than five documents, or all passages of the training
+            documents also occur in the others.
     """
     by_name: dict[str, list[str]] = {}
     for row in rows:
         by_name.setdefault(row.text if row.domain is None else row.domain, []).append(row.text)
     names = sorted(by_name, key=_digest)
-    if len(names) < 5:  # noqa: PLR2004  (one for every part, and two to learn from)
+    if len(names) < 5:  # noqa: PLR2004  (one for each other split, and two for training)
         raise UsageError(
             "too few documents to set any aside", expected="at least 5", found=str(len(names))
         )
@@ -212,7 +212,7 @@ def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) 
     known: set[str] = set()
 
     def fresh(texts: Iterable[str]) -> tuple[Row, ...]:
-        """Return the passages of texts that no split has yet."""
+        """Return the passages of texts that are in no split yet."""
         new = dict.fromkeys(p for text in texts for p in _passages(text) if p not in known)
         known.update(new)
         return tuple(Row(text=p, label="") for p in new)
@@ -233,9 +233,9 @@ def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) 
 
 
 def _passages(text: str) -> list[str]:
-    """Cut a text at line ends, else between words; no passage is over `LONGEST_PASSAGE`.
+    """Cut a text at line ends, else between words, into passages of at most `LONGEST_PASSAGE`.
 
-    What is lost is the white space between two.
+    Only white space between passages is lost.
     """
     passages, rest = [], text.strip("\n")
     while len(rest) > LONGEST_PASSAGE:
@@ -250,6 +250,6 @@ def _passages(text: str) -> list[str]:
 
 
 def _spread(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Return at most so many rows, evenly spread over them."""
+    """Return at most `CARD_PASSAGES` rows, evenly spaced."""
     step = -(-len(rows) // CARD_PASSAGES)
     return rows[:: max(step, 1)]

@@ -1,14 +1,14 @@
-"""Fold a composition into one expert of fixed cost, as a project that can be packed and shipped.
+"""Distil a composition into one expert of fixed cost, as a project that can be packed and shipped.
 
     loss = mean_n Σ_y p_T(y|x_n) log( p_T(y|x_n) / p_S(y|x_n) )            Hinton et al. 2015
 
 The teacher is the routed composition, frozen; the student learns from its answers to unlabelled
-inputs. With a sharpness ρ > 0 every gradient is taken where the loss is worst within ρ of the
-weights (sharpness-aware minimisation, Foret et al. 2021).
+inputs. With sharpness ρ > 0, gradients are computed where the loss is largest within distance ρ of
+the weights (sharpness-aware minimisation, Foret et al. 2021).
 
-The student writes hidden states where all experts of the composition share the backbone's
-classifier, and otherwise to labels of its own: all labels of the bus. The experts, the router and
-the generation stay as they are.
+The student writes hidden states if all experts of the composition share the backbone's classifier.
+Otherwise it has labels of its own: all labels of the bus. The experts, the router and the
+generation are not changed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from .expert import ExpertRun, ExpertSettings, expert_logits, init_expert
 from .packaging import ExpertDraft, save_expert, texts_card
 
 FEWEST_INPUTS = 16
-"""Inputs without which nothing can be distilled, set aside and compared."""
+"""Fewest inputs that can be split into training and held-out rows."""
 
 TOLERANCE = 10.0
-"""Points that a domain may lose: one small expert does not hold all that several do."""
+"""Points that a domain may lose, since one small expert has less capacity than several."""
 
 CANARIES = 8
-"""Most vectors that the merged expert's canary remembers."""
+"""Most vectors in the merged expert's canary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillSettings:
-    """How a student learns, and for which question.
+    """How a student is trained, and for which question.
 
     Attributes:
         rank: R of the student; None for a quarter of D.
@@ -61,8 +61,8 @@ class DistillSettings:
         weight_decay: AdamW's.
         sharpness: ρ, the radius of sharpness-aware steps; 0 for plain ones.
         patience: Epochs without a smaller validation loss before training stops.
-        seed: Initial weights and order of rows.
-        question: The question that it answers, as the composition does; None for no name.
+        seed: Seed of initial weights and order of rows.
+        question: The question of composition and student; None for the default question.
     """
 
     rank: int | None = None
@@ -77,24 +77,25 @@ class DistillSettings:
 
 
 OWN = frozenset({"sharpness", "question"})
-"""Settings that an expert's training has not."""
+"""Settings that `ExpertSettings` does not have."""
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a merge gives and what it loses.
+    """The result of a merge, compared with the composition.
 
     Attributes:
         id: The merged expert's id.
-        generation: What was folded.
-        rows: Inputs it learnt from.
-        declined: Inputs left out because the composition declines them.
-        kl: Mean KL(composition ‖ merged) on inputs set aside, nats.
-        agreement: How often both give the same label there, 0–1.
+        generation: The generation that was distilled.
+        rows: Number of inputs it learnt from.
+        declined: Number of inputs left out because the composition declines them.
+        kl: Mean KL(composition ‖ merged) on held-out inputs, nats.
+        agreement: Share of held-out inputs with the same label from both, 0–1.
         before: The composition's accuracy on the cards' gate rows, by domain and ``overall``.
-        after: The merged expert's, alone at weight 1.
-        parameters: Of the ``composition`` (experts and router) and of the ``merged`` expert.
-        epoch: The epoch its weights are from.
-        gate_rows: How many of them, likewise.
+        after: The merged expert's accuracy on them, alone at weight 1.
+        parameters: Numbers of parameters of the ``composition`` (experts and router) and of the
+            ``merged`` expert.
+        epoch: The epoch of its weights.
+        gate_rows: Number of gate rows, by domain and ``overall``.
     """
 
     id: str
@@ -110,16 +111,16 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     gate_rows: dict[str, int] = {}
 
     def refuse_loss(self, *, tolerance: float | None = None) -> None:
-        """Refuse what a domain loses by more than the tolerance; the project stays, to look at.
+        """Refuse a merge by which a domain loses more than the tolerance; the project is kept.
 
-        Where no card has gate rows, the answers to inputs set aside are compared.
+        If no card has gate rows, the agreement on held-out inputs is checked instead.
 
         Args:
-            tolerance: In points, of accuracy or of equal answers; None is ten points or two gate
-                rows, whichever is larger.
+            tolerance: In points of accuracy or agreement; None is ten points or two gate rows,
+                whichever is larger.
 
         Raises:
-            HarmError: If one does.
+            HarmError: If a domain loses more.
         """
         compared = {d: (x, self.after[d], self.gate_rows[d]) for d, x in self.before.items()}
         compared = compared or {"inputs set aside": (1.0, self.agreement, self.rows)}
@@ -147,7 +148,7 @@ def merge(
     settings: DistillSettings,
     progress: Progress | None = None,
 ) -> Merged:
-    """Distil a composition into a new project; nothing else is touched.
+    """Distil a composition into a new project; nothing else is changed.
 
     Args:
         composed: The teacher.
@@ -155,11 +156,12 @@ def merge(
         expert_id: Id of the merged expert.
         project: The project's folder, which must not exist.
         encode: Texts → h ``(N, D)``.
-        settings: How the student learns.
+        settings: How the student is trained.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
-        UsageError: If the folder exists, the bus answers no labels, or there are too few inputs.
+        UsageError: If the folder exists, the task is not classification, or there are too few
+            inputs.
     """
     bus = composed.bus
     check_id(expert_id)
@@ -204,7 +206,7 @@ def merge(
 
 
 def _student(composed: ComposedModel, labels: tuple[str, ...], settings: DistillSettings) -> Expert:
-    """Return the untrained student: it writes labels of its own where any expert does."""
+    """Return the untrained student: it has labels of its own if any expert does."""
     own, width = bool(composed.bus.own), composed.backbone.width
     space: Space = "labels" if own else "hidden"
     out = len(labels) if own else width
@@ -212,10 +214,10 @@ def _student(composed: ComposedModel, labels: tuple[str, ...], settings: Distill
 
 
 def own_texts(composed: ComposedModel) -> list[str]:
-    """Return the texts that the composition itself brings: fit rows of its cards, background.
+    """Return the texts that are part of the composition: fit rows of its cards, and background.
 
     Raises:
-        UsageError: If a card has no texts: of its domain nothing would be learnt.
+        UsageError: If a card has no texts, so that nothing could be learnt about its domain.
     """
     cards = {i: [r.text for r in c.rows if r.part == "fit"] for i, c in composed.cards.items()}
     if mute := [i for i, texts in cards.items() if not texts]:
@@ -230,7 +232,7 @@ def own_texts(composed: ComposedModel) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DistillationBatch:
-    """Inputs with the teacher's answers: h ``(N, D)``, z ``(N, D)`` and p_T ``(N, L)``."""
+    """Inputs with the teacher's probabilities: h ``(N, D)``, z ``(N, D)`` and p_T ``(N, L)``."""
 
     h: Tensor
     z: Tensor
@@ -246,14 +248,14 @@ def distill(
     settings: DistillSettings,
     progress: Progress | None = None,
 ) -> int:
-    """Train a student in place; return the epoch its weights are from.
+    """Train a student in place; return the epoch of its weights.
 
     Args:
-        student: Writes to hidden states, or to labels of its own that are the teacher's.
-        data: What it learns.
-        valid: What decides when it stops.
-        classifier: W_c ``(C, D)`` where it writes to hidden states.
-        settings: How.
+        student: An expert that writes hidden states, or whose own labels are the teacher's.
+        data: The training inputs.
+        valid: The inputs for early stopping.
+        classifier: W_c ``(C, D)`` if the student writes hidden states.
+        settings: How to train.
         progress: Called with (epochs done, epochs in all).
     """
     run = ExpertRun(
@@ -286,9 +288,9 @@ def divergence(student: Expert, batch: DistillationBatch, classifier: Tensor | N
 def _losses(
     student: Expert, batch: DistillationBatch, classifier: Tensor | None, *, sharpness: float
 ) -> Iterator[Tensor]:
-    """Yield the loss at the weights; with a sharpness, then the one at the worst point near them.
+    """Yield the loss at the weights; with a sharpness, also the loss at the worst point near them.
 
-    Whoever iterates takes each loss's gradient before the next, and steps after the last.
+    The caller must compute each loss's gradient before the next, and step after the last.
     """
     parameters = list(student.parameters())
     yield divergence(student, batch, classifier)
@@ -300,17 +302,17 @@ def _losses(
     with torch.no_grad():
         for p, g in zip(parameters, gradients, strict=True):
             p.add_(g * (sharpness / length))
-    student.zero_grad()  # the gradient at the weights only showed the way
+    student.zero_grad()  # the gradient at the weights was only used for the direction
     yield divergence(student, batch, classifier)
     with torch.no_grad():
         for p, w in zip(parameters, weights, strict=True):
-            p.copy_(w)  # the very bits, which subtracting would not give back
+            p.copy_(w)  # restores the exact bits, which subtracting would not
 
 
 def _answered(
     composed: ComposedModel, texts: Sequence[str], encode: Encode
 ) -> tuple[list[Row], int]:
-    """Return the inputs with the teacher's labels, and how many it declines."""
+    """Return the inputs with the teacher's labels, and the number that it declines."""
     distinct = sorted(set(texts))
     _require_enough(len(distinct), found=str(len(distinct)))
     with torch.inference_mode():
@@ -335,7 +337,7 @@ def _require_enough(inputs: int, *, found: str) -> None:
 def _batch(
     composed: ComposedModel, rows: Sequence[Row], labels: Sequence[str], encode: Encode
 ) -> DistillationBatch:
-    """Return inputs with the teacher's probabilities over the labels it does not decline with."""
+    """Return inputs with the teacher's probabilities, renormalised without the label `none`."""
     bus = composed.bus
     h = encode([r.text for r in rows])
     with torch.inference_mode():
@@ -344,7 +346,7 @@ def _batch(
     h, z = bus.layout.base(h), bus.layout.base(z)
     p = p[:, [bus.labels.index(y) for y in labels]]
     p = p / p.sum(-1, keepdim=True).clamp_min(1e-12)
-    return DistillationBatch(h=h.clone(), z=z.clone(), p=p.clone())  # out of inference mode
+    return DistillationBatch(h=h.clone(), z=z.clone(), p=p.clone())  # clones leave inference mode
 
 
 def _accuracies(
@@ -354,7 +356,7 @@ def _accuracies(
     labels: Sequence[str],
     encode: Encode,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
-    """Return both accuracies on the cards' gate rows, by domain and overall, and their count."""
+    """Return both accuracies on the cards' gate rows, by domain and overall, and row counts."""
     h, rows = gate_rows(list(composed.cards.values()), encode=encode)
     if not rows:
         return {}, {}, {}

@@ -1,12 +1,12 @@
-"""Train one expert on rows, everything else frozen: settings, the training itself, its checkpoint.
+"""Train one expert on rows, everything else frozen: settings, the training loop, checkpoints.
 
     loss = task loss(logits(h, z), y) + λ · mean over background of ‖W_c Δ(z)‖²
 
-Of labels of its own the last term is ‖Δ(z)‖², or, where a text may have none of them, the loss of
-saying so.
+For an expert with labels of its own the last term is ‖Δ(z)‖² or, where a text may have no label,
+the loss of predicting none.
 
-A training is deterministic for a seed, and one that was stopped goes on from its checkpoint to the
-same bits.
+Training is deterministic for a seed. Training that was stopped resumes from its checkpoint and
+gives a bitwise identical result.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from ..bus.tasks import CLASSIFICATION, Task
 from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
-"""Background rows that a step looks at, at most: tokens are many."""
+"""Most background rows in a step; there are many where rows are tokens."""
 
 SAVING = 0.05
-"""Share of the time that checkpoints take, at most: a kill loses no more than the last twenty of
-them would have."""
+"""Largest share of the time that is spent on checkpoints: a kill loses at most as much time as
+writing twenty checkpoints takes."""
 
 BEHIND = 4
-"""An expert that is not ahead of its rival when its loss was smallest waits for a smaller one a
-quarter as long: it would have to overtake by more than chance."""
+"""Divisor of the patience if an expert, at its smallest loss, is not ahead of its rival: it would
+have to become better by more than chance."""
 
 TEMPERATURES = (0.05, 20.0)
-"""Smallest and largest T that is fitted."""
+"""Smallest and largest fitted T."""
 
 HALVINGS = 60
-"""Of a search for T: they reach float precision."""
+"""Steps of a search for T; enough for float precision."""
 
 ONE_IN_TWENTY = 3.841
-"""What one in twenty draws of χ² with one degree of freedom exceeds."""
+"""The 95 % quantile of χ² with one degree of freedom."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,10 @@ class ExpertSettings:
 
     Attributes:
         form: ``residual``, ``mlp`` or ``linear``.
-        space: Where it writes.
+        space: The space it writes to.
         rank: R of the low-rank forms; by default a quarter of D (seed 001, section 4.5.4).
-        ranks: Where its first units are to be experts by themselves: how many, ascending, the last
-            is R. The loss is then the mean over these ranks.
+        ranks: For a nested expert, whose first units are smaller experts: the ranks, ascending,
+            the last is R. The loss is then the mean over these ranks.
         activation: σ.
         epochs: Passes over the rows.
         batch: Rows a step.
@@ -76,9 +76,9 @@ class ExpertSettings:
         noise: Standard deviation of Gaussian noise added to z while training.
         off_domain: λ, the weight of the background term.
         patience: Epochs without a better validation loss before training stops.
-        half: Whether the classifier's product is computed in bfloat16: a vocabulary's takes most of
-            the time, and some processors are several times as fast in it.
-        seed: Initial weights, order of rows, dropout and noise.
+        half: Whether the classifier's product is computed in bfloat16. With a vocabulary it takes
+            most of the time, and some processors are several times as fast in bfloat16.
+        seed: Seed of initial weights, order of rows, dropout and noise.
     """
 
     form: str = "residual"
@@ -100,14 +100,14 @@ class ExpertSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedExpert:
-    """A frozen expert, and how it came to be.
+    """A frozen expert, and how it was trained.
 
     Attributes:
         expert: The expert.
-        epoch: The epoch it was taken from; 0 where it was solved.
-        loss: Its loss on the validation rows, or on each row left out.
-        compared: Accuracy on the validation rows by form, where it was chosen among several.
-        learnt_all: Whether it has learnt from the validation rows since.
+        epoch: The epoch of its weights; 0 if it was solved in closed form.
+        loss: Its loss on the validation rows, or its leave-one-out loss.
+        compared: Accuracy on the validation rows by form, if it was chosen among several.
+        learnt_all: Whether the validation rows were learnt from afterwards.
     """
 
     expert: Expert
@@ -121,7 +121,7 @@ class TrainedExpert:
 class ExpertRows:
     """Features with their labels: h ``(N, D)`` and N answers.
 
-    `z` ``(N, D)`` is what the expert reads, where that is not LayerNorm(h).
+    `z` ``(N, D)`` is the expert's input, if that is not LayerNorm(h).
     """
 
     h: Tensor
@@ -148,23 +148,23 @@ def train_expert(
     """Train an expert on its domain's rows.
 
     Args:
-        rows: What it learns.
+        rows: The training rows.
         norm: The bus norm, h → z.
         classifier: W_c ``(C, D)``, frozen; not needed for labels of its own.
         labels: The classifier's labels.
-        domain_labels: The labels the expert may answer, in the order of its own logits.
-        settings: How.
-        task: Classes or a number; a number is learnt in units of the targets' spread.
-        valid: Rows to stop early on; without them the last epoch is taken.
-        background: Features to leave alone, ``(M, D)``.
-        background_z: What the expert reads of them, where that is not LayerNorm(h).
-        rival: Accuracy on the validation rows of what it is to be better than; one that is not
-            ahead of it gets less patience (`BEHIND`).
-        checkpoint: Written now and then; training goes on from it where it exists.
+        domain_labels: The labels the expert may predict, in the order of its own logits.
+        settings: How to train.
+        task: The task; a number is learnt in units of the targets' spread.
+        valid: Rows for early stopping; without them the last epoch is used.
+        background: Features of texts to leave alone, ``(M, D)``.
+        background_z: The expert's input for them, if that is not LayerNorm(h).
+        rival: Validation accuracy of an alternative; an expert that is not ahead of it gets less
+            patience (`BEHIND`).
+        checkpoint: Written from time to time; training resumes from it if it exists.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
-        UsageError: If an answer is not among the labels it can have.
+        UsageError: If the label of a row is not among the possible labels.
     """
     head, own, width = task.head, settings.space == "labels", rows.h.shape[1]
     names = domain_labels if own else labels
@@ -193,8 +193,8 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     Args:
         settings: Form, space, rank, activation and seed.
         width: D.
-        out: Width of what it writes: D, C or its own number of labels.
-        labels: The labels it may answer.
+        out: Output width: D, C or its own number of labels.
+        labels: The labels it may predict.
 
     Raises:
         UsageError: If the form is not one that can be trained here.
@@ -228,7 +228,7 @@ def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor | Non
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Rows in the units of training: h ``(N, D)``, what is read ``(N, D)``, and N targets."""
+    """Rows in the units of training: h ``(N, D)``, the expert's input ``(N, D)``, N targets."""
 
     h: Tensor
     z: Tensor
@@ -248,14 +248,14 @@ def _batch(
 
 
 class ExpertRun:
-    """The state of a training: all of it can be written down and taken up again.
+    """The state of a training, which can be saved and resumed in full.
 
     Args:
-        expert: What is trained, in place.
-        settings: How.
-        head: What its answers are.
-        rows: How many there are to learn from.
-        rival: Accuracy on the validation rows of what it is to be better than, if anything.
+        expert: The expert, trained in place.
+        settings: How to train.
+        head: The task's head.
+        rows: The number of training rows.
+        rival: Validation accuracy of the alternative it should exceed, if any.
     """
 
     def __init__(
@@ -277,11 +277,11 @@ class ExpertRun:
         self.best = {k: v.clone() for k, v in expert.state_dict().items()}
 
     def epochs(self, checkpoint: Path | None, progress: Progress | None) -> Iterator[None]:
-        """Yield for each epoch until there are enough, or none was better for a while.
+        """Yield for each epoch until all are done, or the patience is exhausted.
 
         Args:
-            checkpoint: Written after the first, and then as `SAVING` says; where it exists,
-                training goes on from it.
+            checkpoint: Written after the first epoch, then as often as `SAVING` allows; training
+                resumes from it if it exists.
             progress: Called with (epochs done, epochs in all).
         """
         if checkpoint is not None and (state := read_checkpoint(checkpoint)) is not None:
@@ -303,7 +303,7 @@ class ExpertRun:
         return max(1, self.settings.patience // BEHIND) if behind else self.settings.patience
 
     def shuffled(self, count: int) -> tuple[Tensor, ...]:
-        """Return the indices of so many rows in batches, in an order of this epoch's own."""
+        """Return batches of row indices, newly shuffled for each epoch."""
         return torch.split(torch.randperm(count, generator=self.generator), self.settings.batch)
 
     def train_epoch(
@@ -319,8 +319,8 @@ class ExpertRun:
         Args:
             data: All rows.
             classifier: W_c ``(C, D)``.
-            background: What is read of texts to leave alone, ``(M, D)``.
-            readout: ‖Δ‖ is measured after it, see `readout_factor`.
+            background: The expert's input for texts to leave alone, ``(M, D)``.
+            readout: The factor applied before ‖Δ‖ is measured, see `readout_factor`.
         """
         for rows in self.shuffled(len(data.h)):
             z = _disturb(data.z[rows], self.settings, self.generator)
@@ -350,14 +350,14 @@ class ExpertRun:
         return loss + self.settings.off_domain * penalty
 
     def _some(self, background: Tensor) -> Tensor:
-        """Return the background, or some rows of a large one."""
+        """Return the background, or a random sample of its rows if it is large."""
         if len(background) <= BACKGROUND_ROWS:
             return background
         chosen = torch.randint(len(background), (BACKGROUND_ROWS,), generator=self.generator)
         return background[chosen]
 
     def descend(self, losses: Iterable[Tensor]) -> None:
-        """Take one step down the sum of losses; each frees its graph before the next is made."""
+        """Take one optimiser step on a sum of losses; only one graph is in memory at a time."""
         decay = 0.5 * (1 + math.cos(math.pi * min(1.0, self.step / self.steps)))
         self.optimizer.zero_grad()
         for loss in losses:
@@ -366,9 +366,9 @@ class ExpertRun:
         self.step += 1
 
     def validate(self, data: _Batch, classifier: Tensor | None) -> tuple[float, float | None]:
-        """Return mean loss and accuracy over rows, a few at a time; of numbers the loss alone.
+        """Return mean loss over rows, and accuracy, None unless labels are mutually exclusive.
 
-        Of an expert of several ranks these are means over its ranks.
+        For an expert of several ranks these are means over its ranks.
         """
         outputs, total, hits = 1 if classifier is None else len(classifier), 0.0, 0
         slices = batched_slices(len(data.h), cost=outputs)
@@ -383,7 +383,7 @@ class ExpertRun:
         return total / count, hits / count if self.head.distribution else None
 
     def remember(self, loss: float | None, accuracy: float | None = None) -> None:
-        """Remember the weights if no loss was smaller; without a loss, the latest are best."""
+        """Store the weights if the loss is the smallest so far, or always without a loss."""
         if accuracy is not None:
             self.note = f"validation accuracy {accuracy:.3f}"
         elif loss is not None:
@@ -405,7 +405,7 @@ class ExpertRun:
         return TrainedExpert(expert=expert, epoch=self.best_epoch, loss=loss)
 
     def state(self) -> dict[str, Tensor]:
-        """Return everything a checkpoint needs."""
+        """Return the tensors of a checkpoint."""
         state = {f"expert.{k}": v for k, v in self.expert.state_dict().items()}
         state |= {f"best.{k}": v for k, v in self.best.items()}
         for n, (_, moments) in enumerate(self.optimizer.state.items()):
@@ -415,7 +415,7 @@ class ExpertRun:
         return {**state, "numbers": torch.tensor(numbers, dtype=torch.float64)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
 
         def under(prefix: str) -> dict[str, Tensor]:
             return {
@@ -432,7 +432,7 @@ class ExpertRun:
 
 
 def _disturb(z: Tensor, settings: ExpertSettings, generator: torch.Generator) -> Tensor:
-    """Drop and shake entries of z, seeded."""
+    """Apply dropout and Gaussian noise to z, seeded."""
     if settings.dropout > 0:
         mask = torch.rand(z.shape, generator=generator) >= settings.dropout
         z = z * mask / (1 - settings.dropout)
@@ -444,12 +444,12 @@ def _disturb(z: Tensor, settings: ExpertSettings, generator: torch.Generator) ->
 def fit_temperature(logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head) -> float:
     """Return the T with the smallest loss of logits / T, which is a cross-entropy.
 
-    The loss is convex in 1/T, so a golden-section search over log T finds it.
+    The loss is convex in 1/T, so a golden-section search over log T finds the minimum.
 
     Args:
-        logits: ``(N, L)``, of rows that were not trained on.
-        targets: Theirs, ``(N,)`` for one of L labels, ``(N, L)`` for any number of them.
-        head: What answers.
+        logits: Logits ``(N, L)`` of rows that were not trained on.
+        targets: Their targets, ``(N,)`` for one of L labels, ``(N, L)`` for label sets.
+        head: The task's head.
 
     Returns:
         T, within [0.05, 20].
@@ -474,16 +474,16 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICAT
 def shown_temperature(
     logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head
 ) -> float:
-    """Return the T nearest to 1 that the rows do not refute: 1 where they do not refute that.
+    """Return the T nearest to 1 that a likelihood-ratio test on the rows does not reject.
 
-    T is refuted if 2 N (loss at T - smallest loss) is beyond what one case of twenty reaches where
-    it is right: the likelihood ratio, χ² of one degree of freedom (Wilks 1938). So rows that are
-    few, or all right, move it little, where the likeliest T would be the smallest there is.
+    T is rejected if 2 N (loss at T - smallest loss) exceeds the 95 % quantile of χ² with one degree
+    of freedom (Wilks 1938). So few rows change T little, and so do rows that are all correct, for
+    which the maximum-likelihood T would be the smallest allowed value.
 
     Args:
-        logits: ``(N, L)``, of rows that were not trained on.
-        targets: Theirs, ``(N,)``.
-        head: What answers.
+        logits: Logits ``(N, L)`` of rows that were not trained on.
+        targets: Their targets, ``(N,)``.
+        head: The task's head.
 
     Returns:
         T, within [0.05, 20].
@@ -506,7 +506,7 @@ def shown_temperature(
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
-    """Replace a checkpoint by a new one, atomically, with a digest at its end."""
+    """Replace a checkpoint atomically; the file ends with a digest."""
     tensors = {k: v.detach().contiguous().clone() for k, v in state.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     data = safetensors.torch.save(tensors)
@@ -514,7 +514,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor] | None:
-    """Return what a checkpoint holds; None where there is none, or a damaged one."""
+    """Return the tensors of a checkpoint; None if it is missing or damaged."""
     data = read(path) or b""
     data, digest = data[:-32], data[-32:]
     return safetensors.torch.load(data) if hashlib.sha256(data).digest() == digest else None
@@ -524,13 +524,13 @@ def read_checkpoint(path: Path) -> dict[str, Tensor] | None:
 def resuming(
     project: Path, *, resumable: bool, of: tuple[object, ...] = ()
 ) -> Iterator[Path | None]:
-    """Yield where a project's training is written down, None for nowhere; gone when it is done.
+    """Yield the checkpoint's path for a project, or None; delete the file when training is done.
 
     Args:
         project: The project's folder.
-        resumable: Whether it is written down.
-        of: What is trained, how and on what. Another training starts afresh: weights that learnt
-            from other rows are not what the manifest will say.
+        resumable: Whether to use a checkpoint.
+        of: The inputs of the training. A checkpoint of other inputs is deleted, because its weights
+            would not be those that the manifest describes.
     """
     if not resumable:
         yield None

@@ -1,11 +1,11 @@
-"""Train an expert that acts inside the trunk: gradients through the upper blocks, no others.
+"""Train an expert that acts inside the trunk, with gradients through the upper blocks only.
 
     loss = task loss(W z' + b, y),  z' = LayerNorm(h')       where it has labels of its own
     loss = task loss(W_c h', y) + λ · mean over background of ‖W_c (h' − h)‖²     else
 
-h' is what the encoder gives with it (`core.backbones.interventions`). The states below its lowest
-block are computed once; only the blocks above are run again. The head of an adapter starts from the
-regression on z, so that the blocks do not learn what the frozen ones know already.
+h' is h under its intervention (`core.backbones.interventions`). The states below its lowest block
+are computed once; only the blocks above are run in each step. The head of an adapter is initialised
+with the solution on z, so that the blocks need not learn what the frozen ones already provide.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ..types import Progress, Row
 from .expert import ExpertRun, ExpertSettings, TrainedExpert
 
 TOKENS = 512
-"""Of a batch, at most, where every token has the logits of a vocabulary."""
+"""Most tokens in a batch for text generation, where every token has logits over a vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
-    """Texts of one token length: ids, the states below the expert, h and targets of N rows."""
+    """Texts of equal token length: ids, the states below the expert, h and targets of N rows."""
 
     ids: Tensor
     states: Tensor | None
@@ -56,24 +56,24 @@ def train_inside(
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainedExpert:
-    """Train an expert that changes h, and its head where it has one, on its domain's rows.
+    """Train an expert that changes h, and its head if it has one, on its domain's rows.
 
     Args:
-        expert: What is trained, in place.
-        rows: What it learns.
+        expert: The expert, trained in place.
+        rows: The training rows.
         backbone: The frozen backbone.
         norm: The bus norm.
-        settings: How; dropout and noise are laid on no state.
-        valid: Rows to stop early on; without them the last epoch is taken.
-        background: Texts to leave alone, where it writes hidden states.
-        checkpoint: Written now and then; training goes on from it where it exists.
+        settings: How to train; dropout and noise are not applied to states.
+        valid: Rows for early stopping; without them the last epoch is used.
+        background: Texts to leave alone, if the expert writes hidden states.
+        checkpoint: Written from time to time; training resumes from it if it exists.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
-        UsageError: If it has no labels of its own, and the backbone has no classifier.
+        UsageError: If the expert has no labels of its own, and the backbone has no classifier.
     """
     acts = intervention_of(expert, backbone)
-    assert acts  # noqa: S101  (who calls this knows that it acts there)
+    assert acts  # noqa: S101  (callers pass experts that act inside the trunk)
     own = expert.space == "labels"
     if backbone.classifier is None and not own:
         raise UsageError(
@@ -93,7 +93,7 @@ def train_inside(
 
 
 class _InsideRun(ExpertRun):
-    """The training of an expert whose answers come through the upper blocks."""
+    """The training of an expert whose gradients pass through the upper blocks."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class _InsideRun(ExpertRun):
         self.names: Sequence[str] = expert.labels if own else backbone.labels
 
     def batches(self, rows: Sequence[Row], *, answered: bool = True) -> list[_Batch]:
-        """Return rows in batches of one length, with the states below computed once."""
+        """Return rows in batches of equal length, with the states below computed once."""
         made, trunk = list[_Batch](), self.backbone.trunk
         answers = [r.label for r in rows]
         targets = self.head.targets(answers, self.names) if answered else torch.zeros(len(rows))
@@ -124,7 +124,7 @@ class _InsideRun(ExpertRun):
         return made
 
     def train_through(self, data: Sequence[_Batch], others: Sequence[_Batch]) -> None:
-        """Take one step whenever as many rows are together as make up a batch, shuffled."""
+        """Take one step for each group of shuffled length batches that has a full batch of rows."""
         chosen = list[_Batch]()
         for n in torch.randperm(len(data), generator=self.generator).tolist():
             chosen.append(data[n])
@@ -135,7 +135,7 @@ class _InsideRun(ExpertRun):
             self.descend(self._losses(chosen, others))
 
     def _losses(self, chosen: Sequence[_Batch], others: Sequence[_Batch]) -> Iterator[Tensor]:
-        """Yield what the loss of a step is the sum of, one graph at a time."""
+        """Yield the summands of a step's loss, one graph at a time."""
         rows = sum(len(b.h) for b in chosen)
         for batch in chosen:
             yield self.head.loss(self.logits(batch), batch.targets) * len(batch.h) / rows
@@ -167,10 +167,10 @@ class _InsideRun(ExpertRun):
 
 
 class _TokenRun(_InsideRun):
-    """The same where text is generated: every token is a row."""
+    """The training for text generation, where every token is a row."""
 
     def batches(self, rows: Sequence[Row], *, answered: bool = True) -> list[_Batch]:  # noqa: ARG002
-        """Return passages in batches of one length, with the states below computed once."""
+        """Return passages in batches of equal length, with the states below computed once."""
         made, trunk = list[_Batch](), self.backbone.trunk
         start = start_of(trunk)
         tokens = sorted(([start, *tokenize(trunk, r.text)] for r in rows), key=len)

@@ -1,11 +1,11 @@
-"""A linear head over any number of an expert's own labels a row: logistic regressions, one a label.
+"""A linear head for label sets over an expert's own labels: one logistic regression for each label.
 
     Δ_y(z) = w_yᵀ z + b_y
     w, b   = argmin Σ over rows and labels of −log p + λ/2 Σ_y |w_y|²      p = sigmoid(±Δ_y(z))
 
-The sum is convex; L-BFGS (Liu and Nocedal 1989) finds its least value. λ is the one under which
-rows that were set aside for that are likeliest, and all rows are then learnt from with it. Rows of
-the background card are rows without a label.
+The sum is convex and is minimised by L-BFGS (Liu and Nocedal 1989). λ maximises the likelihood of
+rows held out for this purpose; the head is then fitted to all rows with this λ. Texts of the
+background card are rows without a label.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ..bus.label_set_head import SigmoidHead
 from .expert import TrainedExpert
 
 PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
-"""λ that are tried, from large to small: each starts where the last one ended."""
+"""Candidates for λ, from large to small; each fit is initialised with the one before."""
 
 ASIDE = 5
-"""One row in so many, the first of them, says which λ is taken: words of a text stay together."""
+"""The first 1/ASIDE of the rows selects λ; the rows are consecutive, so words of a text stay
+together."""
 
 STEPS, TOLERANCE = 100, 1e-5
-"""Steps of L-BFGS, and the slope of the mean at which it ends."""
+"""Most steps of L-BFGS, and the gradient of the mean at which it stops."""
 
 
 def solve_label_heads(
@@ -36,10 +37,10 @@ def solve_label_heads(
     """Fit a linear head for sets of labels.
 
     Args:
-        z: What it reads of each row, ``(N, D)``.
+        z: The head's input for each row, ``(N, D)``.
         answers: N sets of labels.
-        labels: The labels it may answer, in the order of its logits.
-        others: What it reads of texts without any of them, ``(M, D)``.
+        labels: The labels it may predict, in the order of its logits.
+        others: The head's input for texts without any of them, ``(M, D)``.
     """
     target = SigmoidHead().targets(answers, labels)
     rows = [(z, target), (others, target.new_zeros(len(others), len(labels)))]
@@ -61,7 +62,7 @@ def _concat(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def _start(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return w = 0 ``(L, D)``, and b ``(L,)``: the log odds of each label, of whatever row."""
+    """Return w = 0 ``(L, D)``, and b ``(L,)``: the log odds of each label over all rows."""
     rows = target.sum(0)
     return z.new_zeros(target.shape[1], z.shape[1]), ((rows + 1) / (len(z) - rows + 1)).log()
 
@@ -69,9 +70,9 @@ def _start(z: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _fit(
     head: tuple[Tensor, Tensor], z: Tensor, target: Tensor, *, penalty: float
 ) -> tuple[Tensor, Tensor]:
-    """Return w ``(L, D)`` and b ``(L,)`` for rows ``(N, D)``, from others on."""
+    """Return w ``(L, D)`` and b ``(L,)`` for rows ``(N, D)``, initialised with a given head."""
     weight, bias = (t.clone().requires_grad_() for t in head)
-    # It imports torch's compiler, about a second; descent that needs no library takes longer.
+    # Importing LBFGS also imports torch's compiler, about a second; plain descent takes longer.
     search = torch.optim.LBFGS(
         [weight, bias],
         max_iter=STEPS,

@@ -1,6 +1,6 @@
 """The files of a LoRA adapter that is trained here (`training.in_trunk`).
 
-PEFT makes the adapter, its configuration and first weights; what it learns is written back under
+PEFT creates the adapter, its configuration and initial weights; trained weights are saved under
 PEFT's names.
 """
 
@@ -22,13 +22,13 @@ from ..backbones.encoder import blocks_of, linears_of
 from ..backbones.interventions.lora import LoraExpert
 
 RANK = 8
-"""R, where its author says nothing."""
+"""Default of R."""
 
 ALPHA = 2
 """α / R."""
 
 FORMAT = {"format": "pt"}
-"""What PEFT writes into its files."""
+"""Metadata that PEFT writes into its safetensors files."""
 
 
 def fresh_adapter(
@@ -39,18 +39,18 @@ def fresh_adapter(
     targets: Sequence[str] | None = None,
     seed: int = 0,
 ) -> dict[str, bytes]:
-    """Return the two files of an adapter that has learnt nothing, as PEFT makes it.
+    """Return the two files of an untrained adapter, as PEFT creates it.
 
     Args:
-        backbone: What it is for.
+        backbone: The backbone to adapt.
         rank: R.
         blocks: How many of the top blocks it adapts; by default the upper half.
-        targets: Which linear layers of a block, by the end of their names; by default all.
-        seed: Where its first weights come from.
+        targets: Suffixes of the names of the linear layers to adapt; by default all.
+        seed: Seed of its initial weights.
 
     Raises:
         MissingError: If PEFT is not installed.
-        UsageError: If the trunk has no such blocks or layers.
+        UsageError: If the trunk has fewer blocks, or no such layers.
     """
     names = _targets(backbone, blocks=blocks, targets=targets)
     try:
@@ -69,7 +69,7 @@ def fresh_adapter(
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         made = get_peft_model(copy.deepcopy(backbone.trunk.model).cpu(), config)
-        chosen = made.peft_config["default"]  # `made.save_pretrained` wants a model of transformers
+        chosen = made.peft_config["default"]  # `made.save_pretrained` needs a transformers model
         chosen.base_model_name_or_path, chosen.inference_mode = backbone.name, True
         chosen.save_pretrained(folder)
         weights = {n: t.contiguous() for n, t in get_peft_model_state_dict(made).items()}
@@ -102,10 +102,10 @@ def _targets(backbone: Backbone, *, blocks: int | None, targets: Sequence[str] |
 
 
 def adapter_files(expert: LoraExpert, config: bytes) -> Mapping[str, bytes]:
-    """Return the two files of an adapter that was trained.
+    """Return the two files of a trained adapter.
 
     Args:
         expert: The adapter.
-        config: What it was made with.
+        config: The configuration file it was created with.
     """
     return {CONFIG: config, WEIGHTS: safetensors.torch.save(expert.tensors(), metadata=FORMAT)}

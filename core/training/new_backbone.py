@@ -1,4 +1,4 @@
-"""Make a backbone package from any encoder: referred to or carried, adapted or as it is."""
+"""Make a backbone package from any encoder: its files referenced or included, adapted or not."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .packaging import save_backbone
 from .sentence_folder import longest_input, pooling_of
 
 EVALUATED = 512
-"""Most rows that a base stage is evaluated on."""
+"""Most rows on which a base stage is evaluated."""
 
 CHAT = "chat_template.jinja"
-"""A file of a model folder that only a backbone which generates text needs."""
+"""A file of a model folder that is only needed for text generation."""
 
 
 def new_backbone(
@@ -48,21 +48,21 @@ def new_backbone(
 ) -> BackboneManifest:
     """Write a project with a backbone package.
 
-    A folder's files are carried along; a hub name is referred to by its commit, a GGUF file by
-    its path. Without `rows` the backbone has no classifier, and experts bring labels of their own.
+    The package includes the files of a folder; it references a hub name by commit, a GGUF file by
+    path. Without `rows` the backbone has no classifier, and experts have labels of their own.
 
     Args:
         project: The project's folder.
         backbone_id: The backbone's id.
         source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
         revision: The commit to pin, for hub names.
-        pooling: ``mean``, ``first`` or ``last``; by default what a sentence encoder's folder says,
+        pooling: ``mean``, ``first`` or ``last``; by default that of a sentence encoder's folder,
             else ``mean``.
-        max_tokens: Where longer texts are cut; by default what a sentence encoder's folder says,
-            else the model's longest input.
-        features: What makes up h, see `TextEncoder`. With `rows`, and where a row
-            is no whole text, always the last states.
-        task: Whether it answers labels (the default) or a number.
+        max_tokens: Token limit above which texts are cut; by default that of a sentence encoder's
+            folder, else the model's longest input.
+        features: The parts of h, see `TextEncoder`. With `rows`, or if bus rows are words or
+            tokens, always the last states.
+        task: What is predicted; labels by default.
         rows: Labelled rows for the base stage.
         settings: How the base stage trains.
         background: Texts that experts learn to leave alone.
@@ -71,9 +71,9 @@ def new_backbone(
 
     Raises:
         UsageError: If the source cannot be packaged.
-        MissingError: If it cannot be loaded.
-        StoreError: If the project cannot be written; nothing of it is left.
-        HarmError: If the base stage learnt nothing; the package is written, to look at.
+        MissingError: If the source cannot be loaded.
+        StoreError: If the project cannot be written; nothing of it remains.
+        HarmError: If the base stage learnt nothing; the package is written for inspection.
     """
     settings = settings or AdaptSettings()
     if rows and task.unit is not Unit.TEXT:
@@ -81,7 +81,7 @@ def new_backbone(
         expected, found = "no rows for a base stage", f"{len(rows)} rows"
         raise UsageError(f"a {kind} is taken as it is", expected=expected, found=found)
     require_answers(task.head, rows)
-    base, files = _base(source, revision, task)  # refused before anything is loaded, or written
+    base, files = _base(source, revision, task)  # refuse before anything is loaded or written
     bare = _bare(
         source,
         revision=revision,
@@ -120,10 +120,10 @@ def _bare(
     features: FeatureChoice,
     task: Task,
 ) -> Backbone:
-    """Return the backbone as its source has it.
+    """Return the unadapted backbone of a source.
 
     Raises:
-        UsageError: If it is to generate text and its tokenizer can start none.
+        UsageError: If the task is text generation and the tokenizer has no start or end token.
     """
     folder = Path(source.partition(":")[2]).expanduser()
     bare = Backbone.load(
@@ -135,7 +135,7 @@ def _bare(
         task=task,
     )
     if task.unit is Unit.TOKEN:
-        start_of(bare.trunk)  # refused here, not when an expert's author first encodes a text
+        start_of(bare.trunk)  # refuse here, not when an expert's author first encodes a text
     return bare
 
 
@@ -150,7 +150,7 @@ def _training(source: str, rows: Sequence[Row], settings: AdaptSettings) -> Trai
 
 
 def _refuse_wreck(backbone: Backbone, rows: Sequence[Row], *, taught: Sequence[Row]) -> None:
-    """Refuse a base stage after which rows are answered worse than by a constant."""
+    """Refuse a base stage after which predictions are worse than a constant answer."""
     head, classifier = backbone.task.head, backbone.classifier
     if classifier is None or not taught:
         return
@@ -176,10 +176,10 @@ def _adapt(
 
 
 def _base(source: str, revision: str | None, task: Task) -> tuple[Base, dict[str, bytes]]:
-    """Return how a package names its base, and the files it carries.
+    """Return how a package references its base, and the files it includes.
 
     Raises:
-        UsageError: If it is a hub name that may mean something else tomorrow.
+        UsageError: If it is a hub name without a pinned revision.
     """
     kind, _, where = source.partition(":")
     path = Path(where).expanduser()
@@ -200,5 +200,5 @@ def _base(source: str, revision: str | None, task: Task) -> tuple[Base, dict[str
 
 
 def _carried(path: Path) -> bool:
-    """Say whether a file of a model folder belongs into the package: no code, no pickles."""
+    """Return whether a file of a model folder belongs in the package: no code, no pickles."""
     return path.is_file() and path.name.endswith(CARRIED)

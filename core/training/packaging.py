@@ -1,6 +1,6 @@
 """Write packages: an expert's or a backbone's files, the routing card, and the manifest last.
 
-An `ExpertDraft` and `CardFile` hold what is to be written; digests are taken when it is.
+`ExpertDraft` and `CardFile` contain the parts to write; digests are computed while writing.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from .private_sums import fresh_generator, private_sums
 
 BUS_RANGE = ">=1,<2"
 TOLERANCE = 1e-3
-"""By how much a recomputed Δ may differ from the canary's; where Δ itself is small, by less."""
+"""Largest allowed difference of a recomputed Δ from the canary's; smaller where Δ is small."""
 
 FEWEST_ROWS = 5
-"""Fewest rows of a label in a statistics card: the sum of one row is that row, and sums of a few
-can be taken apart by whoever knows the others."""
+"""Fewest rows of a label in a statistics card. The sum of one row is that row, and from a sum of a
+few rows, anyone who knows all but one can compute the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardFile:
-    """A card's kind, bytes, numbers of rows and noise, for the manifest; `none` is no card."""
+    """A card's kind, bytes, numbers of rows and noise, for the manifest; `none` means no card."""
 
     kind: CardKind
     name: str | None = None
@@ -79,12 +79,12 @@ class CardFile:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdapterDraft:
-    """What an adapter's package has beside that of any expert.
+    """The parts that an adapter's package has in addition to those of other experts.
 
     Attributes:
         files: PEFT's two files by name.
-        prefix: What stands before the backbone's names in them.
-        tokens: Of the canary, ``(N, T)``.
+        prefix: The prefix of the backbone's module names in them.
+        tokens: Token ids of the canary, ``(N, T)``.
     """
 
     files: Mapping[str, bytes]
@@ -94,24 +94,24 @@ class AdapterDraft:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExpertDraft:
-    """What an expert's package is written from: its parts, and its manifest less their digests.
+    """The content of an expert's package: its parts, and its manifest without their digests.
 
     Attributes:
-        expert: The trained expert; form, rank, space, labels and temperature are its own.
-        card: Of rows it never trained on.
-        canary: What it reads, to remember, ``(N, D)``.
+        expert: The trained expert, which has form, rank, space, labels and temperature.
+        card: The card, of rows it never trained on.
+        canary: Inputs of the expert to include in the canary, ``(N, D)``.
         id: Its stable id.
         backbone: The backbone it was trained on.
-        domain: The slice of inputs it knows, in a sentence.
+        domain: The slice of inputs it was trained on, in a sentence.
         training: How it was trained.
         reads_tap: ``final``, or the block it reads.
         writes_tap: ``final``, or the block it writes to.
-        vocabulary: The digest of the tokenizer whose tokens it tells, where it is causal.
+        vocabulary: The digest of the tokenizer whose tokens it predicts, for text generation.
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
-        license: Of the weights.
-        adapter: What else an adapter's package has.
+        license: The licence of the weights.
+        adapter: The additional parts of an adapter's package.
         question: The question it answers, if that has a name.
-        ranks: Where its first units are experts by themselves: how many, ascending to its rank.
+        ranks: For a nested expert, whose first units are smaller experts: its ranks, ascending.
     """
 
     expert: Expert
@@ -135,7 +135,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     """Write expert.json, the weights, the card and the canary into a package's folder.
 
     Raises:
-        UsageError: If the expert is of a form that a plugin makes.
+        UsageError: If the expert's form comes from a plugin.
     """
     expert, card, package = draft.expert, draft.card, _Files()
     form, rank, activation = _form(expert)
@@ -185,7 +185,7 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
 
 
 def _canary(draft: ExpertDraft, package: _Files) -> CanaryRef:
-    """Add the canary; its tolerance is small beside what the expert says at its quietest rank."""
+    """Add the canary; its tolerance is small compared with max |Δ|, the smallest over the ranks."""
     expert, z = draft.expert, draft.canary
     smaller = {r: first_units(expert, r) for r in draft.ranks[:-1]}
     tokens = draft.adapter.tokens if draft.adapter else None
@@ -199,7 +199,7 @@ def _canary(draft: ExpertDraft, package: _Files) -> CanaryRef:
 def _weights(
     draft: ExpertDraft, package: _Files
 ) -> tuple[FileRef, AdapterRef | UnsetType, FileRef | UnsetType]:
-    """Add an expert's tensors; of an adapter its two files as they came, and the head beside it."""
+    """Add an expert's tensors; for an adapter, its two files unchanged and a separate head."""
     expert = draft.expert
     if draft.adapter is None or not isinstance(expert, LoraExpert):
         return package.tensors("expert.safetensors", expert.state_dict()), UNSET, UNSET
@@ -218,7 +218,7 @@ def _weights(
 
 
 def _form(expert: Expert) -> tuple[str, int, Activation]:
-    """Return the form whose tensors an expert has, its rank and its σ."""
+    """Return the form that matches an expert's tensors, its rank and its σ."""
     names = expert.state_dict().keys()
     form = next((n for n, f in FORMS.items() if f.letters(expert.space).keys() == names), None)
     if isinstance(expert, LoraExpert):
@@ -231,7 +231,7 @@ def _form(expert: Expert) -> tuple[str, int, Activation]:
 
 
 def _schema(backbone: Backbone, *, linears: bool) -> str:
-    """Return the oldest schema that has what a backbone's manifest says."""
+    """Return the oldest schema that supports all fields of a backbone's manifest."""
     if backbone.task.unit is Unit.WORD:
         return "redhost.backbone/1.9"
     if backbone.task.head.several:
@@ -260,20 +260,20 @@ def save_backbone(
         folder: The package's folder.
         backbone: The finished backbone.
         backbone_id: Its id.
-        base: Where the trunk comes from; for ``carried``, leave `files` of it empty.
-        files: A carried base's files by name.
+        base: The source of the trunk; for ``carried``, leave its own `files` empty.
+        files: The files of a carried base by name.
         delta: The tensors that differ from the base.
         background: The background card, JSON lines.
         evaluation: The held-out rows, JSON lines.
         training: How it was trained.
-        license: Of the weights.
+        license: The licence of the weights.
     """
     package = _Files(files)
     if base.kind == "carried":
         base = Base(
             kind="carried", files={n: sha256_hex(data) for n, data in sorted(files.items())}
         )
-    # A language-model head is the base's own.
+    # A language-model head is part of the base.
     classifier = None if backbone.task.head.vocabulary else backbone.classifier
     linears = {} if backbone.task.head.vocabulary else linears_of(backbone.trunk.model)
     linears = linears if len(linears) <= MAX_MODULES else {}
@@ -307,7 +307,7 @@ def save_backbone(
 
 
 class _Files(dict[str, bytes]):
-    """A package's files by name, and the references to them that its manifest has."""
+    """A package's files by name; adding one returns its reference for the manifest."""
 
     def add(self, name: str, data: bytes) -> FileRef:
         """Add a file."""
@@ -320,25 +320,25 @@ class _Files(dict[str, bytes]):
         return self.add(name, safetensors.torch.save(plain))
 
     def rows(self, name: str, data: bytes | None) -> RowsRef | None:
-        """Add a JSON-lines file, where there is one."""
+        """Add a JSON-lines file, if there is one."""
         if data is None:
             return None
         file, count = self.add(name, data), sum(1 for x in data.splitlines() if x)
         return RowsRef(file=file.file, sha256=file.sha256, rows=count)
 
     def write(self, folder: Path, name: str, manifest: Struct) -> None:
-        """Write all files and, after them, their manifest."""
+        """Write all files, and then their manifest."""
         write_package(folder, {**self, name: dumps(manifest)}, name)
 
 
 def write_package(folder: Path, files: Mapping[str, bytes], manifest: str) -> None:
-    """Write a package's files, the manifest last, and remove those that only the one before named.
+    """Write a package's files, the manifest last; remove files that only the old manifest names.
 
-    All that lies in the folder is published: a card that was replaced must not stay behind.
+    Everything in the folder is published, so a card that was replaced must not remain.
 
     Args:
-        folder: The package's folder, made where it is missing; an author's own files stay.
-        files: Its files by name, the manifest among them.
+        folder: The package's folder, created if missing; an author's own files are kept.
+        files: Its files by name, including the manifest.
         manifest: The manifest's name.
 
     Raises:
@@ -352,7 +352,7 @@ def write_package(folder: Path, files: Mapping[str, bytes], manifest: str) -> No
 
 
 def _named_in(folder: Path, manifest: str) -> set[str]:
-    """Return the files that the manifest in a folder names; none where it cannot be read."""
+    """Return the files that the manifest in a folder names; none if it cannot be read."""
     parse = parse_expert if manifest == MANIFESTS["expert"] else parse_backbone
     found: ExpertManifest | BackboneManifest | None = parse(read(folder / manifest) or b"").value
     return set() if found is None else {part.file for part in parts_of(found)}
@@ -380,7 +380,7 @@ def vectors_card(
     statistics: Statistics | None = None,
     task: Task = CLASSIFICATION,
 ) -> CardFile:
-    """Return a card of bus vectors: z, and for gate rows what it takes to get h back.
+    """Return a card of bus vectors: z, and for gate rows the values needed to recover h.
 
     Args:
         fit_z: Bus vectors ``(F, D)``.
@@ -389,8 +389,8 @@ def vectors_card(
         gate_labels: Their labels.
         labels: The manifest's labels; rows refer to them by index.
         eps: ε of the bus norm.
-        statistics: Sums over the author's rows, less gate rows: they say more than the few shown.
-        task: Where numbers are answered, rows carry theirs in place of the index.
+        statistics: Sums over the author's rows without gate rows, which cover more than fit rows.
+        task: The task; for numbers, rows have the number in place of the label's index.
     """
     targets = task.head.targets
     shift = gate_h.mean(-1, keepdim=True)
@@ -423,17 +423,17 @@ def statistics_card(
     noise: Noise | None = None,
     public: Tensor | None = None,
 ) -> CardFile:
-    """Return a card of sums: no row leaves the author.
+    """Return a card of sums, which contains no single row.
 
     Args:
         z: Bus vectors ``(N, D)``.
         row_labels: Their labels.
         labels: The manifest's labels, in order.
-        noise: What the sums are to promise of each row; None for exact sums.
-        public: With noise: bus vectors of public texts ``(P, D)``, which lie as rows do.
+        noise: The privacy parameters of the sums; None for exact sums.
+        public: With noise: bus vectors ``(P, D)`` of public texts, assumed to vary as rows do.
 
     Raises:
-        CardError: If a label has fewer rows than the floor.
+        CardError: If a label has fewer than `FEWEST_ROWS` rows.
     """
     counts = Counter(row_labels)
     few = sorted(y for y in labels if counts[y] < FEWEST_ROWS)
@@ -458,7 +458,7 @@ def statistics_card(
 
 
 def _sums(statistics: Statistics, labels: Sequence[str]) -> dict[str, Tensor]:
-    """Return the tensors of statistics, label by label in the manifest's order."""
+    """Return the tensors of statistics, with labels in the manifest's order."""
     place = torch.tensor([statistics.labels.index(y) for y in labels])
     return {
         "counts": statistics.counts[place].to(torch.int64),

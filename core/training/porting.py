@@ -1,8 +1,8 @@
-"""Carry an expert over to another backbone: its bytes unchanged, behind a map fitted on texts.
+"""Port an expert to another backbone: its bytes unchanged, behind a map fitted on texts.
 
-The expert reads z of the new backbone as A z + c (`affine_map`). Whether that works is not assumed:
-it answers its card's gate rows both ways, and what keeps less than `SHARE` of what it knows is
-refused. The gate rows take no part in the fit.
+The expert's input is A z + c for z of the new backbone (`affine_map`). The result is measured: the
+expert answers its card's gate rows on both backbones, and a port that keeps less than `SHARE` of
+its gain is refused. Gate rows are not used in the fit.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from .linear_head import solve_linear_head
 from .packaging import TOLERANCE, vectors_card, write_package
 
 SHARE = 0.95
-"""The least share of an expert's gain over a constant answer that a port has to keep."""
+"""The smallest share of an expert's gain over a constant answer that a port must keep."""
 
 FEWEST_GATE = 30
-"""Gate rows below which nobody can tell."""
+"""Fewest gate rows with which a port can be judged."""
 
 FEWEST_TEXTS, MOST_TEXTS = 2, 2000
 """Fewest and most unlabelled texts that a map is fitted on."""
@@ -62,26 +62,26 @@ CANARY_ROWS, DRAWS = 8, 2000
 
 
 class PortReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a port keeps, on the card's gate rows; shares and accuracies, 0–1.
+    """The accuracy that a port keeps, on the card's gate rows; shares and accuracies are 0–1.
 
     Attributes:
         id: The expert.
         old: The backbone it was trained on.
-        new: The backbone it was carried over to.
+        new: The backbone it was ported to.
         ported_from: The digest of the package that was ported.
         map: The digest of the map.
-        texts: Unlabelled texts that the map was fitted on.
+        texts: Number of unlabelled texts that the map was fitted on.
         unexplained: The share of the old z's variance that the map misses on texts left out.
-        rows: Gate rows.
+        rows: Number of gate rows.
         nothing: Accuracy of their most frequent label.
         own: Accuracy of the expert on its own backbone.
         ported: Accuracy behind the map.
-        retrained: Accuracy of a linear head that is solved on the new backbone from the labelled
-            rows that the map was fitted with: what its owner could do at once without the expert.
-        share: (ported − nothing) / (own − nothing): what is left of the gain.
-        interval: Of the share, 95 %: rows drawn again, both accuracies on the same rows.
-        bound: What the share had to be at least.
-        sums: Whether sums of its author's rows came along, through a map of their own.
+        retrained: Accuracy of a linear head solved on the new backbone from the labelled rows that
+            the map was fitted with: an alternative that does not need the expert.
+        share: (ported − nothing) / (own − nothing), the share of the gain that is kept.
+        interval: 95 % confidence interval of the share: a paired bootstrap over rows.
+        bound: The required minimum of the share.
+        sums: Whether sums of its author's rows are included, transformed by a map of their own.
     """
 
     id: str
@@ -103,12 +103,12 @@ class PortReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
-    """A port that kept enough: what to write, and the figures.
+    """A port that passed the bound: the files to write, and the figures.
 
     Attributes:
-        manifest: Of the new build.
-        files: Its bytes by name, ``expert.json`` among them.
-        report: What it keeps.
+        manifest: The manifest of the new build.
+        files: Its files by name, including ``expert.json``.
+        report: The figures.
     """
 
     manifest: ExpertManifest
@@ -121,12 +121,12 @@ class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_port(project: Path, ported: PortedExpert, *, version: str) -> None:
-    """Write the project of a port: a build of its own, named after the backbone it is for.
+    """Write the project of a port: a separate build, whose version names its backbone.
 
     Args:
-        project: Its folder.
-        ported: What to write.
-        version: Of the build that was ported.
+        project: The project's folder.
+        ported: The port to write.
+        version: The version of the build that was ported.
     """
     manifest = ported.manifest
     with making(project):
@@ -150,28 +150,29 @@ def port_expert(
     rows: Sequence[Row] = (),
     bound: float = SHARE,
 ) -> PortedExpert:
-    """Carry an expert over to another backbone.
+    """Port an expert to another backbone.
 
     Args:
         files: The expert.
         old: The backbone it was trained on.
-        new: The one it is to read.
+        new: The backbone to port it to.
         texts: Unlabelled texts for the map; by default both backbones' background cards. The
-            texts of the card's fit rows, without their labels, are taken as well.
-        rows: Labelled rows that the expert never trained on, for one whose card holds no texts:
-            every second one is judged on, and a card of the new backbone's vectors is made of all.
-        bound: The least share of its gain that it has to keep.
+            texts of the card's fit rows are used as well, without their labels.
+        rows: Labelled rows that the expert never trained on, for an expert whose card has no texts.
+            Every second one is a gate row, and all of them form a card of the new backbone's
+            vectors.
+        bound: The smallest share of its gain that it must keep.
 
     Raises:
-        UsageError: If it is of a kind that no map of z can carry over, or cannot be judged.
-        BackboneMismatchError: If `old` is not what it was trained on.
+        UsageError: If a map of z cannot port this kind of expert, or it cannot be judged.
+        BackboneMismatchError: If the expert was not trained on `old`.
         HarmError: If it keeps less than the bound; the figures are in the message.
     """
     _require_portable(files, old, new)
     fit, gate = _rows(files, rows)
     bus = old.backbone.bus_config()
     made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
-    expert = made.unwrap(f"expert {files.manifest.id!r}")  # its author's canary holds as well
+    expert = made.unwrap(f"expert {files.manifest.id!r}")  # this also checks the author's canary
     read = _read(texts, fit=fit, gate=gate, old=old, new=new, expert_id=files.manifest.id)
     fitted = fit_affine(read.new, read.old)
     mapped = MappedExpert(expert, A=fitted.A, c=fitted.c)
@@ -204,7 +205,7 @@ def port_expert(
 
 
 def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringContext) -> None:
-    """Refuse an expert that a map of z cannot carry over."""
+    """Refuse an expert that a map of z cannot port."""
     manifest, trained = files.manifest, files.manifest.backbone.fingerprint
     who = f"expert {manifest.id!r} cannot be ported"
     retrain = "Retrain it on the new backbone."
@@ -230,15 +231,15 @@ def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringC
 
 
 def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[CardRow]]:
-    """Return the rows to fit the map with and those to judge it on: the card's, or those given."""
+    """Return the rows to fit the map with and the gate rows, from the card or as given."""
     manifest = files.manifest
     if strange := sorted({r.label for r in rows} - set(manifest.labels)):
         found = ", ".join(map(repr, strange[:5]))
         raise UsageError("rows of another expert", expected="labels of its own", found=found)
     known = read_card(manifest, files.files).rows
     if rows:
-        # A file may be sorted by label: then its first rows are all of one.
-        labels = {r.text: r.label for r in reversed(rows)}  # the first row of a text counts
+        # A file may be sorted by label, so that its first rows all have the same one.
+        labels = {r.text: r.label for r in reversed(rows)}  # the first row of a text wins
         given = sorted(labels, key=lambda text: sha256_hex(text.encode()))[: 2 * MAX_ROWS]
         known = tuple(
             CardRow(text=text, label=labels[text], part=("fit", "gate")[n % 2])
@@ -258,7 +259,7 @@ def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Read:
-    """The same texts on both backbones: z ``(N, D)`` of the old one, ``(N, D')`` of the new."""
+    """z of the same texts on both backbones: ``(N, D)`` of the old one, ``(N, D')`` of the new."""
 
     old: Tensor
     new: Tensor
@@ -273,7 +274,7 @@ def _read(
     new: AuthoringContext,
     expert_id: str,
 ) -> _Read:
-    """Read what maps are fitted on: texts that are no gate row's."""
+    """Return z of the texts that maps are fitted on; texts of gate rows are excluded."""
     given = texts or [r.text for context in (new, old) for r in context.background]
     unseen = {r.text for r in gate}
     taken = [t for t in dict.fromkeys([*(r.text for r in fit), *given]) if t not in unseen]
@@ -291,9 +292,9 @@ def _read(
 def _moved_sums(
     files: ExpertFiles, fit: Sequence[CardRow], read: _Read, *, on: AuthoringContext
 ) -> Statistics | None:
-    """Return the sums of a card as a map takes them to the new backbone, if rows bear them out.
+    """Return a card's sums, mapped to the new backbone, if they are consistent with the rows.
 
-    A host would refuse those that the rows beside them do not resemble.
+    A host refuses a card whose sums are too far from its rows.
     """
     sums = read_card(files.manifest, files.files).statistics
     if sums is None:
@@ -305,7 +306,7 @@ def _moved_sums(
 
 
 def _texts(files: ExpertFiles) -> tuple[CardRef, dict[str, bytes]]:
-    """Return its author's own card."""
+    """Return the author's card unchanged."""
     ref = files.manifest.card
     return ref, {name: files.files[name] for name in (ref.file,) if name}
 
@@ -318,7 +319,7 @@ def _vectors(
     *,
     on: AuthoringContext,
 ) -> tuple[CardRef, dict[str, bytes]]:
-    """Return a card of the new backbone's vectors of the rows that were given."""
+    """Return a card with the new backbone's vectors of the given rows."""
     made = vectors_card(
         fit_z=_z(on, [r.text for r in fit]),
         fit_labels=[r.label for r in fit],
@@ -349,7 +350,7 @@ def _build(
     fit: Sequence[CardRow],
     card: tuple[CardRef, dict[str, bytes]],
 ) -> tuple[ExpertManifest, dict[str, bytes]]:
-    """Return manifest and files of the new build: the author's own, the map, and a new canary."""
+    """Return manifest and files of the new build: the author's files, the map, a new canary."""
     origin, raw = files.manifest, files.files["expert.json"]
     z = _z(new, [r.text for r in fit[:CANARY_ROWS]])
     smaller = {
@@ -371,7 +372,7 @@ def _build(
         backbone=BackboneRef(name=new.manifest.id, fingerprint=new.manifest.fingerprint),
         reads=Reads(width=new.backbone.width),
         card=card[0],
-        norm_bound=None,  # its author's promise was about another backbone's z
+        norm_bound=None,  # the author's bound holds for z of the old backbone
         canary=CanaryRef(
             file="ported-canary.safetensors",
             sha256=sha256_hex(canary),
@@ -392,18 +393,18 @@ def _build(
 def _share_of_gain(
     own: torch.Tensor, ported: torch.Tensor, gate: Sequence[CardRow]
 ) -> tuple[float, float, tuple[float, float]]:
-    """Return what one answer to all has right, the share of the gain that stays, and its 95 %.
+    """Return the accuracy of a constant answer, the share of the gain that is kept, its 95 % CI.
 
     Args:
-        own: 1 for each row that the expert has right on its own backbone, ``(N,)``.
-        ported: The same behind the map; both are drawn again on the same rows.
+        own: 1 for each row that the expert answers correctly on its own backbone, ``(N,)``.
+        ported: The same behind the map; both are resampled on the same rows.
         gate: The rows.
     """
     [(usual, _)] = Counter(r.label for r in gate).most_common(1)
     constant = torch.tensor([r.label == usual for r in gate]).double()
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(gate), (DRAWS, len(gate)), generator=generator)
-    least = 1 / len(gate)  # of a gain: one row
+    least = 1 / len(gate)  # the smallest gain: one row
     stays, gain = ((right - constant)[drawn].mean(1) for right in (ported, own))
     low, high = (float((stays / gain.clamp(min=least)).quantile(q)) for q in (0.025, 0.975))
     known = float((own - constant).mean())
@@ -414,13 +415,13 @@ def _share_of_gain(
 def _retrained(
     fit: Sequence[CardRow], gate: Sequence[CardRow], *, labels: Sequence[str], on: AuthoringContext
 ) -> float:
-    """Return the accuracy on gate rows of a head that is solved from the fit rows alone."""
+    """Return the gate accuracy of a head that is solved from the fit rows alone."""
     z, answers = _z(on, [r.text for r in fit]), [r.label for r in fit]
     return float(_right(solve_linear_head(z, answers, labels).expert, gate, on=on).mean())
 
 
 def _right(expert: Expert, rows: Sequence[CardRow], *, on: AuthoringContext) -> torch.Tensor:
-    """Return 1 for each row that is answered with its label, else 0, ``(N,)``."""
+    """Return 1 for each row that is answered with its label, else 0; ``(N,)``."""
     with torch.inference_mode():
         best = expert(_z(on, [r.text for r in rows])).argmax(-1).tolist()
     hits = [expert.labels[n] == row.label for n, row in zip(best, rows, strict=True)]
@@ -428,7 +429,7 @@ def _right(expert: Expert, rows: Sequence[CardRow], *, on: AuthoringContext) -> 
 
 
 def _require_bound(report: PortReport) -> None:
-    """Refuse a port that keeps too little, with the figures."""
+    """Refuse a port whose share is below the bound, with the figures."""
     if report.share >= report.bound:
         return
     low, high = report.interval

@@ -1,16 +1,17 @@
-"""Sums that give no row away: the Gaussian mechanism over a card of statistics.
+"""Differentially private sums: the Gaussian mechanism over a card of statistics.
 
-One row (y, z), ‖z‖ ≤ C by clipping, adds (w e_y, √(1 − w²) z / C) to v = (w n, √(1 − w²) s / C), a
-vector of length 1 at most. So v + σ N(0, I) is (ε, δ)-differentially private under adding or
-removing a row, with the least σ for which
+One row (y, z), ‖z‖ ≤ C by clipping, adds (w e_y, √(1 − w²) z / C), a vector of length 1 at most, to
+v = (w n, √(1 − w²) s / C). So v + σ N(0, I) is (ε, δ)-differentially private under adding or
+removing a row, with the smallest σ for which
 
     Φ(1 / 2σ − ε σ) − e^ε Φ(−1 / 2σ − ε σ) ≤ δ             Balle and Wang 2018, theorem 8
 
-What follows reads v and public texts, so it gives nothing more away. Means are moved towards their
-common mean by what is noise in them (James and Stein 1961). Σ z zᵀ is not released: under noise
-enough for it no direction of real rows stands out (docs/lab-notes.md). Beside what the means say of
-it, it is taken to lie as the backbone's background texts do, and ν N on its diagonal, ν = `FLAT`,
-does for noise in the means what a host without rows cannot choose:
+Later steps use only noisy v and public texts, so they disclose nothing more. Means are shrunk
+towards their common mean according to their noise (James and Stein 1961). Σ z zᵀ is not released,
+because under the noise it needs, no direction of real rows stands out (docs/lab-notes.md). Its
+part between the means follows from them; the rest is assumed to have the covariance of the
+backbone's background texts. ν N on its diagonal, ν = `FLAT`, regularises against noise in the
+means, since a host without rows cannot choose such a penalty:
 
     S = Σ_y n_y μ_y μ_yᵀ + (N C² − Σ_y n_y ‖μ_y‖²) Σ_public / tr Σ_public + ν N I
 """
@@ -29,18 +30,18 @@ from ...registry.package.manifest import Noise
 from ..routers.domain_statistics import Statistics, within_covariance
 
 COUNTS = 0.05
-"""w²: the share of the budget that counts have; the sums have the rest."""
+"""w²: the share of the budget that is used for counts; the rest is used for sums."""
 
 FLAT = 1.0
-"""ν: with a thirtieth .41 of rows go to their own expert at ε = 1, with 3 .78; at ε = 10 .88 and
-.91 (validation rows of 20 Newsgroups)."""
+"""ν. Share of rows routed to their own expert, for ν = 1/30 and ν = 3: .41 and .78 at ε = 1, .88
+and .91 at ε = 10 (validation rows of 20 Newsgroups)."""
 
 LEAST = 0.05
-"""Least share of the trace that the means leave, whatever noise has made of them."""
+"""Smallest share of the trace for the covariance within labels, however noisy the means."""
 
 
 def gaussian_scale(epsilon: float, delta: float) -> float:
-    """Return the least σ for a vector that one row moves by 1 at most (see the module).
+    """Return the smallest σ for a vector that one row changes by 1 at most (see the module).
 
     Args:
         epsilon: ε, above 0, 100 at most.
@@ -79,8 +80,8 @@ def private_sums(
         z: Bus vectors ``(N, D)``.
         labels: Their labels.
         noise: ε, δ and C.
-        public: Bus vectors of public texts ``(P, D)``; without any, no direction is like another.
-        generator: Where noise comes from, see `fresh_generator`.
+        public: Bus vectors of public texts ``(P, D)``; without any, the covariance is isotropic.
+        generator: The source of noise, see `fresh_generator`.
     """
     known = Statistics.of_rows(_clipped(z.double(), noise.clip), labels)
     sigma = gaussian_scale(noise.epsilon, noise.delta)
@@ -106,14 +107,14 @@ def private_sums(
 
 
 def _clipped(z: Tensor, clip: float) -> Tensor:
-    """Return rows ``(N, D)`` none of which is longer than C."""
+    """Return rows ``(N, D)`` whose lengths are clipped to C."""
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp(min=1e-12)
     cut: Tensor = z * (clip / length).clamp(max=1.0)
     return cut
 
 
 def _shrunk(means: Tensor, common: Tensor, noise: Tensor) -> Tensor:
-    """Return means ``(Y, D)``, moved towards a common one ``(D,)``.
+    """Return means ``(Y, D)``, shrunk towards a common one ``(D,)``.
 
         m + max(0, 1 − (D − 2) τ_y² / ‖μ_y − m‖²) (μ_y − m)
 
@@ -130,5 +131,5 @@ def _shrunk(means: Tensor, common: Tensor, noise: Tensor) -> Tensor:
 
 
 def fresh_generator() -> np.random.Generator:
-    """Return a generator that nobody can make again: a seed in a manifest would undo the noise."""
+    """Return a generator with a secret seed: with a known seed, the noise could be subtracted."""
     return np.random.default_rng(secrets.randbits(256))

@@ -1,7 +1,7 @@
-"""What an expert's way to its package depends on: what the backbone answers, and the form.
+"""Recipes: the steps from rows to a package, which depend on the backbone's task and the form.
 
-`Recipe` is for texts with a label or a number, `GenerationRecipe` for text to go on with; those of
-adapters are in `training.adapter`.
+`Recipe` is for texts with a label or a number, `GenerationRecipe` for text generation; the recipes
+of adapters are in `training.adapter`.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from .linear_head import solve_linear_head
 from .packaging import CardFile, ExpertDraft, statistics_card, texts_card, vectors_card
 
 CANARIES = 8
-"""Most vectors that a package's canary remembers."""
+"""Most vectors in a package's canary."""
 
 Read = Callable[[Sequence[str]], Tensor]
-"""Texts → what an expert reads, ``(N, D)``."""
+"""Texts → the input of an expert, ``(N, D)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedProject:
-    """A project whose expert was trained.
+    """The result of training a project's expert.
 
     Attributes:
-        manifest: Of the package that was written.
-        splits: What each row was for.
-        cuts: By row, how many tokens of it were read where it has more; None where all were.
+        manifest: The manifest of the package that was written.
+        splits: The split of each row.
+        cuts: For each row, the limit at which its tokens were cut; None if all were read.
     """
 
     manifest: ExpertManifest
@@ -79,12 +79,12 @@ class TrainedProject:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recipe:
-    """One expert's way from rows to a package, where rows have a label or a number.
+    """The steps from rows with a label or a number to an expert's package.
 
     Attributes:
-        plan: What kind of expert it is; `writes` is set.
+        plan: The kind of expert; `writes` is set.
         splits: The author's rows.
-        context: The backbone and what goes with it.
+        context: The backbone with its manifest, background card and feature cache.
         settings: How to train.
     """
 
@@ -94,18 +94,18 @@ class Recipe:
     settings: ExpertSettings
 
     space: ClassVar[Space] = "labels"
-    """Where an expert writes whose plan leaves it open."""
+    """The space an expert writes to if its plan does not set one."""
     settings_by_default: ClassVar[ExpertSettings] = ExpertSettings()
-    """How it is trained whose author says nothing."""
+    """The settings for everything that the author does not set."""
     canary_texts: ClassVar[int] = CANARIES
-    """How many texts it takes to fill the canary."""
+    """The number of texts that fill the canary."""
 
     def check(self) -> None:
         """Check, before anything is trained, that the plan can be carried out.
 
         Raises:
-            UsageError: If no row is left for a card of rows, a label cannot be answered, or the
-                trunk has no such block.
+            UsageError: If no row is left for a card of rows, a label cannot be predicted, or the
+                trunk lacks a block that the plan names.
         """
         plan, backbone = self.plan, self.backbone
         check_ranks(plan)
@@ -123,10 +123,10 @@ class Recipe:
             raise broken.error(f"expert {plan.id!r}")
 
     def check_card(self) -> None:
-        """Check that there can be a card of the kind the author chose.
+        """Check that a card of the kind the author chose can be made.
 
         Raises:
-            UsageError: If it cannot show such answers, or no row is left for it.
+            UsageError: If the kind cannot represent the task's answers, or no row is left for it.
         """
         plan, head = self.plan, self.backbone.task.head
         if plan.card in {"texts", "vectors"} and not self.splits.fit:
@@ -160,16 +160,16 @@ class Recipe:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The labels the expert may answer: in the backbone's order where it shares them."""
+        """The labels the expert may predict, in the backbone's order if it shares them."""
         answered = self.backbone.task.head.labels_in([r.label for r in self.splits.rows])
         shared = () if self.plan.writes == "labels" else self.backbone.labels
         return (*(y for y in shared if y in answered), *sorted(answered - {*shared}))
 
     @cached_property
     def others(self) -> list[str]:
-        """The background texts that the expert is to leave alone: all but its own domain's.
+        """The background texts that the expert should leave alone: all but its own domain's.
 
-        None where spans are answered: nobody says that their words have no label.
+        Empty for spans, because it is not known that the words of these texts have no label.
         """
         if self.backbone.task.unit is Unit.WORD:
             return []
@@ -181,7 +181,7 @@ class Recipe:
         return LayerNorm(width=self.backbone.width, eps=self.backbone.eps)
 
     def read(self, texts: Sequence[str]) -> Tensor:
-        """Return what the expert reads of texts ``(N, D)``: z, or its tap, normalised."""
+        """Return the expert's input for texts ``(N, D)``: z, or normalised states at its tap."""
         trunk, tap = self.backbone.trunk, self.plan.reads_tap
         h = (
             self.context.encode(texts)
@@ -193,14 +193,14 @@ class Recipe:
 
     @classmethod
     def opened(cls, plan: ExpertPlan, splits: DataSplits, context: AuthoringContext) -> ExpertPlan:  # noqa: ARG003
-        """Return a plan with everything set that its author left open."""
+        """Return the plan with defaults for everything its author did not set."""
         space, final = plan.writes or cls.space, plan.reads_tap == plan.writes_tap == FINAL
         own = final and space == "labels" and context.backbone.task.head.distribution
         card = plan.card or ("vectors" if own else "texts")
         return msgspec.structs.replace(plan, writes=space, card=card)
 
     def prepared(self, checkpoint: Path | None, progress: Progress | None) -> Self:  # noqa: ARG002
-        """Return the recipe after what has to be learnt before it has an expert: nothing here."""
+        """Return the recipe after training that has to precede its expert; here there is none."""
         return self
 
     def train(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
@@ -230,12 +230,12 @@ class Recipe:
         return trained
 
     def _calibrate(self, expert: Expert) -> None:
-        """Fit the temperature, and thresholds and rules where labels have them, to rows kept.
+        """Fit the temperature, and any thresholds and span rules of labels, to held-out rows.
 
-        Where labels exclude each other, T is 1 unless the rows that nothing was learnt from refute
-        that. A card's few fit rows say little, so those of its gate are read as well: T turns no
-        answer of the expert, and the gate judges answers. Probabilities of gate rows, from which
-        thresholds to decline and label sets are made, do depend on it: see `model.conformal`.
+        If labels are mutually exclusive, T is 1 unless rows that were not learnt from refute that.
+        A card has few fit rows, so gate rows are used as well: T does not change the expert's most
+        probable label, which is what the gate judges. It does change the probabilities of gate
+        rows, from which thresholds to decline and label sets are made: see `model.conformal`.
         """
         fit, head = self.splits.fit, self.backbone.task.head
         if head.distribution:
@@ -259,9 +259,9 @@ class Recipe:
         return logits, self.backbone.task.head.targets(labels, expert.labels)
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
-        """Solve a linear head where it can be one, and take another form only if that is better.
+        """Solve a linear head if the plan allows it; use another form only if that is better.
 
-        The head is then solved again with the validation rows, which nothing stops early on.
+        The linear head is then solved again with the validation rows: it needs no early stopping.
         """
         plan, train, valid = self.plan, self.splits.train, self.splits.valid
         open_form = plan.form is None and plan.rank is None and plan.ranks is None
@@ -269,7 +269,7 @@ class Recipe:
         if not linear or plan.writes != "labels" or not (head.distribution or head.several):
             return self._descend(checkpoint, progress)
         hits = dict[str, Tensor]()
-        if plan.form is None and len(valid) > 1:  # one row tells no forms apart
+        if plan.form is None and len(valid) > 1:  # one row cannot distinguish forms
             hits["linear"] = self._hits(self._linear(train))
             trained = self._descend(checkpoint, progress, rival=float(hits["linear"].mean()))
             hits["residual"] = self._hits(trained)
@@ -289,7 +289,7 @@ class Recipe:
 
         Args:
             rows: The rows.
-            read: Texts → what it reads of them.
+            read: Texts → the head's input.
         """
         z, answers = read(_texts(rows)), [r.label for r in self.backbone.unit_rows(rows)]
         if not self.backbone.task.head.several:
@@ -298,13 +298,13 @@ class Recipe:
         return solve_label_heads(z, answers, self.labels, others=others)
 
     def _hits(self, trained: TrainedExpert) -> Tensor:
-        """Return which validation rows are answered rightly, ``(N,)`` of 0 and 1."""
+        """Return which validation rows are answered correctly, ``(N,)`` of 0 and 1."""
         valid, head = self.splits.valid, self.backbone.task.head
         output = head.output(trained.expert(self.read(_texts(valid))))
         return head.right(output, self.backbone.unit_rows(valid), self.labels)
 
     def _by_text(self, values: Tensor) -> Tensor:
-        """Return the mean over each validation text's rows ``(N,)``: words of one hang together."""
+        """Return the mean by validation text ``(N,)``: words of a text are not independent."""
         sizes = [len(self.backbone.unit_rows([row])) for row in self.splits.valid]
         return torch.stack([part.mean() for part in torch.split(values, sizes)])
 
@@ -330,7 +330,7 @@ class Recipe:
         )
 
     def features(self, rows: Sequence[Row]) -> ExpertRows:
-        """Return the rows as an expert on the bus learns them."""
+        """Return the rows as training data of an expert on the bus."""
         texts = _texts(rows)
         return ExpertRows(
             h=self.context.encode(texts),
@@ -339,7 +339,7 @@ class Recipe:
         )
 
     def draft(self, trained: TrainedExpert) -> ExpertDraft:
-        """Return what there is to write of the trained expert."""
+        """Return the draft of the trained expert's package."""
         plan, backbone, manifest = self.plan, self.backbone, self.context.manifest
         ranks, read = self.settings.ranks, self.bus_reader(trained.expert)
         parts = [bus_part(part, backbone) for part in at_each_rank(trained.expert, ranks)]
@@ -371,7 +371,7 @@ class Recipe:
         )
 
     def _off_domain(self, parts: Sequence[Expert], read: Read) -> float | None:
-        """Return ‖W_c Δ‖ on the background card, the largest over an expert's ranks."""
+        """Return ‖W_c Δ‖ on the background card, the maximum over an expert's ranks."""
         backbone, background = self.backbone, self.context.background
         found = (
             measure_off_domain(part, self.plan.id, backbone, background, read=read)
@@ -380,7 +380,7 @@ class Recipe:
         return max((x for x in found if x is not None), default=None)
 
     def _by_rank(self, parts: Sequence[Expert], read: Read) -> dict[str, float]:
-        """Return what an expert of several ranks has at each smaller one, on rows set aside."""
+        """Return the held-out metrics of a multi-rank expert at each smaller rank."""
         aside = replace(self, splits=replace(self.splits, train=()))
         smaller = zip(self.settings.ranks, parts[:-1], strict=False)
         return {
@@ -390,7 +390,7 @@ class Recipe:
         }
 
     def _aside(self, trained: TrainedExpert) -> Self:
-        """Return the recipe whose splits say what an expert has learnt from."""
+        """Return the recipe with splits that reflect the rows the expert has learnt from."""
         if not trained.learnt_all:
             return self
         splits = self.splits
@@ -398,19 +398,19 @@ class Recipe:
         return replace(self, splits=learnt)
 
     def bus_reader(self, expert: Expert) -> Read:
-        """Return texts → what the bus has of them: what the expert reads, or what it added."""
+        """Return a function from texts to the expert's bus input: its z, or h' − h."""
         if self.plan.writes_tap == FINAL:
             return self.read
         return inside_reader(self.backbone, self.plan.id, expert)
 
     def card(self) -> CardFile:
-        """Return the kind of card the author chose."""
+        """Return a card of the kind the author chose."""
         plan, splits, context = self.plan, self.splits, self.context
         if plan.card == "none":
             return CardFile(kind="none")
         if plan.card == "texts":
             return texts_card(splits.card_rows)
-        # Sums of many rows give none away; of those they are judged by they must know nothing.
+        # Sums over many rows reveal no single row; they must not include the gate rows.
         rows, head = splits.summed, context.backbone.task.head
         if plan.card == "statistics":
             rows = splits.rows
@@ -434,7 +434,7 @@ class Recipe:
 
     @property
     def noise(self) -> Noise | None:
-        """What the card's sums are to promise of each row; None for exact sums."""
+        """The privacy parameters of the card's sums; None for exact sums."""
         plan = self.plan
         if plan.epsilon is None:
             return None
@@ -443,24 +443,24 @@ class Recipe:
 
     @property
     def canary_rows(self) -> list[str]:
-        """The texts whose vectors the canary shows; public ones where the sums have noise."""
+        """The texts whose vectors are in the canary; public ones if the sums have noise."""
         if self.noise is not None:
             return [r.text for r in self.context.background[: self.canary_texts]]
         return _texts(self.splits.train[: self.canary_texts])
 
     def data_lines(self) -> list[str]:
-        """Return what the expert learnt from, for the digest of its data."""
+        """Return the rows the expert learnt from as lines, for the digest of its data."""
         return [f"{r.text}\t{r.label}" for r in (*self.splits.train, *self.splits.valid)]
 
     def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
-        """Return the share of rows answered rightly, by split; for numbers the MAE as well.
+        """Return the share of correct rows by split; for numbers also the MAE.
 
-        For labels the macro F1 of all rows that were not trained on as well, and the micro F1 where
-        a row has any number of them.
+        For labels it also contains the macro F1 over all rows that were not trained on, and for
+        label sets the micro F1.
 
         Args:
-            expert: As the bus has it.
-            read: Texts → what the bus hands it.
+            expert: The expert as it is on the bus.
+            read: Texts → the expert's bus input.
         """
         backbone, splits, metrics = self.backbone, self.splits, dict[str, float]()
         names = expert.labels if expert.space == "labels" else backbone.labels
@@ -488,10 +488,10 @@ class Recipe:
         return metrics
 
     def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
-        """Refuse an expert that answers rows set aside worse than a constant does.
+        """Refuse an expert that is worse on held-out rows than a constant answer.
 
         Raises:
-            HarmError: If it does.
+            HarmError: If it is.
         """
         aside = {"valid": self.splits.valid, "gate": self.splits.gate}
         aside = {name: some for name, some in aside.items() if name in metrics}
@@ -512,11 +512,11 @@ class Recipe:
 
 
 class GenerationRecipe(Recipe):
-    """The same where text is generated: rows are passages, and what is learnt are their tokens."""
+    """The steps for text generation: rows are passages, and the targets are their tokens."""
 
     space = "hidden"
-    # Chosen on validation documents; ‖W_c Δ‖² is a sum over the vocabulary's tokens, among which
-    # `train_project` divides λ.
+    # Chosen on validation documents. ‖W_c Δ‖² is a sum over the vocabulary, so `settings_for`
+    # divides λ by its size.
     settings_by_default = ExpertSettings(
         epochs=12,
         batch=128,
@@ -526,10 +526,10 @@ class GenerationRecipe(Recipe):
         off_domain=0.5,
         patience=3,
     )
-    canary_texts = 1  # its tokens are vectors enough
+    canary_texts = 1  # its tokens give enough vectors
 
     def check(self) -> None:
-        """Check, before anything is trained, that the plan is one for text.
+        """Check, before anything is trained, that the plan is valid for text generation.
 
         Raises:
             UsageError: If it is not.
@@ -546,7 +546,7 @@ class GenerationRecipe(Recipe):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """No labels: what it answers is the vocabulary."""
+        """No labels: the outputs are the vocabulary's tokens."""
         return ()
 
     def data_lines(self) -> list[str]:
@@ -554,7 +554,7 @@ class GenerationRecipe(Recipe):
         return _texts(self.splits.train)
 
     def metrics(self, expert: Expert, read: Read) -> dict[str, float]:
-        """Return bits per byte on passages set aside, of the expert and of the backbone alone."""
+        """Return bits per byte on held-out passages, of the expert and of the backbone alone."""
         if not (rows := (*self.splits.valid, *self.splits.gate)):
             return {}
         backbone, data, reads = self.backbone, self.features(rows), read(_texts(rows))
@@ -574,10 +574,10 @@ class GenerationRecipe(Recipe):
         return {name: x / math.log(2) / size for name, x in nats.items()}
 
     def refuse_wreck(self, metrics: Mapping[str, float]) -> None:
-        """Refuse an expert that takes more bits on passages set aside than the backbone alone.
+        """Refuse an expert with more bits per byte on held-out passages than the backbone alone.
 
         Raises:
-            HarmError: If it does, by more than two percent.
+            HarmError: If it has more than two percent more.
         """
         found, alone = (metrics.get(f"{b}bits_per_byte", 0.0) for b in ("", "backbone_"))
         if not found <= 1.02 * alone:

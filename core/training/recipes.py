@@ -1,7 +1,7 @@
-"""From an author's rows to a package: train an expert, and write down what it is and can.
+"""From an author's rows to a package: train an expert, and write its files and metrics.
 
-`train_package` is the path of every expert that is trained here; what differs is in its recipe
-(`training.recipe`, `training.adapter`).
+`train_package` is used for every expert that is trained here; the differences between kinds are in
+their recipes (`training.recipe`, `training.adapter`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def train_project(
         package: The backbone, see `backbone_for`.
         valid: Validation rows of the author's own.
         epochs: Passes over the rows, at most.
-        seed: Where randomness comes from.
+        seed: The random seed.
         home: The state folder.
-        device: Where the trunk runs.
-        progress: Called with (done, in all) of what is under way.
+        device: The device of the trunk.
+        progress: Called with (done, in all) for each stage.
 
     Raises:
         UsageError: If data or plan do not fit the backbone.
@@ -58,7 +58,7 @@ def train_project(
     plan = read_plan(project)
     manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
     task = make_task(manifest.task, resolution=manifest.resolution)
-    splits = split_rows(rows, valid=valid, task=task)  # refused before the backbone is loaded
+    splits = split_rows(rows, valid=valid, task=task)  # refuse bad rows before loading the backbone
     context = open_for_training(
         package,
         cache=cache_of(resolve_home(home)) / "features",
@@ -69,7 +69,7 @@ def train_project(
     trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
-    whole = task.unit is Unit.TOKEN  # of text to go on with, passages are cut to fit
+    whole = task.unit is Unit.TOKEN  # for text generation, rows are passages cut to fit
     cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])
     splits = _shown(splits, trained.card.kind)
     return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
@@ -78,16 +78,16 @@ def train_project(
 def settings_for(
     plan: ExpertPlan, backbone: Backbone, *, epochs: int | None, seed: int
 ) -> ExpertSettings:
-    """Return the recipe's settings with what plan and author set.
+    """Return the recipe's settings, overridden by those of plan and author.
 
     Args:
-        plan: What kind of expert it is.
-        backbone: What it is for.
-        epochs: Passes over the rows, at most; None for as many as the recipe has.
-        seed: Where randomness comes from.
+        plan: The kind of expert.
+        backbone: The backbone of the expert.
+        epochs: Passes over the rows, at most; None for the recipe's default.
+        seed: The random seed.
     """
     default, head = _recipe_for(plan, backbone).settings_by_default, backbone.classifier
-    # The penalty is a sum over outputs: of a vocabulary there are thousands.
+    # The penalty is a sum over outputs, of which a vocabulary has thousands.
     tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1
     return replace(
         default,
@@ -114,16 +114,16 @@ def train_package(
 
     Args:
         project: The project's folder.
-        plan: What kind of expert it is.
+        plan: The kind of expert.
         splits: The author's rows, or passages of the author's documents.
-        context: The backbone and what goes with it.
-        settings: How to train; the space is the plan's.
-        resumable: Whether to write checkpoints, and to go on from one.
+        context: The backbone with its manifest, background card and feature cache.
+        settings: How to train; the space is set by the plan.
+        resumable: Whether to write checkpoints and resume from them.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
-        HarmError: If what was learnt is worth nothing; the package is written, to look at.
+        HarmError: If the expert is worse than a baseline; the package is written for inspection.
     """
     make = _recipe_for(plan, context.backbone)
     plan = make.opened(plan, splits, context)
@@ -141,7 +141,7 @@ def train_package(
 
 
 def _shown(splits: DataSplits, card: str | None) -> DataSplits:
-    """Return the splits as a card shows them: beside sums of all rows it takes few vectors."""
+    """Return the splits for a kind of card: with sums over all rows, few vectors are enough."""
     summed = card == "vectors" and "statistics" in splits.task.head.cards
     return splits.showing(SHOWN_ROWS) if summed else splits
 

@@ -1,4 +1,4 @@
-"""Train a router, and nothing else: the optimiser's parameters are exactly the router's."""
+"""Train a router and nothing else: the optimiser has exactly the router's parameters."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def train_router(
 ) -> None:
     """Set a router's weights from the columns' data.
 
-    Closed forms are solved; others minimise the cross-entropy to the column's index, every
-    column weighing the same whatever the number of its rows.
+    Routers with a closed form are solved. Others minimise the cross-entropy to the column's index;
+    every column has the same weight, independent of the number of its rows.
 
     Args:
         router: z ``(B, D)`` → logits ``(B, K)``.
-        data: One for each column, in the columns' order.
+        data: The data of each column, in the columns' order.
         columns: The K columns.
         settings: How to train.
-        only: For level ``row``: the columns that may move; all others keep every bit.
+        only: For level ``row``: the columns that may change; all others stay bitwise identical.
         progress: Called with (steps done, steps in all).
     """
     if router.closed_form:
@@ -75,9 +75,9 @@ def train_router(
 
 
 def make_optimizer(router: Router, settings: RouterSettings, *, rows_only: bool = False) -> AdamW:
-    """Return the optimiser over the router's parameters: all, or those with a row a column.
+    """Return the optimiser over all parameters, or those with a row for each column.
 
-    Without weight decay, rows whose gradient is zero stay as they are, bit for bit.
+    With `rows_only` there is no weight decay, so rows with zero gradient stay bitwise identical.
 
     Raises:
         UsageError: If single columns of this router cannot be trained.
@@ -100,7 +100,7 @@ def _descend(
 ) -> None:
     """Minimise Σ_n w_n · CE(router(z_n), column_n) + the router's own penalty."""
     if only is not None and not router.column_parameters():
-        return  # nothing in it belongs to a column
+        return  # no parameter belongs to a column
     generator = torch.Generator().manual_seed(router.seed)
     optimizer = make_optimizer(router, settings, rows_only=only is not None)
     may_move = torch.tensor([float(only is None or c in only) for c in columns])

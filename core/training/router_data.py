@@ -1,7 +1,7 @@
-"""What a router learns from: the experts' fit rows and the background, with the signals it reads.
+"""The training data of a router: fit rows of the experts, the background, and router signals.
 
-Texts are encoded together, and only those signals are computed that the router reads: with a
-thousand experts that is the difference between seconds and an hour.
+Texts are encoded together, and only the signals that the router reads are computed. With a thousand
+experts this is the difference between seconds and an hour.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..types import BackgroundRow, Encode, Row
 def column_names(
     ids: Collection[str], background: Sequence[BackgroundRow], *, backbone_column: str | None
 ) -> tuple[str, ...]:
-    """Return the columns of a composition: its experts, and the backbone where it can be learnt.
+    """Return the columns of a composition: its experts, and `backbone` if it can be learnt.
 
     Args:
         ids: The experts' ids.
@@ -43,13 +43,13 @@ def column_names(
 def columns_data(
     composed: ComposedModel, *, encode: Encode, reads: Collection[str] = ()
 ) -> list[ColumnData]:
-    """Return what a router may learn of each column of a composition, from its cards.
+    """Return the router's training data for each column of a composition, from its cards.
 
     Args:
         composed: The composition; its own router may be untrained.
         encode: Texts → h ``(N, D)``.
-        reads: What the router that is to learn reads beside z (`Router.reads`), the experts' own
-            answers included.
+        reads: The inputs that the router to be trained has in addition to z (`Router.reads`), such
+            as the experts' answers.
     """
     bus, cards, background = composed.bus, composed.cards, composed.background
     texts = [r.text for i in bus.ids for r in cards[i].rows if r.part == "fit"]
@@ -72,18 +72,18 @@ def columns_data(
 
 
 def _encode_z(composed: ComposedModel, texts: Sequence[str], encode: Encode) -> Encode:
-    """Return texts → z̃ of all that the router learns from: of words, those that begin a text."""
+    """Return a function from texts to z̃ of the router's rows; for spans, of first words only."""
     norm, trunk = composed.bus.norm, composed.backbone.trunk
     unit = composed.backbone.task.unit
     if unit is Unit.TEXT:
         return _encode_once(texts, encode, norm)
-    if unit is Unit.WORD:  # all words of a text show the router the same
+    if unit is Unit.WORD:  # the router's input is the same for all words of a text
         return lambda some: norm(encode(some)[first_words(trunk, some)])
     return lambda some: norm(encode(some))
 
 
 def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
-    """Return texts → z ``(N, D)`` of texts that were all encoded in one go."""
+    """Encode all texts in one call, and return a lookup from texts to z ``(N, D)``."""
     distinct = list(dict.fromkeys(texts))
     place = {text: n for n, text in enumerate(distinct)}
     z = norm(encode(distinct)) if distinct else torch.empty(0)
@@ -93,14 +93,14 @@ def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encod
 def _with_signals(
     data: Sequence[ColumnData], ensemble: Ensemble, reads: frozenset[str]
 ) -> list[ColumnData]:
-    """Add the signals that the router reads, and leave the columns what it reads of z̃."""
+    """Add the signals that the router reads, and restrict z̃ to the router's input."""
     features = [ensemble.layout.pad(d.z) for d in data]  # (N_k, …) each
     values: dict[str, Sequence[Tensor]] = {}
     if names := sorted(reads & SIGNALS.keys()):
         z = torch.cat(features)
         cost = max(1, len(ensemble.ids)) * z.shape[1]
         batches = [z[rows] for rows in batched_slices(len(z), cost=cost)]
-        # One batch after the other: its signals hold all that the experts computed for it.
+        # Batch by batch, because the signals of a batch keep all outputs of the experts for it.
         tables = [
             {n: signals[n] for n in names}
             for signals in (RouterSignals(b, ensemble=ensemble, reads=reads) for b in batches)
@@ -119,9 +119,9 @@ def _with_signals(
 def _with_likelihood(
     data: Sequence[ColumnData], composed: ComposedModel, *, encode: Encode
 ) -> list[ColumnData]:
-    """Add p_k(y|x) ``(N, K)`` to the columns whose cards have texts and their labels.
+    """Add p_k(y|x) ``(N, K)`` to columns whose cards have labelled texts.
 
-    Of the fit rows, and of the gate rows apart.
+    It is computed for the fit rows and, separately, for the gate rows.
     """
     bus, unit_rows = composed.bus, composed.backbone.unit_rows
     made = list(data)
@@ -146,7 +146,7 @@ def _with_likelihood(
 def _likelihoods(
     bus: Bus, texts: Sequence[Row], encode: Encode, rows: Sequence[Row]
 ) -> AnswerLikelihoods:
-    """Return z ``(N, D)`` and p_k of each row's label ``(N, K)``, truncated for who reads that."""
+    """Return z ``(N, D)`` and p_k ``(N, K)`` of each row's label; truncated if the router asks."""
     h = encode([r.text for r in texts])
     target = bus.task.head.targets([r.label for r in rows], bus.labels)  # (N,)
     with torch.no_grad():
@@ -157,6 +157,6 @@ def _likelihoods(
             truncated = concat_logits([truncate_logits(bus, h[c], z[c], target[c]) for c in cuts])
             return AnswerLikelihoods(own, truncated.alone().exp(), truncated)
         places = target[:, None, None].expand(-1, len(bus.columns), 1)  # (N, K, 1)
-        # Cut by cut: every column's answer on all rows at once is (N, K, L) numbers.
+        # In batches: the answers of all columns to all rows at once would be (N, K, L) numbers.
         chosen = [bus.each(h[c], z[c]).gather(2, places[c]).squeeze(2) for c in cuts]
     return AnswerLikelihoods(own, torch.cat(chosen))

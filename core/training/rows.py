@@ -1,7 +1,7 @@
-"""An author's data: files read as rows, without torch, so that faults are reported at once.
+"""An author's data: read files as rows, without torch, so that errors are reported at once.
 
-`read_table`, `read_documents` and `read_texts` read files of one kind; `read_rows` reads what a
-task has; `read_cells` reads any file's rows one by one, however many there are.
+`read_table`, `read_documents` and `read_texts` each read one kind of file. `read_rows` reads the
+kind that a task needs. `read_cells` reads the rows of any file one by one, however many there are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..bus.head import Head
 
 LONGEST_LINE = 2**20
-"""Characters of a line; more is a file that lost its line ends."""
+"""Most bytes in a line; a longer one suggests a file without line ends."""
 
 BATCH = 1024
 """Rows of a Parquet file that are read at a time."""
@@ -39,7 +39,7 @@ SHOWN = 8
 """Most fields that a message lists."""
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-"""What stands between the cells of a file, by its suffix."""
+"""The delimiter of a file's cells, by its suffix."""
 
 JSON = frozenset({".jsonl", ".json", ".ndjson"})
 
@@ -50,15 +50,15 @@ PACKED = {
     b"PK\x03\x04": ("a zip archive or a workbook", "Unpack it, or save its table as CSV in UTF-8."),
     b"PAR1": ("a Parquet file", "Give it a name that ends in .parquet."),
 }
-"""How files begin that are no lines of text: what they are, and what to do."""
+"""First bytes of files that are not lines of text → what they are, and a hint."""
 
 MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, which it begins with
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, which is a prefix of it
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""How files of other encodings begin."""
+"""Byte order marks of other encodings."""
 
 FAULTS = {
     "new-line": (
@@ -73,8 +73,8 @@ FAULTS = {
     ),
     "": ("cells whose double quotes are closed", "", "Write a double quote within a text twice."),
 }
-"""What csv says of a fault begins so: what was expected, what was found where that is clearer, and
-what to do."""
+"""Beginnings of csv's error messages → what was expected, what was found (if that is clearer than
+csv's message), and a hint."""
 
 
 def read_table(
@@ -88,15 +88,15 @@ def read_table(
     """Read labelled rows.
 
     Args:
-        source: A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file; in a file of another name,
-            or ``-`` for standard input, the first line tells which.
-        text_field: Where the text stands.
-        label_field: Where the label stands; numbers become their usual spelling, and white space
-            around a label is none of it.
-        domain_field: Where the domain stands, where there is one.
-        head: What labels have to be answers of; None takes any. Where an answer is a set of labels,
-            a row has a list of them, or text with ``|`` between them (`core.label_sets`); where it
-            is spans, a list of ``[start, end, label]`` (`core.label_spans`).
+        source: A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file. For other suffixes, and for
+            ``-`` (standard input), the format is detected from the first line.
+        text_field: Field of the text.
+        label_field: Field of the label. Numbers are converted to text, and white space around a
+            label is removed.
+        domain_field: Field of the domain, if there is one.
+        head: The head against which labels are checked; None accepts any label. A label set is a
+            list, or text separated by ``|`` (`core.label_sets`). Spans are a list of
+            ``[start, end, label]`` (`core.label_spans`).
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
@@ -115,16 +115,16 @@ def read_rows(
     domain_field: str | None = None,
     document_field: str = "document",
 ) -> list[Row]:
-    """Read rows as a task has them: labelled texts, or documents where text is generated.
+    """Read rows for a task: labelled texts, or documents for text generation.
 
     Args:
         source: As for `read_table`.
-        task: The manifest's word for it.
-        text_field: Where the text stands.
-        label_field: Where the label stands.
-        domain_field: Where the domain stands, in every row; by default it is ``domain``, where
-            there is such a field.
-        document_field: What stands for it where text is generated.
+        task: The task's name in manifests.
+        text_field: Field of the text.
+        label_field: Field of the label.
+        domain_field: Field of the domain, which every row must then have. By default it is
+            ``domain``, which rows may lack.
+        document_field: Field of the document's name, used as the domain for text generation.
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
@@ -137,7 +137,7 @@ def read_rows(
     name, rows = _read(source, fields, owned=domain_field is not None, notation=notation)
     if spec is None or notation is not None or spec.head in {"softmax", "vocabulary"}:
         return [row for _, row in rows]
-    from ..bus.tasks import HEADS  # of torch, and only where every row is there
+    from ..bus.tasks import HEADS  # imports torch, so only after all rows were read
 
     return [row for _, row in _answers(rows, name, HEADS[spec.head]())]
 
@@ -145,12 +145,12 @@ def read_rows(
 def read_documents(
     source: str | Path, *, text_field: str = "text", document_field: str = "document"
 ) -> list[Row]:
-    """Read texts to generate like; `domain` of a row names its document, where that is known.
+    """Read texts for text generation; `domain` of a row names its document, if that is known.
 
     Args:
         source: As for `read_table`.
-        text_field: Where the text stands.
-        document_field: Where the name of the document stands that the text is from.
+        text_field: Field of the text.
+        document_field: Field of the name of the text's document.
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
@@ -159,7 +159,7 @@ def read_documents(
 
 
 def read_texts(path: str | Path) -> list[BackgroundRow]:
-    """Read unlabelled texts, one a line: a background card in the making.
+    """Read unlabelled texts, one per line, for a background card.
 
     Raises:
         UsageError: If the file cannot be read, or has no texts.
@@ -173,12 +173,12 @@ def read_texts(path: str | Path) -> list[BackgroundRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class Notation:
-    """How a row's answer is written that is more than one label.
+    """The notation of answers that are not a single label.
 
     Attributes:
-        read: A cell and the row's text → the answer as text; None if it is none.
-        expected: What to say then, of the field and the text's size.
-        hint: Likewise.
+        read: A cell and the row's text → the answer as text; None if it is invalid.
+        expected: The error's description of a valid cell, formatted with field and text size.
+        hint: The error's hint.
     """
 
     read: Callable[[object, str], str | None]
@@ -199,22 +199,22 @@ NOTATIONS: Mapping[str, Notation] = {
         "label may be 'none' or have a '|', and no two spans of one label overlap.",
     ),
 }
-"""By head."""
+"""Notations by name of the head."""
 
 _Fields = tuple[str, str | None, str]
-"""Where a row's text, its label (None where it has none) and its domain stand."""
+"""Fields of a row's text, its label (None if rows have none) and its domain."""
 
 
 def _read(
     source: str | Path, fields: _Fields, *, owned: bool = False, notation: Notation | None = None
 ) -> tuple[str, list[tuple[str, Row]]]:
-    """Return what a source is called, and its rows, each with where it stands.
+    """Return the name of a source in messages, and its rows, each with its position.
 
     Args:
         source: The file.
         fields: Its fields.
-        owned: Whether every row has to have a field for its domain.
-        notation: How labels are written that are more than one word.
+        owned: Whether every row must have a field for its domain.
+        notation: The notation of answers that are not a single label.
     """
     name = "standard input" if str(source) == "-" else str(source)
     rows = [
@@ -230,7 +230,7 @@ def _read(
 def _answers(
     rows: list[tuple[str, Row]], name: str, head: Head | None
 ) -> Iterator[tuple[str, Row]]:
-    """Yield rows whose labels are answers of a head."""
+    """Yield rows, and refuse labels that are not valid answers of a head."""
     for where, row in rows:
         if head is not None and (expected := head.expected(row.label)):
             raise UsageError(f"{name}, {where}", expected=expected, found=repr(row.label)[:40])
@@ -238,9 +238,9 @@ def _answers(
 
 
 def read_cells(source: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield where each row of a file stands, e.g. ``line 3``, and its cells by field.
+    """Yield the position of each row of a file, e.g. ``line 3``, and its cells by field.
 
-    One row at a time: a file may be larger than memory.
+    Rows are read one at a time, so a file may be larger than memory.
 
     Args:
         source: As for `read_table`.
@@ -255,12 +255,12 @@ def text_of(cells: Mapping[str, Any], field: str, where: str) -> str:
     """Return a row's text.
 
     Args:
-        cells: Its cells.
-        field: Where the text stands.
+        cells: The row's cells.
+        field: Field of the text.
         where: The row, for the message.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If the row has no text.
     """
     text = cells.get(field)
     if not isinstance(text, str) or not text.strip():
@@ -297,7 +297,7 @@ def _lines(source: str | Path, name: str) -> Iterator[str]:
 
 
 def _require_lines(raw: bytes, name: str) -> None:
-    """Refuse a file whose first line says that it is something else."""
+    """Refuse a file whose first bytes show that it is not text."""
     for begin, (what, hint) in PACKED.items():
         if raw.startswith(begin):
             raise UsageError(f"cannot read {name}", expected="lines of text", found=what, hint=hint)
@@ -321,7 +321,7 @@ def _line(raw: bytes, number: int, name: str) -> str:
 
 
 def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
-    """Return what to raise for a line that is not UTF-8, or has a byte of no text."""
+    """Return the error for a line that is not UTF-8, or contains a zero byte."""
     likely = _likely(raw)
     if likely is None and not raw[place]:
         hint = "Remove it, e.g. with tr -d '\\000'."
@@ -338,11 +338,11 @@ def _encoding(name: str, number: int, raw: bytes, place: int) -> UsageError:
 
 
 def _likely(raw: bytes) -> str | None:
-    """Return the encoding of whole code units that a line is in; None where it seems to be none."""
+    """Return the UTF-16 or UTF-32 encoding that a line seems to have; None if neither."""
     for mark, encoding in MARKS.items():
         if raw.startswith(mark):
             return encoding
-    # Of Latin letters one byte of two is zero, the second or the first.
+    # In UTF-16, one of the two bytes of a Latin letter is zero.
     for encoding, zeros in (("utf-16le", raw[1::2]), ("utf-16be", raw[::2])):
         if 2 * zeros.count(0) > len(zeros):
             return encoding
@@ -357,7 +357,7 @@ def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, A
             cells = json.loads(line)
         except (ValueError, RecursionError) as e:
             place = str(e)
-            if isinstance(e, json.JSONDecodeError):  # its own place counts lines within this one
+            if isinstance(e, json.JSONDecodeError):  # its own line number is relative to this line
                 place = f"{e.msg.removesuffix(' at')} at column {e.pos + 1}"
             raise UsageError(
                 f"{name}, line {number}", expected="a JSON object", found=place, hint=ONE_A_LINE
@@ -375,7 +375,7 @@ def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, A
 
 
 def _require_characters(cells: Mapping[str, Any], where: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can write and no encoding can."""
+    """Refuse half of a surrogate pair, which JSON can represent but UTF-8 cannot."""
     try:
         json.dumps(cells, ensure_ascii=False).encode()
     except UnicodeEncodeError as e:
@@ -413,7 +413,7 @@ def _csv(
 
 
 def _require_different(fields: Sequence[str], where: str) -> None:
-    """Refuse fields of one name: a row can keep one of their cells. Some may have none at all."""
+    """Refuse fields of equal name, of which a row keeps one cell; empty names may repeat."""
     if twice := [field for field, count in Counter(fields).items() if count > 1 and field.strip()]:
         raise UsageError(
             where, expected="fields of different names", found=f"{twice[0]!r} more than once"
@@ -424,7 +424,7 @@ def import_parquet(name: str) -> Any:
     """Return the module that reads and writes Parquet files.
 
     Args:
-        name: Of the file, for the message.
+        name: Name of the file, for the message.
 
     Raises:
         UsageError: If it is not installed.
@@ -482,7 +482,7 @@ def _row(
 
 
 def _missing(cells: Mapping[str, Any], where: str, field: str, what: str, found: Any) -> UsageError:
-    """Return what to raise for a row that has no text, or no label."""
+    """Return the error for a row without text, label or domain."""
     shown, hint = repr(found)[:40], ""
     if field not in cells:
         more = ", …" if len(cells) > SHOWN else ""

@@ -1,8 +1,9 @@
-"""What a folder of sentence-transformers says of its encoder: how it pools, where it cuts texts.
+"""Read the settings of a sentence-transformers folder: pooling and longest input.
 
-``modules.json`` lists what its vectors go through. Pooling is read here. Normalising to length 1
-changes nothing for experts, since the bus norm is the same for h and for h / ‖h‖, but for its ε.
-Whatever else would change vectors is refused by its name: experts would read others than its users.
+``modules.json`` lists the modules that produce a vector. Pooling is read here. Normalisation to
+length 1 makes no difference to experts: apart from its ε, the bus norm of h and of h / ‖h‖ is the
+same. Any other module that changes vectors is refused by name, because experts would then read
+different vectors than users of the folder.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from ...registry.errors import UsageError
 from ..backbones.encoder import Pooling
 
 MODES: dict[str, Pooling] = {"cls": "first", "lasttoken": "last", "mean": "mean"}
-"""Their names for what is computed here."""
+"""Pooling modes of sentence-transformers → the equivalent here."""
 
 HINT = "Give --pooling, if you want the model without that."
 
 
 def longest_input(folder: Path) -> int | None:
-    """Return the number of tokens that it says its model takes, if it says so."""
+    """Return the longest input of the model in tokens, if the folder specifies it."""
     length = (_read(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
     return length if isinstance(length, int) and length > 0 else None
 
 
 def pooling_of(folder: Path) -> Pooling | None:
-    """Return how it pools; None where it is no folder of sentence-transformers.
+    """Return the pooling; None if the folder is not one of sentence-transformers.
 
     Raises:
-        UsageError: If its vectors are made in a way that is not computed here.
+        UsageError: If its vectors are computed in a way that is not supported here.
     """
     modules = _read(folder / "modules.json")
     if modules is None:
@@ -50,7 +51,7 @@ def pooling_of(folder: Path) -> Pooling | None:
 
 
 def _mode(file: Path) -> Pooling:
-    """Return the one mode of a pooling, in either of the forms that its settings have had."""
+    """Return the single pooling mode, from either format of the settings."""
     config = _read(file) or {}
     given = config.get("pooling_mode")
     prefix, suffixes = "pooling_mode_", ("_token", "_tokens")
@@ -64,7 +65,7 @@ def _mode(file: Path) -> Pooling:
 
 
 def _read(file: Path) -> Any:
-    """Return what a JSON file says; None where it is not there or says nothing."""
+    """Return the content of a JSON file; None if it is missing or not valid JSON."""
     try:
         return json.loads(file.read_text("utf-8"))
     except (OSError, ValueError):

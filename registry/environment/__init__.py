@@ -1,17 +1,17 @@
-"""The environment: what is installed, how far each package gets, pip, and which code is trusted."""
+"""The environment: installed packages and their states, pip, and which code is trusted."""
 
 import sys
 from pathlib import Path
 
 
 def python_command(*arguments: str, python: Path | None = None) -> list[str]:
-    """Return the command that runs a Python which imports nothing from the current folder.
+    """Return the command for a Python that imports nothing from the current folder.
 
-    ``python -m`` and ``-c`` put that folder first on the path: whatever lies where the user stands
-    would run in place of pip, redhost or the standard library.
+    ``python -m`` and ``-c`` put that folder first on the path; files in the user's current folder
+    could then replace pip, redhost or the standard library.
 
     Args:
-        arguments: What follows the interpreter, e.g. ``-m pip``.
-        python: Another interpreter than this one.
+        arguments: The arguments of the interpreter, e.g. ``-m pip``.
+        python: An interpreter other than this one.
     """
     return [str(python or sys.executable), "-P", *arguments]

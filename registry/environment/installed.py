@@ -1,7 +1,7 @@
-"""The audit of what plain ``pip install`` left: RECORD against the files, nothing imported.
+"""Audit what plain ``pip install`` left: RECORD against the files; nothing is imported.
 
-Installers do not compare a wheel's files with its RECORD, and keep the author's hashes; so a file
-that was changed, added or brought for another package is seen here.
+Installers do not compare a wheel's files with its RECORD, and copy the author's hashes. So this
+audit finds files that were changed, added, or installed into another package's folder.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ..wheel.policy import (
 
 
 def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple[Violation, ...]:
-    """Check that an installed package is what its RECORD says, and brought nothing else.
+    """Check that an installed package matches its RECORD, and brought nothing else.
 
     Args:
-        package: What `discover` found. One that is not installed passes; of one that is editable,
-            which has no RECORD to compare with, only its name is looked at.
-        owners: Who brought which top-level name; read anew when None.
+        package: A package from `discover`. One that is not installed passes. For an editable one,
+            which has no RECORD to compare with, only its name is checked.
+        owners: The distributions that brought each top-level name; read again when None.
 
     Returns:
-        Everything that is wrong.
+        All violations.
     """
     if package.info is None or package.folder is None:
         return ()
@@ -70,10 +70,10 @@ def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple
 
 
 def require_removable(package: Package) -> None:
-    """Refuse to let pip uninstall a package whose RECORD lists files of others.
+    """Refuse to let pip uninstall a package whose RECORD lists other packages' files.
 
     Raises:
-        IntegrityError: Naming the first of them, or that there is no RECORD to go by.
+        IntegrityError: Names the first such file, or reports that there is no RECORD.
     """
     if package.info is None:
         return
@@ -88,7 +88,7 @@ def require_removable(package: Package) -> None:
             hint=f"Remove {package.info} and {package.folder} by hand, then try again.",
         )
     for wrong in check_names(policy, installed_files(package)):
-        if wrong.code == "name_limit":  # pip fails half-way
+        if wrong.code == "name_limit":  # pip would fail half-way
             raise wrong.error(f"{package} cannot be uninstalled, remove it by hand")
     paths = [row.path for row in record.value or ()]
     plain = [path for path in paths if is_plain(path)]
@@ -104,7 +104,7 @@ def require_removable(package: Package) -> None:
 
 
 def _beside(package: Package, site: Path) -> Iterator[Violation]:
-    """Refuse an entry point that leads to a folder which its RECORD does not cover."""
+    """Refuse an entry point that leads to a folder not covered by the package's RECORD."""
     if package.folder != site / package.module:
         expected = f"the folder {package.module!r} beside its metadata"
         hint = f"Reinstall it with 'pip install --force-reinstall --no-deps {package.dist}'."
@@ -112,7 +112,7 @@ def _beside(package: Package, site: Path) -> Iterator[Violation]:
 
 
 def read_record(info: Path) -> Checked[tuple[RecordRow, ...]]:
-    """Read the RECORD of a dist-info folder; nothing it names is looked at."""
+    """Read the RECORD of a dist-info folder, without reading the files it lists."""
     record = read_file(info / "RECORD", missing="record_absent", limit=MAX_METADATA)
     return record.then(parse_record)
 
@@ -136,12 +136,12 @@ def installed_files(package: Package) -> tuple[str, ...]:
 
 
 def files_below(folder: Path, *, limited: bool = False) -> Iterator[str]:
-    """Yield every file below a folder, relative to it; a link is one, and is not followed.
+    """Yield every file below a folder, relative to it; links count as files and are not followed.
 
     Args:
-        folder: Where; a folder that cannot be read has no files.
-        limited: Whether to stop where no package may go, and leave byte code out: a folder nested
-            too deep is a file then, and after one file too many there are no more.
+        folder: The folder; if it cannot be read, it counts as empty.
+        limited: Whether to leave out byte code and stop at the limits of a package: a folder nested
+            too deep is yielded as a file, and iteration ends after one file too many.
     """
     waiting, files = [""], 0
     while waiting and not (limited and files > MAX_NAMES):

@@ -1,7 +1,7 @@
-"""Install, uninstall and download with this interpreter's pip, or uv where there is no pip.
+"""Install, uninstall and download with this interpreter's pip, or with uv if there is no pip.
 
-Only what was audited is installed: the bytes in memory, pinned by their sha256. What was there
-before is backed up, and put back if anything fails.
+Only audited bytes are installed, from memory, pinned by their sha256. The previous files are backed
+up, and restored if anything fails.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def fetch(
     find_links: str | None = None,
     keys: Sequence[PublicKey] = (),
 ) -> Wheel:
-    """Audit the wheel that a target means; a name is downloaded into a folder of its own.
+    """Audit the wheel that a target names; a name is downloaded into a folder of its own.
 
-    The download alone uses the network; with `find_links` and no `index_url` not even this does.
+    Only the download uses the network; with `find_links` and no `index_url` it does not either.
 
     Args:
         target: The path of a wheel, or a distribution's name, e.g. ``red-expert-range3==0.1.0``.
-        index_url: Another index than pip's own settings name.
-        find_links: A folder or page of wheels to take it from; no index is asked then.
-        keys: One of these must have signed it, if there are any. The signature lies beside the
-            wheel, so a name has one only in a folder of `find_links`.
+        index_url: An index other than the one in pip's own settings.
+        find_links: A folder or page of wheels to take it from; no index is queried then.
+        keys: If there are any, one of them must have signed the wheel. The signature is stored next
+            to the wheel, so a target given by name can only have one in a folder of `find_links`.
 
     Raises:
         UsageError: If the target is neither.
@@ -56,7 +56,7 @@ def fetch(
         RedhostError: If the wheel is refused.
     """
     path = Path(target)
-    there = os.path.exists(target)  # noqa: PTH110  (Path's raises for a name too long to be one)
+    there = os.path.exists(target)  # noqa: PTH110  (Path's raises if the name is too long)
     if there and path.is_dir():
         hint = f"Pack it first: 'redhost pack {target}'."
         raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
@@ -111,15 +111,15 @@ def require_free(package: Package) -> None:
 
 @contextmanager
 def installed_from(wheel: Wheel, *, digest: str) -> Iterator[None]:
-    """Install a wheel before the body runs; take it out again if the body raises.
+    """Install a wheel before the body runs; uninstall it again if the body raises.
 
     Args:
-        wheel: What was audited; these very bytes are installed.
-        digest: Of the expert that was composed from them.
+        wheel: The audited wheel; exactly these bytes are installed.
+        digest: The digest of the expert that was composed from them.
 
     Raises:
         InstallError: If pip fails.
-        IntegrityError: If what is then installed is not what was composed.
+        IntegrityError: If the installed expert differs from the composed one.
     """
     package = wheel.package
     require_free(package)
@@ -128,7 +128,7 @@ def installed_from(wheel: Wheel, *, digest: str) -> Iterator[None]:
         require_removable(before)
     sites = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     sites += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    # The audited wheel writes to these folders and no others.
+    # The audited wheel writes only to these folders.
     written = [
         Path(s) / name for s in dict.fromkeys(sites) for name in (package.module, wheel.info)
     ]
@@ -159,11 +159,11 @@ def uninstall(dist: str) -> None:
 
 @dataclass(frozen=True)
 class EnvironmentBackup:
-    """What was there before an installation.
+    """The state of the environment before an installation.
 
     Attributes:
-        folders: Where the installation may write.
-        files: The bytes and status of every file in them, and of every other one of the package
+        folders: The folders that the installation may write to.
+        files: The bytes and status of every file in them, and of all other files of the package
             that was installed.
     """
 
@@ -172,14 +172,14 @@ class EnvironmentBackup:
 
     @classmethod
     def take(cls, package: Package | None, *, folders: Iterable[Path]) -> Self:
-        """Read what is there into memory; a package of None is nothing installed."""
+        """Read the present files into memory; None means that no package was installed."""
         places = tuple(folders)
         paths = {f / name for f in places for name in files_below(f)} | _listed(package)
         files = {p: (p.read_bytes(), p.stat()) for p in sorted(paths) if p.is_file()}
         return cls(places, files)
 
     def restore(self) -> None:
-        """Remove what came, and put back what was there."""
+        """Remove the new files, and restore the previous ones."""
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
         for path, (data, status) in self.files.items():
@@ -205,7 +205,7 @@ _PIP = (*python_command("-m", "pip"), "--disable-pip-version-check", "--no-input
 
 
 def _tool() -> tuple[str, ...]:
-    """Return the command that installs here."""
+    """Return the command that installs into this environment."""
     if importlib.util.find_spec("pip") is not None:
         _require_legible()
         return _PIP
@@ -216,13 +216,13 @@ def _tool() -> tuple[str, ...]:
 
 
 def _require_legible() -> None:
-    """Refuse to start pip where one package's METADATA would block it, or end it in a traceback."""
+    """Refuse to start pip if some package's METADATA would block it or make it fail."""
     for dist in metadata.distributions():
         path = Path(str(getattr(dist, "_path", ""))) / "METADATA"
         try:
             read_regular(path, limit=MAX_METADATA).decode("utf-8")
         except (FileNotFoundError, NotADirectoryError):
-            continue  # an egg, or one inside an archive
+            continue  # an egg, or a distribution inside an archive
         except (OSError, UnicodeDecodeError) as e:
             hint, found = "Remove that folder by hand, then try again.", str(e)
             expected = f"METADATA that it can read in {path.parent}"
@@ -232,7 +232,7 @@ def _require_legible() -> None:
 
 
 def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what keeps a tool to this environment, whatever settings say (``PIP_TARGET``)."""
+    """Return options that bind a tool to this environment, despite settings like ``PIP_TARGET``."""
     return ("--isolated",) if tool is _PIP else ("--no-config", "--python", python_command()[0])
 
 
@@ -251,7 +251,7 @@ def _install(wheel: Wheel) -> None:
 
 
 def _verify(package: Package, digest: str) -> None:
-    """Compare what is installed now with what was composed."""
+    """Compare the installed expert with the composed one."""
     found = find(package.dist)
     wrong = () if found is None else audit_installed(found)
     files = None if found is None or wrong else read_expert(found).value
@@ -302,14 +302,14 @@ def _run(
     *,
     hint: str = "The environment and the composition are as they were.",
 ) -> None:
-    """Run a tool; its last line is what went wrong."""
+    """Run a tool; if it fails, its last line is reported."""
     try:
         done = subprocess.run(  # noqa: S603  (a list, no shell)
             command,
             check=False,
             capture_output=True,
             encoding="utf-8",
-            errors="replace",  # whatever a tool prints, its last line is reported
+            errors="replace",  # its last line is reported even if it is not valid text
             stdin=subprocess.DEVNULL,
         )
     except OSError as e:

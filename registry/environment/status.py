@@ -1,6 +1,6 @@
-"""How far each package gets: discovered → valid → compatible → enabled → attached.
+"""The state each package reaches: discovered → valid → compatible → enabled → attached.
 
-A failure is a value at the state where it happened: one broken package never stops a command that
+A failure is a value at the state where it occurred: one broken package never stops a command that
 does not need it. Whether a package is valid is cached by the stamps of its files.
 """
 
@@ -34,23 +34,23 @@ State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
 
 
 class PackageStatusJson(TypedDict):
-    """A package as programs see it.
+    """The JSON form of a package's status.
 
     Attributes:
-        id: The expert's id, as far as its manifest could be read.
-        dist: The distribution that brings it.
+        id: The expert's id, if its manifest could be read.
+        dist: The distribution that contains it.
         version: The distribution's version.
         state: The last state it reached.
-        code: A stable word for its first failure; null when nothing failed.
+        code: A stable word for its first failure; null if nothing failed.
         reason: The failure as one line.
         hint: What to do about it.
         form: The expert's form, from its manifest like the next three.
         rank: Its rank R.
-        ranks: The ranks that it can be served at; empty where that is its own alone.
-        served: The one that the current generation serves it at; null where it is no member.
+        ranks: The ranks that it can be served at; empty if only its own.
+        served: The rank that the current generation serves it at; null if it is no member.
         writes: The space it writes.
         backbone: The id of the backbone it was trained on.
-        question: The question it answers; null for the home's own.
+        question: The question it answers; null for the default question.
         editable: Whether its checkout is installed in place (PEP 610).
     """
 
@@ -76,15 +76,15 @@ class PackageStatus:
     """A package and the last state it reached.
 
     Attributes:
-        package: Which one.
-        id: The expert's id, as far as the manifest could be read.
-        manifest: The manifest, likewise.
+        package: The package.
+        id: The expert's id, if the manifest could be read.
+        manifest: The manifest, if it could be read.
         digest: The digest of a valid package's content.
         state: The last state reached.
-        violations: What kept it from the next one; empty when nothing failed.
-        files: The bytes of one that is not installed: from a wheel or from the store.
-        origin: Where those bytes came from, the wheel and who signed it; None where not known.
-        served: The rank that the current generation serves it at; None where it is no member.
+        violations: Why it did not reach the next state; empty if nothing failed.
+        files: The bytes of a package that is not installed: from a wheel or from the store.
+        origin: Where those bytes came from (the wheel and its signer); None if not known.
+        served: The rank that the current generation serves it at; None if it is no member.
     """
 
     package: Package
@@ -114,12 +114,12 @@ class PackageStatus:
 
     @property
     def question(self) -> str | None:
-        """The question it answers, as far as the manifest could be read; None for the home's."""
+        """The question it answers, if the manifest could be read; None for the default question."""
         return (self.manifest.question or None) if self.manifest else None
 
     @property
     def name(self) -> str:
-        """How errors speak of it: ``expert 'range1' (red-expert-range1 0.1.0)``."""
+        """Its name in errors: ``expert 'range1' (red-expert-range1 0.1.0)``."""
         return f"expert {self.id or self.package.module!r} ({self.package})"
 
     def error(self) -> RedhostError:
@@ -128,7 +128,7 @@ class PackageStatus:
         return self.violations[0].error(who) if self.violations else ContractError(who)
 
     def to_json(self) -> PackageStatusJson:
-        """Return what ``list-experts --json`` prints."""
+        """Return the JSON form for ``list-experts --json``."""
         manifest = self.manifest
         return {
             "id": self.id,
@@ -157,16 +157,16 @@ def check_packages(
     attached: Mapping[str, str] | None = None,
     cache: ValidationCache | None = None,
 ) -> tuple[PackageStatus, ...]:
-    """Take each package as far as it gets.
+    """Determine the last state that each package reaches.
 
     Args:
         packages: Installed experts.
-        backbone: The backbone at hand; without one no package gets beyond ``valid``.
-        disabled: Ids and distributions that the user disabled. A distribution's name tells two
-            packages of one id apart.
+        backbone: The backbone in use; without one no package gets beyond ``valid``.
+        disabled: Ids and distributions that the user disabled. The name of a distribution
+            distinguishes two packages with the same id.
         attached: Expert id → digest in the current composition. A package with another digest
             is a pending update: it stays ``enabled``.
-        cache: Results of earlier checks; only for showing, never for attaching.
+        cache: Results of earlier checks; used only for display, never for attaching.
 
     Returns:
         The status of each package, sorted by id.
@@ -195,14 +195,14 @@ def status_of_files(
     disabled: Collection[str] = (),
     origin: Provenance | None = None,
 ) -> PackageStatus:
-    """Return the status of an expert that is at hand as bytes.
+    """Return the status of an expert that is given as bytes.
 
     Args:
-        package: Who brought it.
+        package: The package that contains it.
         files: Its bytes, already valid.
-        backbone: The backbone at hand.
+        backbone: The backbone in use.
         disabled: Ids and distributions that the user disabled.
-        origin: Where the bytes came from, where that is known.
+        origin: Where the bytes came from, if known.
     """
     manifest = files.manifest
     status = PackageStatus(
@@ -214,7 +214,7 @@ def status_of_files(
 def _validate(
     package: Package, cache: ValidationCache | None, owners: NameOwners
 ) -> tuple[PackageStatus, int | None]:
-    """Take a package to ``valid`` if it is; return also the C of its logits, if it has any."""
+    """Check a package by itself; return its status, and the C of its logits if it has any."""
     parsed = read_part(package, MANIFESTS["expert"]).then(parse_expert)
     if parsed.value is None:
         wrong = (*parsed.violations, *audit_installed(package, owners))
@@ -223,7 +223,7 @@ def _validate(
     if cache is None or folder is None:
         result = _read(package, owners)
     else:
-        # Before the files are read: what changes meanwhile is read again next time.
+        # Taken before the files are read, so that a later change causes a new read.
         stamps = _package_stamps(package, folder, manifest)
         cached = cache.recall(folder, stamps)
         result = cached or _read(package, owners)
@@ -237,9 +237,9 @@ def _validate(
 def _package_stamps(
     package: Package, folder: Path, manifest: ExpertManifest
 ) -> tuple[FileStamp, ...]:
-    """Return the stamp of everything that the checks of a package look at.
+    """Return the stamps of all files that the checks of a package depend on.
 
-    The site folder's own stamp changes with every distribution that comes or goes.
+    The site folder's own stamp changes when any distribution is added or removed.
     """
     site = package.info.parent if package.info is not None else folder
     if package.info is not None and not package.editable:
@@ -265,14 +265,14 @@ def _advance(
     rivals: Collection[Package] = (),
     attached: Mapping[str, str] | None = None,
 ) -> PackageStatus:
-    """Take a valid package as far as it gets.
+    """Determine the last state that a valid package reaches.
 
     Args:
-        status: Of the package, checked by itself.
+        status: The package's status, checked by itself.
         classes: C of an expert that writes logits.
-        backbone: The backbone at hand.
-        off: What the user disabled, distributions in canonical form too.
-        rivals: The packages of this id that are valid and not off.
+        backbone: The backbone in use.
+        off: What the user disabled, with distributions also in canonical form.
+        rivals: The packages with this id that are valid and not disabled.
         attached: Expert id → digest in the current composition.
     """
     manifest, state, violations = status.manifest, status.state, status.violations
@@ -306,14 +306,14 @@ def _is_off(status: PackageStatus, off: Collection[str]) -> bool:
 
 
 FileStamp = tuple[str, int, int, int, int]
-"""Name, inode, size, mtime and ctime (ns) of a file; ctime shows an mtime that was set back."""
+"""Name, inode, size, mtime and ctime (ns) of a file; ctime reveals an mtime that was reset."""
 
 _UNSETTLED = 100_000_000
-"""ns: a file this young could change again within the clock's tick, under an unchanged stamp."""
+"""ns: a file this young could change again within a tick of the clock, with the same stamp."""
 
 
 class ValidationResult(Struct, frozen=True, kw_only=True):
-    """What the checks of a package's own files came to: its digest, or what is wrong."""
+    """The result of checking a package's own files: its digest, or its violations."""
 
     digest: str | None = None
     classes: int | None = None
@@ -322,7 +322,7 @@ class ValidationResult(Struct, frozen=True, kw_only=True):
 
 class _Entry(Struct, frozen=True, kw_only=True):
     stamps: tuple[FileStamp, ...]
-    result: ValidationResult = field(name="verdict")  # as the file has it
+    result: ValidationResult = field(name="verdict")  # its key in the file
 
 
 class _Entries(Struct, frozen=True, kw_only=True):
@@ -333,26 +333,26 @@ class _Entries(Struct, frozen=True, kw_only=True):
 class _CacheFile(Struct, frozen=True, kw_only=True):
     digest: str
     content: msgspec.Raw
-    schema: Literal["redhost.verdicts/2"]  # required: a damaged key is no other file
+    schema: Literal["redhost.verdicts/2"]  # required: a damaged key must not pass as another schema
 
 
 class ValidationCache:
-    """Results by folder, good for as long as the stamp of every file stays the same.
+    """Results by folder, valid as long as the stamps of all files stay the same.
 
-    Those of other checks are dropped: the registry's own code has stamps too.
+    Results of another version's checks are dropped: the registry's own code has stamps too.
 
     Args:
-        path: ``HOME/cache/verdicts.json``; an unreadable file is an empty one.
+        path: ``HOME/cache/verdicts.json``; an unreadable file counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
-        registry = Path(__file__).parents[1]  # all of it: any part may change what is valid
+        registry = Path(__file__).parents[1]  # any part of it may affect the checks
         code = (p.relative_to(registry).as_posix() for p in registry.glob("*/*.py"))
         self.path = path
         self._checks = file_stamps(registry, code)
         self._entries: dict[str, _Entry] = {}
         self._changed = False
-        with suppress(OSError):  # whatever is wrong with a cache, empty is right
+        with suppress(OSError):  # a cache that cannot be read counts as empty
             data = path.read_bytes()
             try:
                 file = msgspec.json.decode(data, type=_CacheFile)
@@ -360,8 +360,8 @@ class ValidationCache:
                     raise ValueError("another digest")
                 cached = msgspec.json.decode(file.content, type=_Entries)
             except ValueError:
-                self._changed = True  # so that it is counted once
-                if b"redhost.verdicts/1" not in data:  # those had none
+                self._changed = True  # so that the damage is counted once
+                if b"redhost.verdicts/1" not in data:  # that version had no digest
                     atomic.count_damage(path.parent)
             else:
                 self._entries = dict(cached.entries) if cached.checks == self._checks else {}
@@ -376,14 +376,14 @@ class ValidationCache:
     ) -> None:
         """Store a result; the stamps must have been taken before the files were read."""
         newest = max((max(stamp[3:]) for stamp in stamps), default=0)
-        names = "".join(stamp[0] for stamp in stamps)  # one that is no text cannot be written
+        names = "".join(stamp[0] for stamp in stamps)  # a name that is not text cannot be written
         if newest > time.time_ns() - _UNSETTLED or not names.isprintable():
             return
         self._entries[str(folder)] = _Entry(stamps=stamps, result=result)
         self._changed = True
 
     def save(self) -> None:
-        """Write the cache if it changed; a home that cannot be written only costs time later."""
+        """Write the cache if it changed; if the home is read-only, later runs only take longer."""
         if not self._changed:
             return
         present = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
@@ -397,14 +397,14 @@ class ValidationCache:
 
 
 def file_stamps(folder: Path, names: Iterable[str]) -> tuple[FileStamp, ...]:
-    """Return the stamp of each file of a folder (itself: ""); a missing one has zeros."""
+    """Return the stamp of each file of a folder (itself: ""); a missing file has zeros."""
     prefix = f"{folder}/"
     return tuple(_file_stamp(prefix, name) for name in sorted(names))
 
 
 def _file_stamp(prefix: str, name: str) -> FileStamp:
     try:
-        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand of them: a Path takes longer)
+        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand calls: Path would be slower)
     except OSError:
         return (name, 0, 0, 0, 0)
     return (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,6 +1,6 @@
 """Which plugins the user trusts, by the digest of their code: recorded per user, not per project.
 
-A plugin that changed since is not trusted any more. Python has no sandbox: a trusted plugin can do
+A plugin that has changed since is no longer trusted. Python has no sandbox: a trusted plugin can do
 whatever the user can.
 """
 
@@ -27,10 +27,10 @@ from ..wheel.policy import RecordRow, parse_record
 from .installed import files_below
 
 _INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"}
-"""Files of a dist-info that differ from machine to machine for the same wheel."""
+"""Files of a dist-info that differ between machines for the same wheel."""
 
 _PYC_HEAD, _UNCHECKED = 16, b"\x01\0\0\0"
-"""Bytes before the code of a .pyc; the flags of one that is run whatever its source says."""
+"""Header bytes of a .pyc; the flags of byte code that Python runs without checking its source."""
 
 _GROUPS = ("redhost.plugins", "redhost.commands")
 
@@ -41,7 +41,7 @@ class _Trusted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def config_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's folder of settings; ``REDHOST_CONFIG`` names another."""
+    """Return the user's folder of settings; ``REDHOST_CONFIG`` overrides it."""
     if env.get("REDHOST_CONFIG"):
         return Path(env["REDHOST_CONFIG"])
     from platformdirs import user_config_dir
@@ -53,10 +53,10 @@ def trusted(*, folder: Path | None = None) -> dict[str, str]:
     """Return distribution → digest of the content the user agreed to run.
 
     Args:
-        folder: Where ``trust.json`` lies; the user's own folder when None.
+        folder: The folder of ``trust.json``; the user's own folder when None.
 
     Raises:
-        StoreError: If the record cannot be understood, or is damaged.
+        StoreError: If the record is invalid or damaged.
     """
     hint = "Remove it, then trust again what should be."
     record = atomic.read_struct(_path(folder), _Trusted, hint=hint)
@@ -64,7 +64,7 @@ def trusted(*, folder: Path | None = None) -> dict[str, str]:
 
 
 def is_trusted(dist: str, *, folder: Path | None = None) -> bool:
-    """Tell whether a distribution's content is what the user agreed to."""
+    """Return whether a distribution's content is what the user agreed to."""
     agreed = trusted(folder=folder).get(canonical(dist))
     return agreed is not None and agreed == digest_of(dist)
 
@@ -74,7 +74,7 @@ def trust(dist: str, *, folder: Path | None = None) -> str:
 
     Raises:
         UnknownNameError: If it is not installed.
-        IntegrityError: If any of its files is not what its RECORD says.
+        IntegrityError: If any of its files differs from its RECORD.
     """
     digest = verified_digest(dist)
     _change({canonical(dist): digest}, folder)
@@ -82,7 +82,7 @@ def trust(dist: str, *, folder: Path | None = None) -> str:
 
 
 def distrust(dist: str, *, folder: Path | None = None) -> None:
-    """Forget that a distribution was trusted."""
+    """Remove the trust in a distribution."""
     _change({canonical(dist): None}, folder)
 
 
@@ -104,7 +104,7 @@ def digest_of(dist: str) -> str:
 
     It covers the files RECORD lists and any other file inside their packages; for an editable
     installation, the source files of the modules that its entry points name. It does not cover
-    what installers write, nor byte code that Python compares with its source.
+    files written by installers, nor byte code that Python compares with its source.
 
     Raises:
         UnknownNameError: If it is not installed.
@@ -114,7 +114,7 @@ def digest_of(dist: str) -> str:
 
 
 def verified_digest(dist: str) -> str:
-    """Return `digest_of`, of files that are exactly what RECORD says; editable ones have none.
+    """Return `digest_of`, if all files match RECORD; editable installations have none to match.
 
     Raises:
         UnknownNameError: If it is not installed.
@@ -145,7 +145,7 @@ def _digest(contents: Mapping[str, str]) -> str:
 
 
 def _contents(dist: str, installed: metadata.Distribution) -> dict[str, str]:
-    """Return relative name → sha256 of every file that counts, sorted."""
+    """Return relative name → sha256 of every file that the digest covers, sorted."""
     if is_editable(installed):
         files = dict(_editable_files(installed))
     else:
@@ -175,7 +175,7 @@ def _recorded_files(dist: str, installed: metadata.Distribution) -> Iterator[tup
         by_installer = path.parent.name.endswith(".dist-info") and path.name in _INSTALLER
         if not (by_installer or _is_compared(site / name)):
             yield name, site / name
-        if path.name == "__init__.py":  # an unlisted file beside it would be imported all the same
+        if path.name == "__init__.py":  # a file next to it is importable even if it is not listed
             yield from _below(site / path.parent, site)
 
 
@@ -227,9 +227,9 @@ def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _is_compared(path: Path) -> bool:
-    """Tell whether a file is byte code that Python runs only as long as its source is the same.
+    """Return whether a file is byte code that Python runs only while its source is unchanged.
 
-    It runs what has no source, and what says that nobody need look (PEP 552), whatever is in it.
+    Python runs any byte code without a source, and any that is marked as unchecked (PEP 552).
     """
     if path.suffix != ".pyc" or path.parent.name != "__pycache__":
         return False
@@ -237,7 +237,7 @@ def _is_compared(path: Path) -> bool:
     try:
         head = read_head(path, limit=_PYC_HEAD)
     except OSError:
-        return not path.exists()  # pip lists what may never have been written
+        return not path.exists()  # pip also lists byte code that was never written
     return source.is_file() and head[4:8] != _UNCHECKED
 
 

@@ -1,1 +1,1 @@
-"""The home folder: stored bytes, generations with their lock, and who writes or reads them."""
+"""The home folder: stored bytes, generations and their lock, locks of writers and readers."""

@@ -1,4 +1,4 @@
-"""What a generation records, and the lock derived from it: who was composed, by content."""
+"""The record of a generation, and the lock derived from it: which experts, by content."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 
 COMPOSITION_FILE = "composition.json"
-"""The file of a generation that describes all others."""
+"""The file of a generation that lists all its other files."""
 
 Scalar = str | int | float | bool | None
 
 
 class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where an expert came from, and what it is by content; the lock pins exactly this.
+    """An expert's origin and its identity by content; the lock pins exactly this.
 
     Attributes:
         dist: The distribution it came from.
         version: That distribution's version.
         digest: The build digest: over its manifest, weights, card and canary.
-        rank: The smaller one of its ranks that it is served at, where somebody chose one.
-        wheel: The sha256 of the wheel it came from, where `redhost add` saw it.
-        signer: The fingerprint of the key that verified that wheel, where keys were given.
+        rank: The smaller one of its ranks that it is served at, if one was chosen.
+        wheel: The sha256 of the wheel it was composed from, if there was one.
+        signer: The fingerprint of the key that verified that wheel, if keys were given.
     """
 
     dist: str
@@ -56,8 +56,8 @@ class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         id: Its id.
-        fingerprint: What it is, by content.
-        digest: Of the stored copy; empty when none is needed.
+        fingerprint: Its identity by content.
+        digest: The digest of the stored copy; empty if none is needed.
         dist: The distribution it came from.
         version: That distribution's version.
     """
@@ -70,13 +70,13 @@ class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A trained router, as the lock pins it.
+    """A trained router, as pinned by the lock.
 
     Attributes:
         kind: Its kind, with options.
         level: How much of it was retrained: ``zero``, ``row`` or ``full``.
-        digest: Of its weights.
-        seed: Where randomness came from.
+        digest: The digest of its weights.
+        seed: The random seed.
     """
 
     kind: str
@@ -86,11 +86,11 @@ class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RouterRecord(LockedRouter, frozen=True, kw_only=True):
-    """The router of a composition: what was trained, and from what.
+    """The router of a composition, and the data it was trained on.
 
     Attributes:
-        columns: What it weighs, in the order of its rows.
-        rows: Fit rows it was trained on.
+        columns: Its columns, in the order of its rows.
+        rows: The number of fit rows it was trained on.
     """
 
     columns: tuple[str, ...]
@@ -111,11 +111,11 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         router: Its router.
         output: ``residual``, one classifier over the sum, or ``mixture`` of answers.
         providers: Plugins that made a part of it, distribution → digest.
-        settings: What else it was made with, by the name of the setting; what is not here was not
-            given.
+        settings: Other settings it was made with, by name; settings that were not given are left
+            out.
         created: When it was published, in ISO 8601.
         files: File name → sha256 of each other file of the generation.
-        digest: Of this record itself.
+        digest: The digest of this record itself.
     """
 
     schema: Literal["redhost.generation/1"] = "redhost.generation/1"
@@ -136,7 +136,7 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return {member.id: member.digest for member in self.experts}
 
     def ranks(self) -> dict[str, int]:
-        """Return the rank of each expert that is served at less than its own, by id."""
+        """Return the rank of each expert that is served at less than its full rank, by id."""
         return {member.id: member.rank for member in self.experts if member.rank}
 
     def digests(self) -> frozenset[str]:
@@ -148,7 +148,7 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def seal(
     draft: Composition, *, number: int, parent: int | None, files: Mapping[str, bytes]
 ) -> Composition:
-    """Return the record of a generation, complete with the digests that show damage later."""
+    """Return the record of a generation, complete with the digests that later reveal damage."""
     record = msgspec.structs.replace(
         draft,
         number=number,
@@ -162,11 +162,11 @@ def seal(
 
 
 def read_record(data: bytes, *, number: int) -> Composition:
-    """Return the record of a generation, as `seal` made it.
+    """Return the record of a generation, as made by `seal`.
 
     Args:
-        data: What its file holds.
-        number: The generation that it is to be of.
+        data: The content of its file.
+        number: The generation that it must belong to.
 
     Raises:
         IntegrityError: If it is damaged, or belongs to another generation.
@@ -184,7 +184,7 @@ def read_record(data: bytes, *, number: int) -> Composition:
 
 
 LOCK = "redhost.lock"
-"""The file of a home that a project checks in: `lock_for` of its current composition."""
+"""The file of a home that a project commits: `lock_for` of its current composition."""
 
 
 class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,12 +193,12 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         schema: The version of this schema.
         backbone: The backbone's record.
-        experts: By id.
-        plugins: Those that made a part, distribution → digest.
+        experts: The experts, by id.
+        plugins: The plugins that made a part, distribution → digest.
         router: The router's kind, level, digest and seed.
-        output: As the composition has it.
-        settings: As the composition has them. `load_settings` lets those that a lock holds come
-            before the project's.
+        output: As in the composition.
+        settings: As in the composition. In `load_settings`, a lock's settings take precedence over
+            the project's.
     """
 
     schema: Literal["redhost.lock/1"] = "redhost.lock/1"
@@ -210,7 +210,7 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     settings: dict[str, Scalar] = {}
 
     def ranks(self) -> dict[str, int]:
-        """Return the rank of each expert that is served at less than its own, by id."""
+        """Return the rank of each expert that is served at less than its full rank, by id."""
         return {i: member.rank for i, member in self.experts.items() if member.rank}
 
 
@@ -228,10 +228,10 @@ def lock_for(composition: Composition) -> LockFile:
 
 
 def read_lock(path: Path) -> LockFile | None:
-    """Read a lock file; None when there is none.
+    """Read a lock file; return None if there is none.
 
     Raises:
-        StoreError: If it cannot be read or understood.
+        StoreError: If it cannot be read or is invalid.
     """
     hint = "Restore it from version control, or remove it and run 'redhost recompose'."
     return atomic.read_struct(path, LockFile, hint=hint)

@@ -1,9 +1,10 @@
 """Generations: compositions on disk, numbered and immutable; publish, rollback, gc and purge.
 
-A publish writes the new generation beside the old ones, whole and synced, and then replaces
-``current``. A kill at any moment leaves the old or the new generation current, never half of one.
-``redhost.lock`` is derived from ``current``; while the two may disagree a marker says so, and the
-next writer derives the lock again. A lock that someone checked out is never overwritten otherwise.
+Publishing writes the new generation next to the old ones, complete and synced, and then replaces
+``current``. After a kill at any moment the current generation is either the old or the new one, and
+complete. ``redhost.lock`` is derived from ``current``. While the two may disagree, a marker file
+exists, and the next writer derives the lock again. Apart from that, a lock file that was checked
+out is never overwritten.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from .store import Store, is_plain
 _MARKER = "lock-is-stale"
 _CHOOSE = "Choose a generation with 'redhost rollback N'; 'redhost history' lists them."
 _HIGHEST = "highest"
-"""A file of homes made before: the highest number that gc had seen."""
+"""A file of homes made by earlier versions: the highest number that gc had seen."""
 _REMOVED = "removed-"
-"""How the name of an empty folder begins whose number is that of the last generation removed."""
+"""Prefix of the empty folder that keeps the number of the last generation removed."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _CURRENT = re.compile(r"([1-9][0-9]{0,17})(?: ([0-9a-f]{64}))?")
 
@@ -39,9 +40,9 @@ class GcReport:
 
     Attributes:
         generations: Numbers, ascending.
-        digests: Packages in the store that only they needed.
-        bytes: Of both together.
-        held: Leases of live processes on generations that would be gone without them.
+        digests: Packages in the store that only these generations needed.
+        bytes: The size of both together.
+        held: Leases of live processes on generations that would otherwise be removed.
     """
 
     generations: tuple[int, ...] = ()
@@ -55,8 +56,8 @@ class PurgeReport:
     """What `drop_copies` removed.
 
     Attributes:
-        digests: Of the copies.
-        generations: Those that cannot be rolled back to any more.
+        digests: The digests of the copies.
+        generations: The generations that can no longer be rolled back to.
     """
 
     digests: tuple[str, ...] = ()
@@ -83,14 +84,14 @@ class Generations:
         """Return the number of the current generation, or None before the first.
 
         Raises:
-            StoreError: If the file that names it cannot be understood, or is damaged: it has the
-                digest of another generation's record. Homes made before have none.
+            StoreError: If the file that names it is invalid or damaged: its digest is not that of
+                the generation's record. Homes made by earlier versions have no digest there.
         """
         path = self.home / "current"
         if (found := _match(path, _CURRENT)) is None:
             return None
         number, digest = int(found[1]), found[2]
-        with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
+        with suppress(IntegrityError, UnknownNameError):  # reported where it is loaded
             if digest and digest != (right := self.load(number).digest):
                 raise StoreError(
                     f"{path} is damaged: it names generation {number} by another digest",
@@ -101,7 +102,7 @@ class Generations:
         return number
 
     def pointer(self) -> bytes | None:
-        """Return what the file holds that names the current generation; None before the first."""
+        """Return the content of the file ``current``; None before the first generation."""
         return atomic.read(self.home / "current")
 
     def numbers(self) -> tuple[int, ...]:
@@ -109,7 +110,7 @@ class Generations:
         return tuple(sorted(int(name) for name in self._names() if _NUMBER.fullmatch(name)))
 
     def next_number(self) -> int:
-        """Return the number the next publish will use: one more than was ever used."""
+        """Return the number of the next publish: one more than the highest ever used."""
         recorded = _match(self.folder / _HIGHEST, _NUMBER)
         highest = 0 if recorded is None else int(recorded[0])
         return max((highest, self.current() or 0, *self.numbers(), *self._removed())) + 1
@@ -118,7 +119,7 @@ class Generations:
         return tuple(p.name for p in self.folder.iterdir()) if self.folder.is_dir() else ()
 
     def _removed(self) -> tuple[int, ...]:
-        """Return the numbers of removed generations whose folder says that they were used."""
+        """Return the numbers of removed generations that are recorded by a folder."""
         names = (n.removeprefix(_REMOVED) for n in self._names() if n.startswith(_REMOVED))
         return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
@@ -135,7 +136,7 @@ class Generations:
         return read_record(self.record(number), number=number)
 
     def record(self, number: int) -> bytes:
-        """Return the record of a generation as it lies on disk; `load` checks it.
+        """Return the record of a generation as stored, unchecked; `load` checks it.
 
         Raises:
             UnknownNameError: If there is no such generation.
@@ -149,7 +150,7 @@ class Generations:
         """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.
 
         Args:
-            generation: Its number, or its record where that is at hand.
+            generation: Its number, or its record if that is already loaded.
             name: The file's name.
 
         Raises:
@@ -177,13 +178,13 @@ class Generations:
 
     @contextmanager
     def writer(self, *, timeout: float = TIMEOUT) -> Iterator[Writer]:
-        """Hold the writer's lock, after sweeping what a killed writer left.
+        """Hold the writer's lock, after removing what a killed writer left.
 
         Args:
             timeout: Seconds to wait for another writer.
 
         Raises:
-            LockHeldError: If another process still writes then.
+            LockHeldError: If another process is still writing after that.
         """
         nested = self._writer_lock.is_held
         with self._writer_lock.hold(timeout=timeout) as writer:
@@ -205,8 +206,8 @@ class Generations:
             The composition as published.
 
         Raises:
-            StoreError: If the bytes of a member are not in the store, or the disk is full or
-                failing. The generation that was current before still is.
+            StoreError: If the store lacks the bytes of a member, or the disk is full or failing.
+                The previous generation then stays current.
         """
         self._require(writer)
         self._require_stored(draft)
@@ -218,25 +219,25 @@ class Generations:
             atomic.write_folder(self._path(number), {**files, COMPOSITION_FILE: dumps(composition)})
             self._point(composition)
         except BaseException:
-            with suppress(StoreError):  # it did not become current
+            with suppress(StoreError):  # the error that kept it from becoming current is raised
                 if self.current() != number:
                     atomic.delete_dir(self._path(number))
             raise
         return composition
 
     def receive(self, number: int, files: Mapping[str, bytes], *, writer: Writer) -> Composition:
-        """Add a generation that another home published, under its own number; it waits to be used.
+        """Add a generation that another home published, under its number; it is not made current.
 
         Args:
             number: Its number.
-            files: Every file of it by name; the bytes of its members are in the store already.
+            files: All its files by name; the bytes of its members are already in the store.
             writer: Proof that the writer's lock is held, from `writer`.
 
         Returns:
-            Its record. Every byte that it names was read and is right.
+            Its record. All bytes that it names were read and are correct.
 
         Raises:
-            IntegrityError: If bytes are not those that were published.
+            IntegrityError: If bytes differ from the published ones.
             StoreError: If bytes are missing, or this home has another generation of that number.
         """
         self._require(writer)
@@ -245,8 +246,8 @@ class Generations:
         if answers != here:
             raise StoreError(
                 f"generation {number} was not received: it answers another question",
-                expected=str(here or "the home's own"),
-                found=str(answers or "the home's own"),
+                expected=str(here or "the default question"),
+                found=str(answers or "the default question"),
                 hint="Receive it in the home of that question: --question NAME, or none.",
             )
         for name, wanted in record.files.items():
@@ -262,7 +263,7 @@ class Generations:
             self.store.expert(member.digest, who=member.id)
         if record.backbone.digest:
             self.store.backbone(record.backbone.digest, who=record.backbone.id)
-        with suppress(IntegrityError, UnknownNameError):  # one that is damaged is replaced
+        with suppress(IntegrityError, UnknownNameError):  # a damaged one is replaced
             if (here := self.load(number).digest) != record.digest:
                 raise StoreError(
                     f"this home has another generation {number}",
@@ -280,14 +281,14 @@ class Generations:
         """Make an older generation current again: one rename, no training.
 
         Args:
-            number: Which one; None is the parent of the current one.
+            number: The generation; None means the parent of the current one.
             timeout: Seconds to wait for another writer.
 
         Returns:
-            The composition that is current now.
+            The composition that is now current.
 
         Raises:
-            MissingError: If there is no parent to go to.
+            MissingError: If there is no parent.
             UnknownNameError: If there is no such generation.
             IntegrityError: If it is damaged.
             StoreError: If the store lacks bytes it needs.
@@ -307,21 +308,21 @@ class Generations:
         return composition
 
     def gc(self, keep: int, *, dry_run: bool = False, timeout: float = TIMEOUT) -> GcReport:
-        """Remove generations that no one will go back to, and the bytes only they needed.
+        """Remove generations that are not kept, and the stored bytes that only they needed.
 
-        Publishers are kept out by the writer's lock and new holders by the gate, so that what is
-        found unneeded stays so until it is gone. Generations go first: whatever is interrupted,
-        every generation that is left still has its bytes. Nothing is written before space is
-        freed, so that it works on a full disk.
+        The writer's lock keeps out publishers, and the gate keeps out new leases, so that nothing
+        found unneeded becomes needed meanwhile. Generations are removed first: after an
+        interruption, every remaining generation still has its bytes. Nothing is written before
+        space is freed, so that gc works on a full disk.
 
         Args:
-            keep: How many to keep: the current one, its parent, and so on; at least one. What
-                live processes hold stays besides.
+            keep: How many to keep: the current one, its parent, and so on; at least one. Those
+                leased by live processes are kept in addition.
             dry_run: Remove nothing.
             timeout: Seconds to wait for another writer.
 
         Raises:
-            IntegrityError: If a generation to keep is damaged: then nothing is removed.
+            IntegrityError: If a generation to keep is damaged; nothing is removed then.
         """
         if not self.home.is_dir():
             return GcReport()
@@ -339,9 +340,9 @@ class Generations:
         return unneeded
 
     def _remove(self, number: int, *, last: bool) -> None:
-        """Remove a generation; of the last one a name stays, which says that it was used.
+        """Remove a generation; the last one leaves an empty folder that records its number.
 
-        No later generation may be mistaken for a removed one, and a name needs no space.
+        So no later generation gets the number of a removed one. Renaming needs no disk space.
         """
         path = self._path(number)
         if not last:
@@ -352,7 +353,7 @@ class Generations:
             atomic.sync_folder(self.folder)
 
     def _empty_removed(self) -> None:
-        """Remove what removed generations still hold, and all names but the last."""
+        """Remove the content of removed generations, and all their folders except the last."""
         removed = self._removed()
         last = max((*self.numbers(), *removed), default=0)
         for number in removed:
@@ -365,7 +366,7 @@ class Generations:
                     atomic.remove_file(file)
 
     def _unneeded(self, keep: int) -> GcReport:
-        """Return what can go while the current composition, its ancestors and held ones stay."""
+        """Return what can be removed while current, ancestors and leased generations stay."""
         stays: dict[int, Composition] = {}
         number, present = self.current(), set(self.numbers())
         while number is not None and number not in stays and len(stays) < keep:
@@ -386,27 +387,27 @@ class Generations:
         return GcReport(tuple(numbers), tuple(unneeded), size, held)
 
     def needed_beside(self) -> frozenset[str]:
-        """Return every digest that the generations of other questions over this store need.
+        """Return all digests that generations of the other questions with this store need.
 
         Raises:
-            IntegrityError: If one of them is damaged: then it is unknown what it needs.
+            IntegrityError: If one of them is damaged, so that its needs are unknown.
         """
         beside = [Generations(home) for home in homes_with(self.home) if home != self.home]
         return frozenset[str]().union(*(g.load(n).digests() for g in beside for n in g.numbers()))
 
     def leftovers(self) -> tuple[str, ...]:
-        """Return what stopped writers left, relative to the home; the next writer removes it."""
+        """Return files of stopped writers, relative to the home; the next writer removes them."""
         left = [p for folder in self._written() for p in folder.glob(f"{atomic.TEMPORARY}*")]
         root = root_of(self.home)
         return tuple(sorted(p.relative_to(root).as_posix() for p in left))
 
     def sweep(self, *, writer: Writer) -> None:
-        """Remove temporary files of killed writers, and finish a lock file they left stale."""
+        """Remove temporary files of killed writers, and renew a lock file they left stale."""
         self._require(writer)
         self._remove_temporaries()
         self._empty_removed()
         if (self.home / _MARKER).exists():
-            with suppress(IntegrityError, UnknownNameError):  # reported by who loads it
+            with suppress(IntegrityError, UnknownNameError):  # reported where it is loaded
                 if (number := self.current()) is not None:
                     atomic.write_atomic(self.home / LOCK, dumps(lock_for(self.load(number))))
             with atomic.reporting(self.home):
@@ -423,7 +424,7 @@ class Generations:
             atomic.remove_temporaries(folder)
 
     def _point(self, composition: Composition) -> None:
-        """Replace ``current`` and the lock; put both back when any step fails."""
+        """Replace ``current`` and the lock; restore both if any step fails."""
         paths = (self.home / "current", self.home / LOCK)
         before = [atomic.read(path) for path in paths]
         try:
@@ -454,7 +455,7 @@ class Generations:
 
 
 def _match(path: Path, pattern: re.Pattern[str]) -> re.Match[str] | None:
-    """Return what a file with a number holds, None when it is not there."""
+    """Return the match of a file that holds a number, None if the file is missing."""
     data = atomic.read(path)
     if data is None:
         return None
@@ -468,7 +469,7 @@ def _match(path: Path, pattern: re.Pattern[str]) -> re.Match[str] | None:
 
 
 def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:
-    """Remove every stored copy of an expert, but for what the current generation needs.
+    """Remove every stored copy of an expert, except those that the current generation needs.
 
     Args:
         generations: The generations of a home.

@@ -1,4 +1,4 @@
-"""Whose texts come in, as servers last estimated it: a file of a home, for the next router."""
+"""Live shares: the observed share of each column, estimated by servers, for the next router."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class LiveShares(Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: The version of this schema.
-        generation: Whose weights they were estimated from.
-        shares: By column; they add up to 1.
-        texts: How many texts were looked at.
+        generation: The generation whose routing weights they were estimated from.
+        shares: By column; they sum to 1.
+        texts: The number of texts that they were estimated from.
         when: When they were written, in ISO 8601.
     """
 
@@ -40,12 +40,12 @@ class LiveShares(Struct, frozen=True, kw_only=True):
 
 
 def write_live_shares(home: Path, shares: LiveShares) -> None:
-    """Write live shares into a home, over those that were there."""
+    """Write live shares into a home, replacing earlier ones."""
     write_atomic(home / FILE, msgspec.json.format(msgspec.json.encode(shares), indent=2) + b"\n")
 
 
 def read_live_shares(home: Path) -> LiveShares | None:
-    """Return the last live shares of a home; None where no server wrote any.
+    """Return the last live shares of a home; None if no server has written any.
 
     Raises:
         IntegrityError: If the file is damaged.

@@ -1,8 +1,8 @@
-"""Who writes to a home, and who reads from it, across processes.
+"""Locks between processes: who writes to a home, and who reads from it.
 
-One writer at a time: the second one waits, then says who holds the lock. A process that serves a
-generation holds a lease on it; gc leaves what is leased. Both die with their process: the lock of a
-file is the system's.
+Only one writer at a time: a second one waits, and then reports the holder of the lock. A process
+that serves a generation holds a lease on it; gc does not remove leased generations. Both end with
+their process, because file locks belong to the operating system.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .. import atomic
 from ..errors import LockHeldError, StoreError, UnknownNameError
 
 if TYPE_CHECKING:
-    from filelock import BaseFileLock  # imported where it is used: it takes long
+    from filelock import BaseFileLock  # imported where it is used, since importing is slow
 
 TIMEOUT = 10.0
 """Seconds to wait for another writer, by default."""
 GATE_TIMEOUT = 10.0
-"""Seconds to wait for the gate, which is closed for moments only."""
+"""Seconds to wait for the gate, which is closed only briefly."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class WriterLock:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether this thread is inside `hold`."""
+        """Return whether this thread is inside `hold`."""
         return self._lock is not None and self._lock.is_locked
 
     @contextmanager
@@ -68,16 +68,16 @@ class WriterLock:
             timeout: Seconds to wait for another writer.
 
         Raises:
-            LockHeldError: If another process still holds it then.
+            LockHeldError: If another process still holds it after that.
             StoreError: If the home cannot be written.
         """
         from filelock import FileLock
 
-        with self._creating:  # one that all threads share: two would let go of each other's file
+        with self._creating:  # one lock for all threads: two would release each other's
             lock = self._lock = self._lock or FileLock(self.home / "writer.lock")
         problem = f"cannot write to {self.home}"
         with _held(lock, self.home, timeout=timeout, problem=problem, holder=self._holder):
-            with suppress(OSError):  # only a courtesy to whoever has to wait
+            with suppress(OSError):  # the holder's name only informs waiting processes
                 data = atomic.with_digest(_Holder(pid=os.getpid()))
                 atomic.write_file(self.home / "writer.pid", data)
             yield Writer(self.home)
@@ -96,7 +96,7 @@ class Lease(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         schema: The version of this schema.
         generation: Its number.
         pid: The process that holds it.
-        started: Since when, in ISO 8601.
+        started: When the lease began, in ISO 8601.
     """
 
     schema: Literal["redhost.lease/1"] = "redhost.lease/1"
@@ -144,7 +144,7 @@ class Leases:
             yield lease
         finally:
             lock.release()
-            with suppress(OSError):  # the lock is free: whoever looks next removes what is left
+            with suppress(OSError):  # the lock is free: the next sweep removes the files
                 self._remove(name)
 
     @contextmanager
@@ -157,7 +157,7 @@ class Leases:
         """
         with suppress(OSError):
             atomic.make_folder(self.folder)
-        if not self.folder.is_dir():  # on a full disk: nobody holds a lease, nor can take one
+        if not self.folder.is_dir():  # on a full disk no lease exists, and none can be taken
             yield
             return
         problem, lock = f"cannot use {self.folder}", _lock(self.folder / "gate")
@@ -170,15 +170,14 @@ class Leases:
         """Return the leases of live processes, oldest first; nothing is written.
 
         Raises:
-            StoreError: If a live process's lease cannot be understood: then it is unknown what
-                it holds.
+            StoreError: If a live process's lease is invalid, so that its generation is unknown.
         """
         names = [path.stem for path in sorted(self.folder.glob("*.json"))]
         leases = [self._read(name) for name in names if self._is_live(name)]
         return tuple(sorted(filter(None, leases), key=lambda lease: (lease.started, lease.pid)))
 
     def sweep(self) -> None:
-        """Remove what dead processes left; call it inside `gate` only.
+        """Remove what dead processes left; call it only inside `gate`.
 
         Raises:
             StoreError: If the home cannot be written.
@@ -190,7 +189,7 @@ class Leases:
                     self._remove(name)
 
     def _is_live(self, name: str) -> bool:
-        """Tell whether a holder lives; where that cannot be tried, say yes."""
+        """Return whether a holder is alive; True if that cannot be determined."""
         from filelock import Timeout
 
         path = self.folder / f"{name}.lock"
@@ -217,7 +216,7 @@ class Leases:
 def _held(
     lock: BaseFileLock, folder: Path, *, timeout: float, problem: str, holder: Callable[[], str]
 ) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if missing; else say who holds it."""
+    """Hold the lock of a folder, created if missing; if it is taken, report its holder."""
     from filelock import Timeout
 
     with atomic.reporting(folder):
@@ -236,4 +235,4 @@ def _held(
 def _lock(path: Path) -> BaseFileLock:
     from filelock import FileLock
 
-    return FileLock(path, thread_local=False)  # whoever ends it need not be who began
+    return FileLock(path, thread_local=False)  # another thread may release it

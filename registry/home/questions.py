@@ -1,8 +1,8 @@
-"""Questions: compositions side by side in one home, over one store and one cache.
+"""Questions: several compositions in one home, with a shared store and cache.
 
-The experts of one question compete under one router; those of another are no part of it. The home's
-own question has no name. Each named one is a home within the home, ``HOME/questions/NAME``, with
-generations, a pointer and a lock of its own: whatever takes a home takes that folder as well.
+The experts of one question compete under one router; experts of other questions take no part. The
+default question has no name. Each named one is a home within the home, ``HOME/questions/NAME``,
+with its own generations, pointer and lock: every function that takes a home also takes that folder.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 def home_of(home: Path, question: str | None) -> Path:
-    """Return the folder of a question in a home; None is the home itself.
+    """Return the folder of a question in a home; None means the home itself.
 
     Raises:
-        UsageError: If no question can have that name.
+        UsageError: If the name of the question is invalid.
     """
     if question is None:
         return home
@@ -31,19 +31,19 @@ def home_of(home: Path, question: str | None) -> Path:
 
 
 def question_of(home: Path) -> str | None:
-    """Return the question that a folder is the home of; None for one that is no question's.
+    """Return the name of the question that a folder belongs to; None if it is no question's folder.
 
-    A folder with a store of its own is a home of its own, whatever it is called.
+    A folder with its own store is always a home of its own, independent of its name.
     """
     is_one = home.parent.name == FOLDER and _NAME.fullmatch(home.name)
     return home.name if is_one and not (home / "store").is_dir() else None
 
 
 def require_home(home: Path) -> Path:
-    """Return a folder that a user names, unless it looks like a question's of no home.
+    """Return a folder given by the user, unless it looks like a question's folder without a home.
 
     Raises:
-        UsageError: If it does: whatever is written would lie in the folder around it.
+        UsageError: If it does; data would be written to the folder around it.
     """
     question = question_of(home.absolute())
     if question is not None and not (root_of(home.absolute()) / "store").is_dir():
@@ -57,7 +57,7 @@ def require_home(home: Path) -> Path:
 
 
 def root_of(home: Path) -> Path:
-    """Return the home that a question lies in, or the home itself: where store and cache are."""
+    """Return the home that a question lies in, or the home itself; it has store and cache."""
     return home if question_of(home) is None else home.parents[1]
 
 
@@ -67,25 +67,25 @@ def cache_of(home: Path) -> Path:
 
 
 def homes_with(home: Path) -> tuple[Path, ...]:
-    """Return every home over one store, the one that has it first."""
+    """Return every home that shares one store, first the one that contains it."""
     root = root_of(home)
     named = (p for p in (root / FOLDER).glob("*") if _NAME.fullmatch(p.name))
     return (root, *sorted(p for p in named if question_of(p) is not None))
 
 
 def composed_questions(home: Path) -> tuple[str, ...]:
-    """Return the names of the questions that are composed in a home; of a question's own, none."""
+    """Return the names of a home's composed questions; none for the folder of a question."""
     if question_of(home) is not None:
         return ()
     return tuple(p.name for p in homes_with(home)[1:] if (p / "current").exists())
 
 
 def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
-    """Return what to raise where a home has no current generation; it names what is composed.
+    """Return the error for a home without a current generation; it names what is composed.
 
     Args:
         home: The folder.
-        instead: What else one can do than compose.
+        instead: An alternative to composing, for the hint.
     """
     question, known = question_of(home), composed_questions(root_of(home))
     closest = suggest(question, known) if question else ""
@@ -101,5 +101,5 @@ def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
 
 
 def option(question: str | None) -> str:
-    """Return what a command needs behind it to be about a question; of the home's own, nothing."""
+    """Return the option that a command needs for a question; empty for the default question."""
     return f" --question {question}" if question else ""

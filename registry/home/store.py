@@ -1,7 +1,7 @@
 """The bytes of everything that was ever composed, by digest.
 
-Thanks to the store the previous composition keeps answering after ``pip uninstall``, and rollback
-needs nothing but a rename.
+With the store, the previous composition keeps answering after ``pip uninstall``, and rollback is
+only a rename.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REINSTALL = "Install the package again and run 'redhost recompose'."
 
 
 def is_plain(name: str) -> bool:
-    """Tell whether a file's name is one of a package or a generation: no path, nothing hidden."""
+    """Return whether a file name may occur in a package or generation: no path, not hidden."""
     return _PLAIN.fullmatch(name) is not None
 
 
@@ -41,20 +41,20 @@ class Store:
         self.folder = root_of(home) / "store"
 
     def has(self, digest: str) -> bool:
-        """Tell whether the bytes of this digest are here."""
+        """Return whether the store has the bytes of this digest."""
         return self._path(digest).is_dir()
 
     def digests(self) -> frozenset[str]:
-        """Return every digest that is here."""
+        """Return every digest in the store."""
         if not self.folder.is_dir():
             return frozenset()
         return frozenset(p.name for p in self.folder.iterdir() if _DIGEST.fullmatch(p.name))
 
     def get(self, digest: str) -> dict[str, bytes]:
-        """Read every file of a digest; the caller checks that they still hash to it.
+        """Read every file of a digest; the caller must verify the digest.
 
         Raises:
-            StoreError: If they are not here or cannot be read.
+            StoreError: If they are missing or cannot be read.
         """
         try:
             return {p.name: p.read_bytes() for p in sorted(self._path(digest).iterdir())}
@@ -62,10 +62,10 @@ class Store:
             raise self._unreadable(digest, e) from e
 
     def file(self, digest: str, name: str) -> bytes:
-        """Read one file of a digest; the caller checks it.
+        """Read one file of a digest; the caller must verify it.
 
         Raises:
-            StoreError: If it is not here or cannot be read.
+            StoreError: If it is missing or cannot be read.
         """
         try:
             return (self._path(digest) / name).read_bytes()
@@ -73,16 +73,16 @@ class Store:
             raise self._unreadable(digest, e) from e
 
     def expert(self, digest: str, *, who: str) -> ExpertFiles:
-        """Read an expert that was checked when it was stored, and hash every byte.
+        """Read an expert that was checked when it was stored, and verify the hash of every byte.
 
         Args:
             digest: The digest of its package.
             who: Its id, for messages.
 
         Raises:
-            StoreError: If it is not here or cannot be read.
-            ContractError: If what is here is no expert any more.
-            IntegrityError: If it is another than that of this digest.
+            StoreError: If it is missing or cannot be read.
+            ContractError: If the stored files are no longer an expert.
+            IntegrityError: If they have another digest.
         """
         return _verified(read_expert(self.get(digest), known=digest), digest, who)
 
@@ -110,7 +110,7 @@ class Store:
         atomic.write_folder(path, files)
 
     def purge(self, digests: Iterable[str]) -> None:
-        """Remove stored copies; those that are not here are passed over."""
+        """Remove stored copies; missing ones are ignored."""
         for digest in sorted(set(digests) & self.digests()):
             atomic.delete_dir(self._path(digest))
 
@@ -128,7 +128,7 @@ class Store:
 
 
 def _verified(read: Checked[_Files], digest: str, who: str) -> _Files:
-    """Return what was read from the store, if it is what was stored."""
+    """Return content read from the store, if it has the digest it was stored under."""
     files = read.unwrap(f"stored {who!r}")
     if files.digest != digest:
         raise IntegrityError(

@@ -1,1 +1,1 @@
-"""One package: its manifest, the rules it keeps, its bytes read and checked."""
+"""One package: its manifest, the rules for it, and reading and checking its bytes."""

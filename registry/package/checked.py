@@ -1,4 +1,4 @@
-"""What a check comes to: a value, or all that is wrong with it, raised only where it is needed."""
+"""The result of a check: a value, or all violations, which are raised only where needed."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
 # fmt: on
 
 CODES: Mapping[str, type[RedhostError]] = {c: kind for kind, codes in _KINDS.items() for c in codes}
-"""Every code of a violation → the exception under which callers will look for it."""
+"""Every code of a violation → the exception that it is raised as."""
 
 
 MAX_FIELD = 500
-"""Characters that each field of a violation may have."""
+"""Most characters of each field of a violation."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Violation:
     """One broken promise.
 
     Attributes:
-        code: A stable word that programs can test, of `CODES`: e.g. ``weights_digest``.
+        code: A stable word that programs can test, one of `CODES`, e.g. ``weights_digest``.
         field: The manifest's field or the file that is wrong.
-        expected: What the contract says.
-        found: What is there.
+        expected: The value required by the contract.
+        found: The value found.
         hint: What to do next.
     """
 
@@ -84,7 +84,7 @@ class Violation:
     hint: str
 
     def __post_init__(self) -> None:
-        """Escape what a package may have written: each field is a line that can be shown."""
+        """Escape text from the package, so that each field is one line that is safe to print."""
         if self.code not in CODES:
             raise ValueError(f"{self.code!r} is missing from CODES")
         for name, value in vars(self).items():
@@ -96,7 +96,7 @@ class Violation:
         return f"{self.field}: expected {self.expected}, found {self.found}"
 
     def error(self, who: str) -> RedhostError:
-        """Return the violation as an exception that says who broke the promise."""
+        """Return the violation as an exception that names the package or part at fault."""
         return CODES[self.code](
             f"{who}: {self.field}", expected=self.expected, found=self.found, hint=self.hint
         )
@@ -104,21 +104,21 @@ class Violation:
 
 @dataclass(frozen=True)
 class Checked(Generic[T]):
-    """A value that passed its checks, or everything that is wrong with it.
+    """A value that passed its checks, or all violations.
 
     Attributes:
-        value: What was checked; None exactly where there are violations.
-        violations: All that is wrong; empty where nothing is.
+        value: The checked value; None exactly if there are violations.
+        violations: All violations; empty if there are none.
     """
 
     value: T | None = None
     violations: tuple[Violation, ...] = ()
 
     def unwrap(self, who: str) -> T:
-        """Return the value, for a caller that cannot go on without it.
+        """Return the value, for a caller that cannot continue without it.
 
         Raises:
-            RedhostError: The first violation, as one of ``who``.
+            RedhostError: The first violation, with ``who`` as the one at fault.
         """
         if self.violations:
             raise self.violations[0].error(who)
@@ -134,8 +134,8 @@ class Checked(Generic[T]):
         return Checked(None, self.violations) if self.violations else check(cast("T", self.value))
 
 
-class Refused(Exception):  # noqa: N818  (no error yet: `checked` makes a value of it)
-    """Carries violations from where they are seen to the `checked` function they end."""
+class Refused(Exception):  # noqa: N818  (not an error yet: `checked` turns it into a value)
+    """Carries violations to the enclosing `checked` function, which returns them."""
 
     def __init__(self, *violations: Violation) -> None:
         super().__init__(*violations)
@@ -143,13 +143,13 @@ class Refused(Exception):  # noqa: N818  (no error yet: `checked` makes a value 
 
 
 def refuse(violations: Iterable[Violation]) -> None:
-    """Leave the enclosing `checked` function if anything is wrong."""
+    """Leave the enclosing `checked` function if there is any violation."""
     if wrong := tuple(violations):
         raise Refused(*wrong)
 
 
 def checked(read: Callable[P, T]) -> Callable[P, Checked[T]]:
-    """Make of a function that may refuse one that returns what came of it."""
+    """Turn a function that may raise `Refused` into one that returns a `Checked` result."""
 
     @wraps(read)
     def call(*args: P.args, **kwargs: P.kwargs) -> Checked[T]:
@@ -162,6 +162,6 @@ def checked(read: Callable[P, T]) -> Callable[P, Checked[T]]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a few names as people read them."""
+    """Return a few names as a readable list."""
     shown = ", ".join(repr(name) for name in names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""What a package's card reveals of the rows it was made from, in one line."""
+"""One line on what a package's card discloses about the rows it was made from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .manifest import ExpertManifest
 
 
 def card_discloses(manifest: ExpertManifest) -> str:
-    """Return what the card reveals of its author's rows to anyone who has the package."""
+    """Return what the card discloses about its author's rows to anyone who has the package."""
     card, width = manifest.card, manifest.reads.width
     if card.kind == "none":
         return "no card: nothing of the rows"
@@ -15,7 +15,7 @@ def card_discloses(manifest: ExpertManifest) -> str:
     if card.kind == "vectors":
         return (
             f"card of vectors: {card.fit + card.gate} rows as vectors, from which much of a text "
-            "can be guessed; sums beside them, if any, are exact"
+            "can be inferred; its sums, if it has any, are exact"
         )
     if not card.noise:
         return (
@@ -24,5 +24,5 @@ def card_discloses(manifest: ExpertManifest) -> str:
         )
     return (
         f"card of sums with noise: ({card.noise.epsilon:g}, {card.noise.delta:g})-differentially "
-        "private for each row; the weights are as they were learnt"
+        "private for each row; the weights are those that were trained"
     )

@@ -1,8 +1,8 @@
-"""What is installed, read from metadata alone: nothing that is found here is ever imported.
+"""Find installed packages from their metadata alone; nothing that is found is ever imported.
 
-Entry points are read from each distribution's ``entry_points.txt`` by hand:
-``importlib.metadata.entry_points()`` raises for everyone when one file is malformed, and parsing
-METADATA with the email parser costs more than everything else together.
+Entry points are read from each distribution's ``entry_points.txt`` directly:
+``importlib.metadata.entry_points()`` raises for all packages when one file is malformed, and
+parsing METADATA with the email parser costs more than everything else together.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ MANIFESTS: dict[Kind, str] = {"expert": "expert.json", "backbone": "backbone.jso
 
 
 MAX_METADATA = 2**22
-"""The most bytes that a file of a dist-info may have."""
+"""The most bytes of a file in a dist-info."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed expert or backbone, as its metadata describe it.
+    """An installed expert or backbone, as described by its metadata.
 
     Attributes:
-        kind: What it offers.
+        kind: Whether it is an expert or a backbone.
         dist: The distribution's name, e.g. ``red-expert-range1``.
         version: The distribution's version.
         module: The top-level package its entry point names.
-        folder: Where manifest and weights lie; None when that cannot be found out.
+        folder: The folder of manifest and weights; None if it cannot be determined.
         editable: Whether it was installed with ``pip install -e`` (PEP 610).
-        info: Its dist-info folder; None for one that is not installed.
+        info: Its dist-info folder; None if it is not installed.
     """
 
     kind: Kind
@@ -73,10 +73,10 @@ def discover(kind: Kind) -> tuple[Package, ...]:
 def discover_all(
     kinds: Collection[Kind] = tuple(MANIFESTS),
 ) -> Mapping[Kind, tuple[Package, ...]]:
-    """Return what `discover` returns for some kinds, looking at each distribution once."""
+    """Return the result of `discover` for some kinds, reading each distribution once."""
     packages: dict[Kind, list[Package]] = {kind: [] for kind in kinds}
     for dist, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
-        path = getattr(dist, "_path", None)  # the one place that knows where metadata lie
+        path = getattr(dist, "_path", None)  # no public API gives the metadata's folder
         info = None if path is None else Path(path)
         name, version = fields["name"], fields["version"]
         for kind in kinds:
@@ -105,10 +105,10 @@ def from_folder(path: Path) -> Package:
     """Describe a package that is not installed.
 
     Args:
-        path: A folder that holds a manifest, or a project with ``src/<module>/`` that does.
+        path: A folder that holds a manifest, or a project whose ``src/<module>/`` holds one.
 
     Returns:
-        The package. Without any manifest it is an expert whose files will be found missing.
+        The package. Without any manifest it is an expert whose files will be reported missing.
 
     Raises:
         UsageError: If there is no such folder.
@@ -124,12 +124,12 @@ def from_folder(path: Path) -> Package:
 
 
 def canonical(dist: str) -> str:
-    """Return a distribution's name in the one spelling that compares (PEP 503)."""
+    """Return a distribution's name in normalised spelling, for comparison (PEP 503)."""
     return re.sub(r"[-_.]+", "-", dist).lower()
 
 
 def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each entry point of a group, or of all; what is unreadable is not."""
+    """Yield name and value of each entry point of a group, or of all; skip unreadable lines."""
     section = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
@@ -148,18 +148,18 @@ def groups(text: str) -> tuple[str, ...]:
 def headers(text: str) -> dict[str, str]:
     """Read name, version and summary from the text of METADATA (or an egg-info's PKG-INFO).
 
-    They are shown before anything is checked, so terminal codes in them are spelt out.
+    They are shown before anything is checked, so terminal codes in them are escaped.
     """
     fields = {"name": "", "version": ""}
     for key, value in header_lines(text):
         if key in {"name", "version", "summary"}:
-            fields[key] = fields.get(key) or one_line(value.strip())  # pip takes the first, too
+            fields[key] = fields.get(key) or one_line(value.strip())  # the first counts, as in pip
     return fields
 
 
 def header_lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield key, in lower case, and value of each header of METADATA, where pip sees one."""
-    for line in re.split(r"\r\n|\r|\n", text):  # not splitlines, which knows other ends of a line
+    """Yield key, in lower case, and value of each header of METADATA, as pip would parse it."""
+    for line in re.split(r"\r\n|\r|\n", text):  # splitlines would split at other characters too
         key, colon, value = line.partition(":")
         if not line:
             return
@@ -168,10 +168,10 @@ def header_lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def is_editable(dist: metadata.Distribution) -> bool:
-    """Tell whether a distribution was installed with ``pip install -e`` (PEP 610).
+    """Return whether a distribution was installed with ``pip install -e`` (PEP 610).
 
-    One whose modules lie beside its metadata is not, whatever it says: a wheel may bring the file
-    that says so, and would then escape RECORD.
+    If its modules lie next to its metadata it is not, whatever its metadata claim: a wheel may
+    contain that file, and could then avoid the check against RECORD.
     """
     try:
         claimed = json.loads(_text(dist, "direct_url.json"))["dir_info"]["editable"] is True
@@ -197,7 +197,7 @@ def _distributions(
         if not any(group in text for group in groups):
             continue
         fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
-        if not fields["name"]:  # whatever is wrong with it, it goes by a name
+        if not fields["name"]:  # even a broken distribution has a name
             stem = Path(str(getattr(dist, "_path", ""))).stem.partition("-")
             fields |= {"name": one_line(stem[0]), "version": one_line(stem[2])}
         name = canonical(fields["name"])
@@ -207,12 +207,12 @@ def _distributions(
 
 
 def _text(dist: metadata.Distribution, name: str) -> str:
-    """Read a file of a distribution's metadata; what cannot be read, or is huge, says nothing."""
+    """Read a file of a distribution's metadata; an unreadable or huge one counts as empty."""
     folder: Any = getattr(dist, "_path", None)
     try:
-        if isinstance(folder, Path):  # half of `read_text`'s time
+        if isinstance(folder, Path):  # takes half as long as `read_text`
             data = read_regular(f"{folder}/{name}", limit=MAX_METADATA)
-        else:  # one inside an archive
+        else:  # a distribution inside an archive
             with folder.joinpath(name).open("rb") as file:
                 data = file.read(MAX_METADATA + 1)
     except Exception:  # an archive on the path may be broken in any way
@@ -234,7 +234,7 @@ def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | N
 
 
 def _project(path: Path) -> tuple[str, str]:
-    """Return name and version of the project a folder belongs to, as far as it says so."""
+    """Return name and version of the project a folder belongs to, as far as it declares them."""
     import tomllib
 
     name = path.resolve().name

@@ -1,11 +1,11 @@
-"""The forms an expert can have and the tasks a backbone can have: the one place that lists them.
+"""The forms of experts and the tasks of backbones; all of them are listed here.
 
-A form is a name for a set of tensors. What they compute follows from which they are
-(`core.bus.experts`), so a form that puts known tensors together in another way is one more entry
-here. A plugin's form lists its tensors in the manifests that use it (`ExpertManifest.tensors`).
+A form is a name for a set of tensors. The tensors determine what is computed (`core.bus.experts`),
+so another combination of known tensors needs only one more entry here. A plugin's form lists its
+tensors in the manifests that use it (`ExpertManifest.tensors`).
 
-Letters: D the width it reads, R its rank, O what it writes: D of `hidden` states, the backbone's
-classes of `logits`, its own number of `labels`.
+Letters: D the width of the input, R the rank, O the width of the output: D for `hidden` states, the
+backbone's classes for `logits`, the expert's own number of labels for `labels`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FormSpec:
 
     Attributes:
         tensors: Tensor name → its dimensions, a letter each.
-        own: The same where the expert writes `labels` of its own; None where that is no different.
+        own: The same for an expert that writes `labels` of its own; None if there is no difference.
     """
 
     tensors: Mapping[str, str]
@@ -42,16 +42,16 @@ class FormSpec:
         """Return tensor name → shape.
 
         Args:
-            space: Where the expert writes.
+            space: The space that the expert writes to.
             width: D.
-            rank: R; of no account for a form without one.
+            rank: R; ignored for a form without one.
             out: O.
         """
         size = {"D": width, "R": rank, "O": out}
         return {n: tuple(size[x] for x in word) for n, word in self.letters(space).items()}
 
     def written(self, space: str) -> str:
-        """Return the name of the matrix whose rows are what is written."""
+        """Return the name of the matrix whose rows are the outputs."""
         return next(n for n, word in self.letters(space).items() if word in {"OD", "OR"})
 
 
@@ -63,23 +63,23 @@ FORMS: Mapping[str, FormSpec] = {
     "linear": FormSpec(tensors={"W": "OD", "b": "O"}),
     "mlp": FormSpec(tensors={"U": "RD", "u": "R", "V": "OR", "v": "O"}),
 }
-"""Every form of the host's own, by the name that manifests use."""
+"""Every built-in form, by its name in manifests."""
 
 ADAPTER = "lora"
 """The form of a LoRA adapter, which acts inside the blocks: its tensors are those of PEFT's file
-(`peft_adapter`), and beside them a linear head where it writes labels of its own."""
+(`peft_adapter`), plus a linear head if it writes labels of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """What can be known of a task without torch; `core.bus.tasks` has the rest.
+    """The properties of a task that need no torch; `core.bus.tasks` has the rest.
 
     Attributes:
-        unit: What a row of the bus is: a whole ``text``, each ``word`` of one, or each ``token``.
-        head: The name of what answers a row.
+        unit: The unit of a bus row: a whole ``text``, each ``word`` of one, or each ``token``.
+        head: The name of the head that answers a row.
         labels: The only labels its backbone may have; empty for any.
-        classifier: Whether its backbone may bring labels and a classifier.
-        several: Whether an answer is a set of labels, each of which has a threshold.
+        classifier: Whether its backbone may have labels and a classifier.
+        several: Whether an answer is a set of labels, each with a threshold.
     """
 
     unit: str
@@ -90,7 +90,7 @@ class TaskSpec:
 
 
 VALUE = "value"
-"""The one label of a backbone that answers numbers, and of its experts."""
+"""The one label of a regression backbone, and of its experts."""
 
 DEFAULT_TASK = "classification"
 

@@ -1,11 +1,11 @@
 """The manifests ``expert.json`` and ``backbone.json``: a closed schema, with minor versions.
 
-An unknown key is a violation, never ignored: a manifest that a host half understands is a
-manifest it does not understand. The structs below *are* the schema; `json_schema` prints them.
+An unknown key is a violation and is never ignored, because the host might miss its meaning. The
+structs below *are* the schema; `json_schema` prints them.
 
-A new optional key raises `SCHEMA_MINOR`. Packages go on writing ``redhost.expert/1`` and name a
-minor, ``redhost.expert/1.1``, only where they use a key that came with it: an older host then
-refuses them by version, with the way out, rather than by a key it does not know.
+A new optional key raises `SCHEMA_MINOR`. Packages keep writing ``redhost.expert/1``, and name a
+minor such as ``redhost.expert/1.1`` only if they use a key that was added with it. So an older host
+refuses them because of the version, with a hint to upgrade, instead of an unknown key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .checked import Checked, Refused, Violation, checked, refuse
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
 
 SCHEMA_MINOR = 9
-"""The newest minor of both schemas that this host reads; 1 brought `min_host` and `tensors`, 2
+"""The newest minor of both schemas that this host reads; 1 added `min_host` and `tensors`, 2
 `features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
 `question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8
 `noise` of cards, 9 the task ``spans`` and `span_rules`."""
@@ -42,16 +42,16 @@ _CAME_WITH = {
     "card.noise": 8,
     "span_rules": 9,
 }
-"""The minor of each key of an expert's manifest that the first edition did not have."""
+"""The minor of each key of an expert's manifest that the first version did not have."""
 
 BUS_API = "1.0"
-"""The version of the bus this host speaks (manifests name a range, e.g. ``>=1,<2``)."""
+"""The version of this host's bus (manifests name a range, e.g. ``>=1,<2``)."""
 
 MAX_BYTES = 4 * 2**20
-"""No manifest is larger: 100,000 labels of forty characters."""
+"""Largest manifest in bytes: 100,000 labels of forty characters."""
 
 MAX_PARTS = 200_000
-"""Most brackets and colons in a manifest: what is decoded stays within 64 MiB of memory."""
+"""Most brackets and colons in a manifest, so that decoding takes at most 64 MiB of memory."""
 
 MAX_RANKS = 16
 """Most ranks that an expert can be served at."""
@@ -100,7 +100,7 @@ class BackboneRef(_Closed, frozen=True, kw_only=True):
 
     Attributes:
         name: Its id, for messages.
-        fingerprint: What it is: see `BackboneManifest`.
+        fingerprint: Its identity by content: see `BackboneManifest`.
     """
 
     name: Id
@@ -108,12 +108,12 @@ class BackboneRef(_Closed, frozen=True, kw_only=True):
 
 
 class Reads(_Closed, frozen=True, kw_only=True):
-    """Where the expert reads: the bus vector z at a tap.
+    """The expert's input: the bus vector z at a tap.
 
     Attributes:
         tap: ``final``, the end of the trunk, or a block by number or name.
         width: D, the backbone's width.
-        causal: True where it reads the state of every token rather than one vector for the whole
+        causal: True if it reads the state of every token rather than one vector for the whole
             text; otherwise the key is absent.
     """
 
@@ -123,12 +123,12 @@ class Reads(_Closed, frozen=True, kw_only=True):
 
 
 class Writes(_Closed, frozen=True, kw_only=True):
-    """Where the expert writes.
+    """The expert's output.
 
     Attributes:
         space: ``hidden`` states, the backbone's ``logits``, or ``labels`` of its own.
         tap: ``final``, the bus, or a block of the trunk by number or name.
-        vocabulary: The digest of the tokenizer whose next tokens it was trained to tell, where it
+        vocabulary: The digest of the tokenizer whose next tokens it was trained to predict, if it
             is causal; otherwise the key is absent.
     """
 
@@ -138,11 +138,11 @@ class Writes(_Closed, frozen=True, kw_only=True):
 
 
 class FileRef(_Closed, frozen=True, kw_only=True):
-    """A file beside the manifest.
+    """A file next to the manifest.
 
     Attributes:
         file: Its name.
-        sha256: Of its bytes.
+        sha256: The sha256 of its bytes.
     """
 
     file: FileName
@@ -150,24 +150,24 @@ class FileRef(_Closed, frozen=True, kw_only=True):
 
 
 class RowsRef(FileRef, frozen=True, kw_only=True):
-    """A JSON-lines file beside the manifest.
+    """A JSON-lines file next to the manifest.
 
     Attributes:
         file: Its name.
-        sha256: Of its bytes.
-        rows: How many lines it has.
+        sha256: The sha256 of its bytes.
+        rows: Its number of lines.
     """
 
     rows: Count
 
 
 class Noise(_Closed, frozen=True, kw_only=True):
-    """Noise in a card's sums: they are (ε, δ)-differentially private, by their author's word.
+    """Noise in a card's sums: they are (ε, δ)-differentially private, as declared by the author.
 
     Attributes:
         epsilon: ε.
         delta: δ.
-        clip: The length to which vectors were cut before they were added up.
+        clip: The length to which vectors were clipped before they were added up.
     """
 
     epsilon: Positive
@@ -176,11 +176,11 @@ class Noise(_Closed, frozen=True, kw_only=True):
 
 
 class SpanRule(_Closed, frozen=True, kw_only=True):
-    """How spans of a label are read from the probabilities of words (`core.bus.span_head`).
+    """How spans of a label are found from the probabilities of words (`core.bus.span_head`).
 
     Attributes:
-        threshold: b: A word is evidence for a span from this probability on.
-        cost: c: What each span costs, in nats, so that words beside others count for less.
+        threshold: b: the probability from which a word is evidence for a span.
+        cost: c: the cost of each span, in nats, which joins words to their neighbours.
     """
 
     threshold: Share
@@ -193,11 +193,11 @@ class CardRef(_Closed, frozen=True, kw_only=True):
     Attributes:
         kind: ``texts`` with labels, bus ``vectors`` z with labels, ``statistics`` (per label the
             count, Σz, and Σzzᵀ over all), or ``none``.
-        file: Its file; null where there is none.
-        sha256: Of that file's bytes.
-        fit: Rows that routers are trained on.
-        gate: Rows that compositions are judged on.
-        noise: Of ``statistics`` alone, where they are not exact.
+        file: Its file; null if there is none.
+        sha256: The sha256 of that file's bytes.
+        fit: The number of rows that routers are trained on.
+        gate: The number of rows that compositions are judged on.
+        noise: For ``statistics`` only: the noise in its sums, if they are not exact.
     """
 
     kind: CardKind
@@ -209,26 +209,26 @@ class CardRef(_Closed, frozen=True, kw_only=True):
 
 
 class CanaryRef(FileRef, frozen=True, kw_only=True):
-    """A few bus vectors with the Δ the author saw; recomputed on attach.
+    """A few bus vectors with the Δ that the author computed; recomputed on attach.
 
     Attributes:
-        file: A safetensors file beside the manifest.
-        sha256: Of its bytes.
-        tolerance: By how much a recomputed Δ may differ.
+        file: A safetensors file next to the manifest.
+        sha256: The sha256 of its bytes.
+        tolerance: The largest allowed difference of a recomputed Δ.
     """
 
     tolerance: Positive
 
 
 class AdapterRef(FileRef, frozen=True, kw_only=True):
-    """The configuration of a LoRA adapter, as PEFT wrote it; `weights` are its tensors.
+    """The configuration of a LoRA adapter, as written by PEFT; `weights` has its tensors.
 
     Attributes:
         file: Its name.
-        sha256: Of its bytes.
-        modules: What it adapts: the backbone's name of each linear module, with (out, in).
-        prefix: What stands before these names in the adapter, such as ``bert.``.
-        saved: The tensors of modules that it brings whole (PEFT's ``modules_to_save``), by the
+        sha256: The sha256 of its bytes.
+        modules: The linear modules that it adapts: the backbone's name of each, with (out, in).
+        prefix: The prefix of these names in the adapter, such as ``bert.``.
+        saved: The tensors of modules that it contains whole (PEFT's ``modules_to_save``), by the
             backbone's name, each with its shape.
     """
 
@@ -238,12 +238,12 @@ class AdapterRef(FileRef, frozen=True, kw_only=True):
 
 
 class Ported(FileRef, frozen=True, kw_only=True):
-    """How an expert reads another backbone than it was trained on: z of the old as A z + c.
+    """How a ported expert reads its new backbone: z of the old backbone is estimated as A z + c.
 
     Attributes:
         file: The ``expert.json`` that its author wrote, byte for byte; `weights` are its weights.
-        sha256: Of that file's bytes.
-        digest: Of the package that was ported.
+        sha256: The sha256 of that file's bytes.
+        digest: The digest of the package that was ported.
         width: D of the backbone it was trained on.
         map: A (D of the old backbone, D) and c (D of the old backbone), a safetensors file.
     """
@@ -254,15 +254,15 @@ class Ported(FileRef, frozen=True, kw_only=True):
 
 
 class Training(_Closed, frozen=True, kw_only=True):
-    """How the weights came to be; informative, never executed.
+    """How the weights were trained; informative, never executed.
 
     Attributes:
         data: The digest of the training data.
-        seed: Where randomness came from.
+        seed: The random seed.
         epochs: Passes over the data.
-        metrics: What was measured, by name.
+        metrics: Measured values, by name.
         versions: Versions of the libraries used, by name.
-        note: Anything else.
+        note: Any other information.
     """
 
     data: str
@@ -277,46 +277,45 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     """``expert.json``: the static half of an expert's contract.
 
     Attributes:
-        schema: The version of this schema: ``redhost.expert/1``, with ``.N`` where it uses a key
-            that came with minor N.
+        schema: The version of this schema: ``redhost.expert/1``, with ``.N`` if it uses a key that
+            was added with minor N.
         id: Its name on the bus; the entry point has the same.
         bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
         backbone: The backbone it was trained on.
         form: ``residual``, ``linear``, ``mlp``, ``lora`` for an adapter inside the blocks, or
             ``PLUGIN:NAME`` for a plugin's own.
-        reads: Where it reads.
-        writes: Where it writes.
-        rank: R, the width of its inner layer; 0 for ``linear``, of ``lora`` the largest.
-        ranks: Where its first units are an expert by themselves: how many of them, ascending, the
-            last all of them. Hosts serve any of these; its canary has the Δ of each.
-        activation: σ between its two layers; ``linear`` has no use for it.
-        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; held to it on the
-            canary's rows.
-        off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again
-            on attach.
-        temperature: T of softmax(Δ / T), or of sigmoid(Δ / T), where it writes ``labels``; fitted
-            by the author.
-        labels: What it may answer.
-        domain: What inputs it is for, as a sentence for people.
+        reads: Its input.
+        writes: Its output.
+        rank: R, the width of its inner layer; 0 for ``linear``, the largest rank for ``lora``.
+        ranks: The ranks it can be served at, ascending, up to `rank`: each number of its first
+            units is an expert by itself. Hosts serve any of these; its canary has the Δ of each.
+        activation: σ between its two layers; unused for ``linear``.
+        norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; checked on the canary's
+            rows.
+        off_domain: Root mean square of ‖W_c Δ‖ on the backbone's background card, measured again on
+            attach.
+        temperature: T of softmax(Δ / T), or of sigmoid(Δ / T), if it writes ``labels``; fitted by
+            the author.
+        labels: The labels it may answer.
+        domain: The inputs it is for, as a sentence for people.
         weights: Its tensors, a safetensors file.
         card: Its routing card.
-        canary: What it must compute.
+        canary: Rows and results that it must reproduce.
         training: How it was trained.
         license: An SPDX expression.
-        tensors: The shape of every tensor of a plugin's form, each of floats, so that any host can
-            check them without the plugin; the host's own forms have theirs.
-        adapter: Of the form ``lora``: the adapter's configuration.
-        thresholds: Of an expert that answers any number of labels of its own: from which
-            probability on it answers with each, in the order of `labels`; fitted by the author.
-        span_rules: Of an expert that answers spans: how each label's are read, in the order of
-            `labels`; fitted by the author. Where they are absent, a span's words reach the
-            thresholds.
-        head: Of the form ``lora`` that writes labels of its own: W (L, D) and b (L), a safetensors
-            file.
-        ported: Where it came from, if it was carried over from another backbone.
-        question: Which question it answers, by name: it competes with the experts of this one
-            alone. Where it is absent, the home's own.
-        min_host: The oldest redhost that it works with, where that matters.
+        tensors: The shape of every tensor of a plugin's form, all of floats, so that any host can
+            check them without the plugin; absent for built-in forms, whose shapes are known.
+        adapter: For the form ``lora``: the adapter's configuration.
+        thresholds: For an expert that answers any number of labels of its own: the probability from
+            which it answers with each label, in the order of `labels`; fitted by the author.
+        span_rules: For an expert that answers spans: how those of each label are found, in the
+            order of `labels`; fitted by the author. If absent, the words of a span are those that
+            reach the thresholds.
+        head: For the form ``lora`` with labels of its own: W (L, D) and b (L), a safetensors file.
+        ported: Its origin, if it was ported from another backbone.
+        question: The name of the question it answers: it competes only with the experts of this
+            question. If absent, the default question.
+        min_host: The oldest redhost that it works with, if that matters.
     """
 
     schema: ExpertSchema = "redhost.expert/1"
@@ -350,19 +349,19 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
 
     @property
     def smaller_ranks(self) -> tuple[int, ...]:
-        """The ranks below its own that it can be served at."""
+        """The ranks below its full rank that it can be served at."""
         return self.ranks[:-1] if self.ranks else ()
 
 
 class Base(_Closed, frozen=True, kw_only=True):
-    """Where the trunk's tensors come from.
+    """The source of the trunk's tensors.
 
     Attributes:
         kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``hub``; or
             ``file``, a GGUF file on this machine.
         id: The hub's name or the file's path.
         revision: The commit on the hub.
-        files: What is carried, file name → sha256.
+        files: The carried files, file name → sha256.
     """
 
     kind: Literal["carried", "file", "hub"]
@@ -375,8 +374,8 @@ class Norm(_Closed, frozen=True, kw_only=True):
     """The bus norm: z = LayerNorm(h), no learned affine.
 
     Attributes:
-        kind: Which norm.
-        eps: What is added to the variance.
+        kind: The kind of norm.
+        eps: The number that is added to the variance.
     """
 
     kind: Literal["layernorm"] = "layernorm"
@@ -384,12 +383,12 @@ class Norm(_Closed, frozen=True, kw_only=True):
 
 
 class Features(_Closed, frozen=True, kw_only=True):
-    """What makes up h, where it is not the last states alone: parts side by side, each normalised.
+    """The parts of h, if it is more than the last states: concatenated, each normalised.
 
     Attributes:
-        layers: The pooled states of these: 0 for those below the first block, l for those after
-            block l.
-        tokens: To how many places token counts are hashed; 0 for none.
+        layers: The layers whose states are pooled: 0 for those below the first block, l for those
+            after block l.
+        tokens: The number of entries that token counts are hashed to; 0 for none.
     """
 
     layers: Annotated[tuple[Annotated[int, Meta(ge=0, le=9999)], ...], Meta(min_length=1)]
@@ -397,37 +396,37 @@ class Features(_Closed, frozen=True, kw_only=True):
 
 
 class BackboneManifest(_Closed, frozen=True, kw_only=True):
-    """``backbone.json``: what a backbone is, by content.
+    """``backbone.json``: the identity of a backbone, by content.
 
     Attributes:
-        schema: The version of this schema: ``redhost.backbone/1``, with ``.N`` where it uses a key
-            that came with minor N.
+        schema: The version of this schema: ``redhost.backbone/1``, with ``.N`` if it uses a key
+            that was added with minor N.
         id: Its name; the entry point has the same.
         bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
-        base: Where its trunk comes from.
+        base: The source of its trunk.
         delta: The tensors that the base stage changed, a safetensors file.
-        classifier: The shared classifier W_c, a safetensors file; null where experts bring labels
-            of their own.
-        task: What it and its experts answer: one of several labels, any number of them, spans,
-            the next token, or a number.
-        resolution: Where numbers are answered: the smallest difference that matters.
-        labels: What the classifier answers, in the order of its rows.
+        classifier: The shared classifier W_c, a safetensors file; null if experts have labels of
+            their own.
+        task: What it and its experts answer: one of several labels, any number of them, spans, the
+            next token, or a number.
+        resolution: For regression: the smallest difference that matters.
+        labels: The labels of the classifier, in the order of its rows.
         width: D, the width of h.
         pooling: How the states of a text become one h: their ``mean``, the ``first`` or the
             ``last``.
-        features: What else makes up h; absent where it is the last states alone.
-        max_tokens: Where longer texts are cut; null for the model's longest input.
+        features: The parts of h; absent if it is the last states alone.
+        max_tokens: The length at which texts are truncated; null for the model's longest input.
         norm: The bus norm.
         tokenizer: The digest of the tokenizer.
-        fingerprint: The digest over tensors, tokenizer, pooling and norm: what an expert is bound
+        fingerprint: The digest over tensors, tokenizer, pooling and norm, which experts are bound
             to.
         background: The background card: unlabelled texts that experts leave alone.
-        evaluation: Held-out rows of text, label and domain that nobody trains on.
-        training: How the base stage went, if there was one.
+        evaluation: Held-out rows of text, label and domain that are never trained on.
+        training: How the base stage was trained, if there was one.
         license: An SPDX expression.
-        linears: Its linear modules by name, each with (out, in): what adapters may adapt. Where
-            it is absent, they are looked at when the backbone is opened.
-        min_host: The oldest redhost that it works with, where that matters.
+        linears: Its linear modules by name, each with (out, in), which adapters may adapt. If
+            absent, they are determined when the backbone is opened.
+        min_host: The oldest redhost that it works with, if that matters.
     """
 
     schema: BackboneSchema = "redhost.backbone/1"
@@ -461,9 +460,9 @@ class Part(NamedTuple):
     """A file that a manifest names.
 
     Attributes:
-        role: What it is to the package, each role once: ``weights``, ``base/config.json``.
+        role: Its role in the package, each role once: ``weights``, ``base/config.json``.
         file: Its plain name.
-        sha256: Of its bytes.
+        sha256: The sha256 of its bytes.
     """
 
     role: str
@@ -472,7 +471,7 @@ class Part(NamedTuple):
 
 
 def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
-    """Return every file beside a manifest, in the order of the package's digest."""
+    """Return every file next to a manifest, in the order of the package's digest."""
     experts = ("weights", "adapter", "head", "ported", "card", "canary")
     fields = (*experts, "delta", "classifier", "background", "evaluation")
     named = ((role, getattr(manifest, role, None)) for role in fields)
@@ -485,13 +484,13 @@ def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
 
 
 def parse_expert(data: bytes) -> Checked[ExpertManifest]:
-    """Read ``expert.json``; return the manifest, or the first thing wrong with it."""
+    """Read ``expert.json``; return the manifest, or its first violation."""
     return _parse(data, ExpertManifest)
 
 
 @checked
 def parse_backbone(data: bytes) -> BackboneManifest:
-    """Read ``backbone.json``; return the manifest, or the first thing wrong with it."""
+    """Read ``backbone.json``; return the manifest, or its first violation."""
     manifest = _parse(data, BackboneManifest).or_refuse()
     if manifest.task not in TASKS:
         hint = f"{suggest(manifest.task, TASKS)}Install what provides it, or upgrade redhost."
@@ -519,7 +518,7 @@ def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:
 
 @checked
 def _parse(data: bytes, kind: type[M]) -> M:
-    """Decode twice: json finds keys that stand twice, msgspec is strict about the rest."""
+    """Decode twice: json finds duplicate keys, msgspec is strict about the rest."""
     if len(data) > MAX_BYTES:
         found = f"{len(data):,} bytes"
         raise _not_json(f"at most {MAX_BYTES:,} bytes", found, "Shorten the manifest.")
@@ -540,7 +539,7 @@ def _not_json(expected: str, found: str, hint: str) -> Refused:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse a key that stands twice; what an object holds is msgspec's to read."""
+    """Refuse duplicate keys; the values are decoded by msgspec."""
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
@@ -549,14 +548,14 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 
 class _Needs(Struct):
-    """What a manifest of any version asks of the host."""
+    """The host requirements in a manifest of any version."""
 
     schema: Any = None
     min_host: Any = None
 
 
 def _newer(needs: _Needs) -> Iterator[Violation]:
-    """Say that a manifest is for a later host before any of its keys is called unknown."""
+    """Report a manifest for a later host, before any of its keys is reported as unknown."""
     hint = "Upgrade with 'pip install -U redhost', or install an older version of the package."
     found = str(needs.schema)
     version = re.fullmatch(r"(redhost\.(?:expert|backbone))/(\d{1,9})(?:\.(\d{1,9}))?", found)
@@ -574,7 +573,7 @@ def _newer(needs: _Needs) -> Iterator[Violation]:
 
 
 def _violation(message: str, kind: type[Struct]) -> Violation:
-    """Turn msgspec's sentence into field, expected and found."""
+    """Turn msgspec's message into field, expected and found."""
     what, _, path = message.partition(" - at `")
     field = re.sub(r"^key` in `", "", path).rstrip("`").lstrip("$.") or "manifest"
     if m := re.fullmatch(r"Object contains unknown field `(.*)`", what):

@@ -1,4 +1,4 @@
-"""What the files of a package hold: exactly the tensors and rows that its manifest promises.
+"""Check a package's files: exactly the tensors and rows that its manifest promises.
 
 Shapes: D width of the bus, L labels, N canary rows, F and G the card's fit and gate rows.
 
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
 PackageFiles = Mapping[str, bytes]
 
 _COUNTS = frozenset({"counts", "fit_label", "gate_label"})
-"""Tensors of a card that are whole numbers, or numbers where the expert answers numbers."""
+"""Tensors of a card that are integers; labels are floats if the expert answers numbers."""
 
 _REBUILD = "Rebuild the package."
 
 MAX_TOKENS = 4096
-"""Most tokens of a row of a canary."""
+"""Most tokens in a row of a canary."""
 
 MAX_LINE = 2**20
-"""Bytes of one row of a card of texts."""
+"""Most bytes of one row in a card of texts."""
 
 NORM = 4.0
-"""‖z‖ / √D is at most 1 behind the bus norm; this leaves room for other precisions and samples."""
+"""‖z‖ / √D is at most 1 after the bus norm; this leaves room for other precisions and samples."""
 
 TOLERANCE = 1e-3
-"""What rounding may do to a Δ of size 1; larger ones round in proportion."""
+"""Largest rounding error of a Δ of size 1; larger ones have proportionally larger errors."""
 
 
 def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
@@ -67,13 +67,13 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
 
     Args:
         manifest: Its manifest.
-        files: Its bytes by name, of the sizes and digests that the manifest names.
+        files: Its bytes by name, with the sizes and digests that the manifest names.
 
     Returns:
         C of an expert that writes logits.
 
     Raises:
-        Refused: If anything is wrong.
+        Refused: If there is any violation.
     """
     if manifest.adapter:
         refuse(_adapter(manifest, files))
@@ -84,7 +84,7 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
     refuse(relabel(read.violations, role="weights", file=name))
     header = read.or_refuse()
     classes = classes_in(manifest, header)
-    # 0 classes fit no tensor: then the shapes themselves say what is missing.
+    # No tensor has 0 classes: then the violation of the shapes reports what is missing.
     shapes = expected_tensors(manifest, classes=classes or 0)
     refuse(
         check_tensors(files[name], shapes, largest=LARGEST)
@@ -98,7 +98,7 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
 
 
 def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
-    """Yield what is wrong with an adapter, and with what its manifest says of it."""
+    """Yield violations of an adapter, and of the manifest's fields about it."""
     ref = manifest.adapter
     if not ref:
         return
@@ -130,11 +130,11 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
 
 _RANKED = ("form", "rank", "ranks", "activation")
 _UNCHANGED = ("id", *_RANKED, "writes", "temperature", "thresholds", "labels", "weights")
-"""Fields of an expert's manifest that no port changes."""
+"""Fields of an expert's manifest that a port never changes."""
 
 
 def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
-    """Yield how a ported expert is not the one that its author wrote, behind a map."""
+    """Yield differences between a ported expert and the author's build, apart from the map."""
     ported = manifest.ported
     if not ported:
         return
@@ -158,7 +158,7 @@ def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation
 
 
 def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> Iterator[Violation]:
-    """Yield what is wrong with a backbone's tensors; whether a delta fits its base, core says."""
+    """Yield violations of a backbone's tensors; core checks whether a delta fits its base."""
     if manifest.classifier is not None:
         shapes: Shapes = {"weight": (len(manifest.labels), manifest.width)}
         name = manifest.classifier.file
@@ -199,12 +199,12 @@ def _canary(
 
 
 def canary_deltas(manifest: ExpertManifest) -> dict[int, str]:
-    """Return rank → the canary's tensor with its Δ, of each rank that an expert is served at."""
+    """Return rank → the canary's tensor of Δ, for each rank that an expert can be served at."""
     return {**{r: f"delta.{r}" for r in manifest.smaller_ranks}, manifest.rank: "delta"}
 
 
 def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
-    """Yield a violation for tokens, where a canary has them, that no tokenizer could give."""
+    """Yield a violation for canary tokens, if any, that no tokenizer could return."""
     import numpy as np
 
     if (info := header.get("tokens")) is None:
@@ -220,12 +220,12 @@ def _power(
 ) -> Iterator[Violation]:
     """Yield a violation for a canary that other weights would pass as well.
 
-    Its tolerance is no more than rounding makes of Δ, and an expert that says nothing fails it.
+    Its tolerance may not exceed the rounding error of Δ, and an output of zero must fail it.
     """
     name, tolerance = manifest.canary.file, manifest.canary.tolerance
     data = files[name]
     loudness = [magnitude(data, header[delta]) for delta in canary_deltas(manifest).values()]
-    loudest = min(loudness)  # of the rank that says least
+    loudest = min(loudness)  # of the rank with the smallest Δ
     most = TOLERANCE * max(1.0, loudest)
     if tolerance > most * (1 + 1e-6):
         found = f"{tolerance:g}"
@@ -249,7 +249,7 @@ def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...
     labels, width, fit, gate = len(manifest.labels), manifest.reads.width, card.fit, card.gate
     shapes: Shapes = {"counts": (labels,), "sums": (labels, width), "scatter": (width, width)}
     if card.kind == "vectors":
-        several = (labels,) if manifest.thresholds else ()  # which of them a row has
+        several = (labels,) if manifest.thresholds else ()  # an indicator for each label of a row
         summed = not several and shapes.keys() & read.value.keys()
         shapes = (shapes if summed else {}) | {
             "fit_z": (fit, width),
@@ -266,7 +266,7 @@ def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...
 
 
 def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
-    """Yield what no rows behind the bus norm can come to: ‖z‖ is at most √D there."""
+    """Yield a violation for values impossible after the bus norm, where ‖z‖ is at most √D."""
     import numpy as np
 
     def norms(name: str) -> NDArray[np.float64]:
@@ -274,7 +274,7 @@ def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> It
         squares: NDArray[np.float64] = np.einsum("nd,nd->n", rows, rows, dtype=np.float64)
         return np.sqrt(squares)
 
-    sizes = dict[str, float]()  # of what stands there over the most there can be
+    sizes = dict[str, float]()  # the value found, divided by the largest possible one
     for name in sorted({"fit_z", "gate_z"} & header.keys()):
         most = NORM * header[name].shape[1] ** 0.5
         sizes[name] = float(norms(name).max(initial=0.0)) / most
@@ -285,7 +285,7 @@ def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> It
         counts = np.frombuffer(data, "<i8", info.shape[0], info.start).astype(np.float64)
         sizes["sums"] = float((norms("sums") / counts).max(initial=0.0)) / (NORM * width**0.5)
         squares = np.diagonal(read_floats(data, header["scatter"])).astype(np.float64)
-        # No entry of Σ z zᵀ is larger than the largest on its diagonal, and none there is negative.
+        # Σ z zᵀ has no entry larger than the largest on its diagonal, and none there is negative.
         larger = magnitude(data, header["scatter"]) > 1.01 * float(squares.max())
         most = NORM**2 * width * float(counts.sum())
         impossible = larger or float(squares.min()) < 0
@@ -298,7 +298,7 @@ def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> It
 def _rows(data: bytes, promised: int, manifest: ExpertManifest) -> Iterator[Violation]:
     """Compare a card of texts with the number of rows the manifest promises."""
     lines = data.count(b"\n")
-    if lines <= 2 * promised:  # counted first: a file of empty lines alone would take seconds
+    if lines <= 2 * promised:  # counted first: splitting a file of empty lines would take seconds
         lengths = [len(line) for line in io.BytesIO(data) if line.strip()]
         if (longest := max(lengths, default=0)) > MAX_LINE:
             expected = f"rows of at most {MAX_LINE:,} bytes"
@@ -315,7 +315,7 @@ def _indices(
     manifest: ExpertManifest,
     integers: frozenset[str],
 ) -> Iterator[Violation]:
-    """Yield a violation for each index that names no label, and each label without rows."""
+    """Yield a violation for each index without a label, and each label without rows."""
     import numpy as np
 
     answers = 2 if manifest.thresholds else len(manifest.labels)

@@ -1,11 +1,11 @@
-"""A LoRA adapter as PEFT writes it: what its two files promise, read without torch.
+"""A LoRA adapter as written by PEFT: the contents of its two files, read without torch.
 
-    adapter_config.json         which modules, ranks and scales
+    adapter_config.json         the modules, ranks and scales
     adapter_model.safetensors   base_model.model.PREFIX MODULE . lora_A.weight (R, in) …
                                 and every tensor of the modules that are saved whole
 
-What is computed with them is in `core.backbones.interventions.lora`. A key of the configuration
-that would compute something else is refused by its name, unless it is off: null, false or empty.
+`core.backbones.interventions.lora` computes with them. A key of the configuration that would change
+the computation in an unsupported way is refused by name, unless it is off: null, false or empty.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Linears = Mapping[str, tuple[int, ...]]
 """Name of a linear module → (out, in)."""
 
 MAX_CONFIG = 2**20
-"""Bytes of a configuration: PEFT's own have one to ten thousand."""
+"""Most bytes of a configuration; PEFT writes one to ten thousand."""
 
 MAX_NAME, MAX_NAMES = 200, 1000
-"""Characters of a key of `rank_pattern` and its like, and how many a list may have."""
+"""Most characters of a key of `rank_pattern` and the like, and most entries of such a list."""
 
 _PLAIN = re.compile(r"\^?(?:[\w.-]|\\\.)+")
-"""A name, as PEFT writes it; to PEFT it is a pattern."""
+"""A plain module name; PEFT treats it as a pattern."""
 
 _MODULE = re.compile(rf"[\w.-]{{1,{MAX_NAME}}}")
 
 START = "base_model.model."
-"""What PEFT puts before every name."""
+"""The prefix that PEFT adds to every name."""
 
 INERT = frozenset(
     {
@@ -57,7 +57,7 @@ INERT = frozenset(
         *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "runtime_config"),
     }
 )
-"""Keys that change nothing of what a trained adapter computes; a name identifies no backbone."""
+"""Keys that do not affect what a trained adapter computes; a name identifies no backbone."""
 
 _PARTS = {
     "lora_A.weight": "A",
@@ -68,14 +68,14 @@ _PARTS = {
     "base_layer.bias": "bias",
     "bias": "bias",
 }
-"""What ends the name of a tensor → its role."""
+"""Suffix of a tensor's name → its role."""
 
 _VALUES = {
     "bias": "'none', 'all' or 'lora_only'",
     "init_lora_weights": "one that leaves the backbone's weights alone: true or false, 'gaussian', "
     "'eva' or 'orthogonal'",
 }
-"""What a key may be, where msgspec does not say it."""
+"""The allowed values of a key, for messages that msgspec does not give."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Name of a tensor of the model → its shape."""
@@ -88,7 +88,7 @@ Names = tuple[str, ...]
 
 
 class AdapterConfig(Struct, frozen=True, kw_only=True):
-    """What of ``adapter_config.json`` says what is computed; names and meaning are PEFT's."""
+    """The keys of ``adapter_config.json`` that determine the computation; as defined by PEFT."""
 
     peft_type: Literal["LORA"]
     target_modules: str | Names
@@ -110,12 +110,12 @@ class AdapterConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterLayer:
-    """What an adapter does to one module.
+    """The change that an adapter makes to one module.
 
     Attributes:
         shape: (out, in) of the module.
         rank: R.
-        scale: What B A is multiplied by.
+        scale: The factor of B A.
     """
 
     shape: tuple[int, int]
@@ -125,14 +125,14 @@ class AdapterLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """An adapter that agrees with itself.
+    """An adapter whose configuration and tensors are consistent.
 
     Attributes:
         config: Its configuration.
-        layers: By the module's name, as the adapter has it.
-        biases: Module → number of entries, of those whose bias it brings.
+        layers: By the module's name in the adapter.
+        biases: Module → number of entries, for modules whose bias it contains.
         tensors: Module → role (A, B, b, m or bias) → the name of the tensor.
-        saved: Tensor of a module that is saved whole, as the model names it → its shape.
+        saved: Tensor of a module that is saved whole, by its name in the model → its shape.
     """
 
     config: AdapterConfig
@@ -147,9 +147,9 @@ class Adapter:
         return max(layer.rank for layer in self.layers.values())
 
     def prefix(self, linears: Collection[str]) -> str | None:
-        """Return what stands before a backbone's names in the adapter's: nothing, or one word.
+        """Return the prefix of a backbone's names in the adapter: empty, or one word.
 
-        None where its modules are no linear modules of the backbone either way.
+        None if the adapter's modules are not linear modules of the backbone with either prefix.
         """
         first = min(self.layers)
         for prefix in ("", f"{first.partition('.')[0]}."):
@@ -167,7 +167,7 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
         weights: The bytes of ``adapter_model.safetensors``.
 
     Returns:
-        The adapter, or what is wrong with it.
+        The adapter, or its violations.
     """
     parsed = parse_config(config).or_refuse()
     header = read_header(weights).or_refuse()
@@ -202,11 +202,11 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
 
 @checked
 def parse_config(data: bytes) -> AdapterConfig:
-    """Read ``adapter_config.json``; what would compute something else is refused by its key."""
+    """Read ``adapter_config.json``; refuse by name keys that would change the computation."""
     if len(data) > MAX_CONFIG:
         raise _config("file", f"at most {MAX_CONFIG:,} bytes", f"{len(data):,}")
     try:
-        raw = json.loads(data.decode(), object_pairs_hook=_unique)  # of bytes it takes UTF-16, too
+        raw = json.loads(data.decode(), object_pairs_hook=_unique)  # given bytes, it accepts UTF-16
         json.dumps(raw, ensure_ascii=False).encode()  # half a surrogate pair ends who prints it
     except (ValueError, RecursionError) as e:
         raise _config("file", "a JSON object", str(e)) from e
@@ -239,7 +239,7 @@ def parse_config(data: bytes) -> AdapterConfig:
 
 
 def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[Violation]:
-    """Yield why an adapter does not fit a backbone.
+    """Yield the reasons why an adapter does not fit a backbone.
 
     Args:
         adapter: The adapter.
@@ -272,7 +272,7 @@ def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[V
 
 
 def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[Violation]:
-    """Yield a violation for each module that a backbone has not, or has in another shape."""
+    """Yield a violation for each module that a backbone lacks, or has in another shape."""
     for name, shape in sorted(modules.items()):
         if name not in linears:
             expected = f"a linear module of backbone {who!r}"
@@ -286,8 +286,8 @@ def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[V
 def check_saved(saved: Shapes, linears: Linears, *, who: str) -> Iterator[Violation]:
     """Yield a violation for each saved tensor of a linear module that has it in another shape.
 
-    What else a backbone's modules have, embeddings and norms, is asked when it is open. GPT-2's
-    weights lie the other way round.
+    Other modules of a backbone, embeddings and norms, are checked when it is opened. GPT-2's
+    weights are transposed, so both orders are accepted.
     """
     for name, shape in sorted(saved.items()):
         module, _, part = name.rpartition(".")
@@ -303,7 +303,7 @@ def check_saved(saved: Shapes, linears: Linears, *, who: str) -> Iterator[Violat
 
 
 def head_misfit(module: str, *, who: str) -> Violation:
-    """Return the violation of a saved module that no backbone has: its model's own head."""
+    """Return the violation of a saved module that no backbone has: its own model's head."""
     hint = (
         f"A head comes from the package's labels: take the tensors of {module!r} out of {WEIGHTS}, "
         "and one is solved from your rows."
@@ -318,10 +318,10 @@ def head_misfit(module: str, *, who: str) -> Violation:
 
 
 def saved_module(config: AdapterConfig, name: str) -> str | None:
-    """Return the module that is saved whole which has the tensor of a name, if one has.
+    """Return the module saved whole that contains the tensor of a name, if there is one.
 
-    A name in `modules_to_save` is the end of a module's, in the middle of a word as well (PEFT's
-    `_set_trainable`).
+    A name in `modules_to_save` matches the end of a module's name, even in the middle of a word
+    (PEFT's `_set_trainable`).
     """
     parts, ends = name.split("."), config.modules_to_save or ()
     modules = (".".join(parts[:n]) for n in range(1, len(parts)))
@@ -329,9 +329,9 @@ def saved_module(config: AdapterConfig, name: str) -> str | None:
 
 
 def is_target(config: AdapterConfig, name: str) -> bool | None:
-    """Tell whether PEFT adapts the linear module of a name (its `check_target_module_exists`).
+    """Return whether PEFT adapts the linear module of a name (`check_target_module_exists`).
 
-    None where a pattern decides, which is not matched here: then the tensors say it.
+    None if a pattern decides: it is not matched here, and the tensors show it.
     """
     targets, excluded = config.target_modules, config.exclude_modules or ()
     if any(f".{x}." in f".{name}." for x in config.modules_to_save or ()):
@@ -352,7 +352,7 @@ def _ends(name: str, some: Names) -> bool:
 
 
 def _layer_index(patterns: str | Names | None, name: str) -> int | None:
-    """Return which layer a module's name says it is in."""
+    """Return the layer number in a module's name."""
     if not patterns:
         found = [re.match(r".*?\.[^.]*\.(\d+)\.", name)]
     else:
@@ -367,14 +367,14 @@ def _scale(config: AdapterConfig, module: str, rank: int) -> float:
 
 
 def _by_pattern(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Return the value of the first pattern that ends a module's name (`get_pattern_key`)."""
+    """Return the value of the first pattern that matches a module's name (`get_pattern_key`)."""
     return next(
         (value for pattern, value in patterns.items() if ends_name(pattern, module)), default
     )
 
 
 def ends_name(pattern: str, name: str) -> bool:
-    """Tell whether a pattern of PEFT's ends a name, as a whole word; a dot is any character."""
+    """Return whether a PEFT pattern matches a name's last words; a dot matches any character."""
     signs = pattern.removeprefix("^").replace(r"\.", "\0")
     start = len(name) - len(signs)
     if start < 0 or (start > 0 and (pattern.startswith("^") or name[start - 1] != ".")):
@@ -384,7 +384,7 @@ def ends_name(pattern: str, name: str) -> bool:
 
 
 def _heads(adapter: Adapter, prefix: str, *, who: str) -> Iterator[Violation]:
-    """Yield a violation for each saved module beside the backbone, by what it lacks before it."""
+    """Yield a violation for each saved module without the prefix of the backbone's modules."""
     names = (n for n in adapter.saved if not n.startswith(prefix))
     for module in sorted({m for n in names if (m := saved_module(adapter.config, n))}):
         yield head_misfit(module, who=who)
@@ -393,7 +393,7 @@ def _heads(adapter: Adapter, prefix: str, *, who: str) -> Iterator[Violation]:
 def _saved(header: Mapping[str, TensorInfo], config: AdapterConfig) -> dict[str, bool]:
     """Return the tensors of modules that are saved whole, and whether PEFT reads them.
 
-    With ``bias: all`` it writes biases of its own wrapper as well, and never reads them.
+    With ``bias: all`` PEFT also writes biases of its own wrapper, but never reads them.
     """
     found = dict[str, bool]()
     for name in header:
@@ -409,7 +409,7 @@ def _saved(header: Mapping[str, TensorInfo], config: AdapterConfig) -> dict[str,
 def _by_module(
     header: Mapping[str, TensorInfo],
 ) -> tuple[dict[str, dict[str, str]], list[Violation]]:
-    """Return the names of the tensors by module and role, and what is wrong with them."""
+    """Return the names of the tensors by module and role, and the violations."""
     tensors, wrong = dict[str, dict[str, str]](), list[Violation]()
     for name in sorted(header):
         inner, field = name.removeprefix(START), f"{WEIGHTS} {name}"
@@ -428,7 +428,7 @@ def _by_module(
 def _layer(
     module: str, info: Mapping[str, TensorInfo], config: AdapterConfig
 ) -> AdapterLayer | list[Violation]:
-    """Return what is done to a module, or what is wrong with its tensors."""
+    """Return the adapter's change to a module, or the violations of its tensors."""
     roles = {"A", "B", *("b" * config.lora_bias), *("m" * config.use_dora)}
     if (found := info.keys() - {"bias"}) != roles:
         names = {role: end for end, role in reversed(_PARTS.items())}
@@ -471,7 +471,7 @@ def _layer(
 def _biases(
     config: AdapterConfig, layers: Collection[str], biases: Collection[str]
 ) -> Iterator[Violation]:
-    """Yield a violation for each bias that the configuration does not say is learnt."""
+    """Yield a violation for each bias that is not trained according to the configuration."""
     allowed = {"none": (), "lora_only": layers, "all": biases}[config.bias]
     if strange := sorted(name for name in biases if name not in allowed):
         expected = f"only the biases that 'bias': {config.bias!r} trains"
@@ -492,7 +492,7 @@ def _numbers(config: AdapterConfig) -> Iterator[Violation]:
 
 
 def _patterns(config: AdapterConfig) -> Iterator[Violation]:
-    """Yield a violation for each key that is no name: a pattern of strangers may match for ever."""
+    """Yield a violation for each key that is not a plain name: matching a pattern may never end."""
     layers = config.layers_pattern or ()
     if odd := [x for x in config.modules_to_save or () if not _MODULE.fullmatch(x)]:
         expected = "names of modules, or ends of names"
@@ -514,7 +514,7 @@ def _patterns(config: AdapterConfig) -> Iterator[Violation]:
 
 
 def _refused_by_peft(config: AdapterConfig) -> Iterator[Violation]:
-    """Yield a violation for each value that PEFT would not load, though it could be computed."""
+    """Yield a violation for each value that PEFT would refuse to load, though it is computable."""
     if not config.target_modules:
         yield _wrong("adapter_config", f"{CONFIG} target_modules", "modules", "none", _REBUILD)
     if config.lora_bias and (config.use_dora or not isinstance(config.init_lora_weights, bool)):

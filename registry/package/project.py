@@ -22,23 +22,25 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         id: The expert's id.
         backbone: Id of the installed backbone it is for; None for the only one.
-        form: Its form; None for a linear head or a residual one, whichever is better on validation
-            rows, where it writes labels of its own, else ``residual``.
-        rank: R; None for a quarter of the width, or 8 of an adapter.
-        ranks: Where hosts may serve fewer of its units: how many, ascending, the last is R.
-        blocks: Of an adapter that is trained here: how many of the top blocks it adapts; None for
-            the upper half.
-        targets: Likewise, which linear layers of a block, by the end of their names; None for all.
-        writes: Where it writes; None for labels of its own, or hidden states where text is
-            generated.
+        form: Its form. None means, with labels of its own, a linear head or a residual one,
+            whichever is better on validation rows; else ``residual``.
+        rank: R; None for a quarter of the width, or 8 for an adapter.
+        ranks: The numbers of units that hosts may serve, ascending; the last is R.
+        blocks: For an adapter that is trained here: how many of the top blocks it adapts; None
+            for the upper half.
+        targets: For such an adapter: the linear layers of a block that it adapts, by the end of
+            their names; None for all.
+        writes: The space it writes to; None for labels of its own, or hidden states for
+            generation.
         reads_tap: ``final``, or the trunk's block it reads.
         writes_tap: ``final``, or the trunk's block it writes to.
-        domain: The slice of inputs it knows, in a sentence.
-        card: What kind of routing card it ships; None for vectors, with the sums of all rows but
-            those of gates, where it reads at the end and writes labels of its own, else texts.
-        epsilon: Of a card of statistics: ε of the noise in its sums; None for exact sums.
+        domain: The slice of inputs it is for, in a sentence.
+        card: The kind of its routing card. None means, for an expert that reads at the end and
+            writes labels of its own, vectors with the sums of all rows except gate rows; else
+            texts.
+        epsilon: For a card of statistics: ε of the noise in its sums; None for exact sums.
         delta: δ of that noise.
-        license: Of the weights.
+        license: The license of the weights.
         question: The question it answers, if that has a name.
     """
 
@@ -74,7 +76,7 @@ def read_plan(project: Path) -> ExpertPlan:
     """Read the plan of an expert project.
 
     Raises:
-        UsageError: If the folder is no expert project, or its plan says what cannot be.
+        UsageError: If the folder is not an expert project, or its plan is invalid.
     """
     path = project / "pyproject.toml"
     try:
@@ -94,20 +96,20 @@ def read_plan(project: Path) -> ExpertPlan:
 
 
 def check_plan(plan: ExpertPlan) -> None:
-    """Check what can be checked of a plan before there are rows.
+    """Check the parts of a plan that can be checked before there are rows.
 
     Raises:
-        UsageError: If it cannot be carried out.
+        UsageError: If the plan cannot be carried out.
     """
     check_ranks(plan)
     check_noise(plan)
 
 
 def check_noise(plan: ExpertPlan) -> None:
-    """Check that noise goes into sums that are shown alone.
+    """Check that noise is only used if the card shows sums and no rows.
 
     Raises:
-        UsageError: If rows would be shown beside them.
+        UsageError: If the card would also show rows.
     """
     if plan.epsilon is not None and plan.card != "statistics":
         raise UsageError(
@@ -141,7 +143,7 @@ def check_ranks(plan: ExpertPlan) -> None:
 
 
 def package_in(project: Path) -> Path:
-    """Return the folder of a project that its manifest and weights go into.
+    """Return the folder of a project for its manifest and weights.
 
     Raises:
         UsageError: If there is not exactly one.
@@ -208,10 +210,10 @@ A data package for [redhost](https://pypi.org/project/redhost/): a manifest and 
 
 
 def check_id(package_id: str) -> None:
-    """Check that a name can be an id.
+    """Check that a name is a valid id.
 
     Raises:
-        UsageError: If it cannot; the message says what can.
+        UsageError: If it is not; the message describes valid ids.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", package_id) or package_id == "backbone":
         raise UsageError(
@@ -225,7 +227,7 @@ def check_free(project: Path) -> None:
     """Check that a new project replaces nothing.
 
     Raises:
-        UsageError: If there is something where it is to be.
+        UsageError: If its path exists already.
     """
     if project.exists():
         raise UsageError(f"{project} is there already", hint="Choose another name, or remove it.")
@@ -243,15 +245,15 @@ def write_project(
     """Write a project that installs as a data package.
 
     Args:
-        folder: The project's folder, made where it is missing; files of it are replaced.
-        kind: What it carries.
+        folder: The project's folder, created if missing; existing files are replaced.
+        kind: Whether it is a backbone's or an expert's.
         package_id: The id in its manifest; the distribution is ``red-KIND-ID``.
         summary: One line about it.
-        version: Of the distribution.
+        version: The version of the distribution.
         license: SPDX expression.
 
     Returns:
-        The folder that manifest and weights go into.
+        The folder for manifest and weights.
     """
     dist = f"red-{kind}-{package_id}"
     module = dist.replace("-", "_").replace(".", "_")
@@ -279,5 +281,5 @@ def write_project(
 
 
 def _quoted(text: str) -> str:
-    """Return a text as TOML has it between quotes, which is as JSON has it."""
+    """Return a text as a TOML string without its quotes, which equals JSON's."""
     return msgspec.json.encode(text).decode()

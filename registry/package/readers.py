@@ -1,7 +1,7 @@
-"""Read a package once, check every byte, and return the very bytes that were checked.
+"""Read a package once, check every byte, and return exactly the bytes that were checked.
 
-Nothing is mapped and no file is opened twice: a mapped file that is truncated kills the process,
-and one that is overwritten changes weights under a reader.
+No file is memory-mapped and none is opened twice: truncating a mapped file kills the process, and
+overwriting it changes weights in use.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class ExpertFiles:
 
     Attributes:
         manifest: The parsed ``expert.json``.
-        files: The bytes of every file by name, ``expert.json`` among them.
+        files: The bytes of every file by name, including ``expert.json``.
         digest: The sha256 over manifest, weights, card and canary.
-        classes: C of an expert that writes logits, as its weights have it.
-        rank: The smaller rank that it is served at; None for its own.
+        classes: C of an expert that writes logits, according to its weights.
+        rank: The smaller rank that it is served at; None for its full rank.
     """
 
     manifest: ExpertManifest
@@ -74,7 +74,7 @@ class BackboneFiles:
 
     Attributes:
         manifest: The parsed ``backbone.json``.
-        files: The bytes of every file by name, ``backbone.json`` among them.
+        files: The bytes of every file by name, including ``backbone.json``.
         digest: The sha256 over the manifest and every file it names.
     """
 
@@ -88,12 +88,12 @@ def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFil
     """Read an expert and check everything that needs neither a backbone nor torch.
 
     Args:
-        source: Where its files are.
-        known: The digest of an expert that passed before. One of this digest is the same, byte for
-            byte: its files are hashed, and what they hold is not looked at again.
+        source: Its package or files.
+        known: The digest of an expert that was checked before. If the digest is equal, the files
+            are bitwise identical: they are hashed, but their content is not checked again.
 
     Returns:
-        The expert with the bytes that were checked, or everything that is wrong with it.
+        The expert with the bytes that were checked, or all violations.
     """
     raw = read_part(source, "expert.json").or_refuse()
     manifest = parse_expert(raw).or_refuse()
@@ -108,10 +108,10 @@ def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFil
 
 @checked
 def read_manifest(raw: bytes) -> tuple[ExpertManifest, str]:
-    """Read an expert's manifest alone, with the digest of a package that is what it says.
+    """Read an expert's manifest alone, with the digest of a package that matches it.
 
-    The digest covers the manifest and the hashes in it, so one that equals what was composed shows
-    that the manifest is the composed one; the files it names are checked by `read_expert`.
+    The digest covers the manifest and the hashes in it, so an equal digest shows that the manifest
+    is the composed one; the files it names are checked by `read_expert`.
 
     Args:
         raw: The bytes of ``expert.json``.
@@ -122,7 +122,7 @@ def read_manifest(raw: bytes) -> tuple[ExpertManifest, str]:
 
 @checked
 def read_backbone_manifest(package: Package) -> tuple[BackboneManifest, str]:
-    """Read a backbone's manifest alone, with the digest of a package that is what it says."""
+    """Read a backbone's manifest alone, with the digest of a package that matches it."""
     raw = read_part(package, MANIFESTS["backbone"], limit=MAX_BYTES).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
     return manifest, package_digest(raw, manifest)
@@ -133,17 +133,17 @@ def read_backbone(source: PackageSource, *, known: str | None = None) -> Backbon
     """Read a backbone and check everything that needs no torch.
 
     Args:
-        source: Where its files are.
-        known: The digest of one that passed before, as for `read_expert`.
+        source: Its package or files.
+        known: The digest of a backbone that was checked before, as for `read_expert`.
 
     Returns:
-        The backbone with the bytes that were checked, or everything that is wrong with it.
+        The backbone with the bytes that were checked, or all violations.
     """
     raw = read_part(source, "backbone.json", limit=MAX_LARGE).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
     digest = package_digest(raw, manifest)
     passed = digest == known
-    # The host that it passed on may have spoken another bus.
+    # The host that checked it before may have had another bus version.
     fit = bus_violation(manifest.bus_api, "the backbone") if passed else ()
     refuse(fit or (() if passed else check_backbone(manifest)))
     files = _read_parts(source, manifest)
@@ -156,7 +156,7 @@ def read_backbone(source: PackageSource, *, known: str | None = None) -> Backbon
 def _read_parts(
     source: PackageSource, manifest: ExpertManifest | BackboneManifest
 ) -> dict[str, bytes]:
-    """Read every file once and compare its sha256; refuse with all that differ."""
+    """Read every file once and compare its sha256; refuse with all differences."""
     files, wrong = dict[str, bytes](), list[Violation]()
     for role, name, sha256 in parts_of(manifest):
         kind = role.partition("/")[0]
@@ -192,7 +192,7 @@ def read_part(
         source: A package or the bytes of one.
         name: Its plain name.
         limit: The most bytes it may have.
-        missing: The code of the violation when it is not there.
+        missing: The code of the violation if it is missing.
     """
     if not isinstance(source, Package):
         if name not in source:
@@ -208,16 +208,16 @@ def read_part(
 
 @checked
 def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> bytes:
-    """Read a regular file in one go.
+    """Read a regular file with one call.
 
     Args:
         path: The file.
-        missing: The code of the violation when it is not there, e.g. ``weights_missing``.
+        missing: The code of the violation if it is missing, e.g. ``weights_missing``.
         limit: The most bytes it may have.
-        too_large: The code when it has more; by default `missing` with another ending.
+        too_large: The code if it has more; by default `missing` with another ending.
 
     Returns:
-        Its bytes, or why they could not be had.
+        Its bytes, or why they could not be read.
     """
     try:
         return read_regular(path, limit=limit)
@@ -230,7 +230,7 @@ def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> b
 
 @checked
 def read_adapter_folder(folder: Path) -> Mapping[str, bytes]:
-    """Read an adapter's two files, as PEFT wrote them, from a folder."""
+    """Read an adapter's two files, as written by PEFT, from a folder."""
     files, wrong = dict[str, bytes](), list[Violation]()
     for name, role, most in ((CONFIG, "adapter", MAX_FILE), (WEIGHTS, "weights", MAX_LARGE)):
         one = read_file(folder / name, missing=f"{role}_missing", limit=most)

@@ -1,8 +1,8 @@
-"""The rules that a schema cannot say: a manifest agrees with itself, an expert with its backbone.
+"""Rules beyond the schema: a manifest is consistent, and an expert fits its backbone.
 
-A rule is a function that yields a `Violation` for whatever is wrong, and its line in `check_valid`
-and `check_backbone`, which look at one manifest alone, or in `check_compatible`, which looks at an
-expert's and its backbone's.
+A rule is a function that yields a `Violation` for each fault. It is listed in `check_valid` or
+`check_backbone`, which check one manifest alone, or in `check_compatible`, which checks an expert's
+against its backbone's.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .peft_adapter import check_modules, check_saved
 from .safetensors_check import TensorInfo, sha256_hex
 
 MAX_ROWS = 256
-"""At most this many rows of a card in each of its parts."""
+"""Most rows in each part of a card."""
 
 TEMPERATURE = 1000.0
-"""T lies between one over this and this; authors' fits end at 0.05 and 20."""
+"""T lies between one over this and this; authors' fits are limited to 0.05 and 20."""
 
 CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
-"""What a carried base may hold: tensors and vocabularies; neither code nor pickles."""
+"""File types that a carried base may contain: tensors and vocabularies; no code, no pickles."""
 
 TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
 """Where an expert may read and write: at the end, or at a block by number or name."""
 
 
-# -- what rules and readers share -----------------------------------------------------------------
+# -- shared by rules and readers ------------------------------------------------------------------
 
 
 def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes:
@@ -39,10 +39,10 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
 
     Args:
         manifest: The expert's manifest.
-        classes: C of the backbone; needed for an expert that writes logits only.
+        classes: C of the backbone; needed only for an expert that writes logits.
 
     Returns:
-        The shapes; those of a plugin's form stand in its manifest, or nowhere: then empty.
+        The shapes; for a plugin's form those in the manifest, or empty if it lists none.
 
     Raises:
         ContractError: If the expert writes logits and ``classes`` is None.
@@ -73,7 +73,7 @@ def package_digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> s
 
     Args:
         raw: The bytes of the manifest.
-        manifest: What they say.
+        manifest: The parsed manifest.
     """
     lines = {"manifest": sha256_hex(raw)} | {p.role: p.sha256 for p in parts_of(manifest)}
     return sha256_hex("".join(f"{role}\0{sha}\n" for role, sha in lines.items()).encode())
@@ -94,7 +94,7 @@ def bus_violation(bus_api: str, who: str) -> tuple[Violation, ...]:
 
 
 def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
-    """Check what the schema cannot say: that the fields of a manifest agree with each other."""
+    """Check that the fields of a manifest are consistent, which the schema cannot express."""
     return (
         *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
@@ -112,7 +112,7 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
 
 
 def check_backbone(manifest: BackboneManifest) -> tuple[Violation, ...]:
-    """Check that the fields of a backbone's manifest agree, and that this host speaks its bus."""
+    """Check that a backbone's manifest is consistent, and that this host has its bus version."""
     return (
         *(tuple(_bus_range(manifest.bus_api)) or bus_violation(manifest.bus_api, "the backbone")),
         *_base(manifest),
@@ -139,7 +139,7 @@ def _reserved(expert_id: str) -> Iterator[Violation]:
 
 def _form(manifest: ExpertManifest) -> Iterator[Violation]:
     form, name = FORMS.get(manifest.form), f"the form {manifest.form!r}"
-    # A plugin's form, which is none of these, defines its rank and tensors itself.
+    # A plugin's form is not in `FORMS`; its rank and tensors are its own.
     if form and form.ranked != (manifest.rank > 0):
         wanted = "at least 1" if form.ranked else "0"
         yield _field("rank", f"{wanted} for {name}", str(manifest.rank))
@@ -158,7 +158,7 @@ def _ranks(manifest: ExpertManifest) -> Iterator[Violation]:
 
 
 def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
-    """An adapter acts inside the blocks, and says itself in which; it writes h or labels."""
+    """Check an adapter: it acts inside the blocks it names itself, and writes h or labels."""
     wanted = manifest.form == ADAPTER
     if wanted != bool(manifest.adapter):
         yield _field("adapter", f"a key of the form {ADAPTER!r} and of no other", manifest.form)
@@ -178,7 +178,7 @@ def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
 
 
 def _ported(manifest: ExpertManifest) -> Iterator[Violation]:
-    """What a map of z carries over: a form of the host's own that answers labels of its own."""
+    """Check a ported expert: a map of z supports built-in forms with labels of their own."""
     if not manifest.ported:
         return
     if manifest.form not in FORMS:
@@ -190,7 +190,7 @@ def _ported(manifest: ExpertManifest) -> Iterator[Violation]:
 
 
 def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
-    """An expert on tokens reads and writes above the blocks: their cache does not change."""
+    """Check a causal expert: it acts above the blocks, so that their KV cache is unaffected."""
     if not manifest.reads.causal:
         if manifest.writes.vocabulary:
             yield _field("reads.causal", "true, since it names a vocabulary", "nothing")
@@ -212,7 +212,7 @@ def _temperature(temperature: float) -> Iterator[Violation]:
 
 
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
-    """One a label, where any number of its own labels is answered; sums have one label a row."""
+    """Check thresholds: one per own label; no sums on the card, which need one label per row."""
     if manifest.span_rules and len(manifest.span_rules) != len(manifest.thresholds or ()):
         found = f"{len(manifest.span_rules)} for {len(manifest.thresholds or ())}"
         yield _field("span_rules", "one for each threshold", found)
@@ -230,7 +230,7 @@ def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
 
 
 def _set_labels(labels: tuple[str, ...]) -> Iterator[Violation]:
-    """Sets of labels are written with a sign between them."""
+    """Check labels of sets, which are written with a separator between them."""
     if bad := [label for label in labels if not label or "|" in label]:
         expected = "labels without '|', where a row has any number of them"
         yield _field("labels", expected, listed(bad))
@@ -306,7 +306,7 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
 
 
 def _file_names(own: str, manifest: ExpertManifest | BackboneManifest) -> Iterator[Violation]:
-    """Refuse two roles for one file, also where systems ignore case (macOS, Windows)."""
+    """Refuse two roles for one file, also on systems that ignore case (macOS, Windows)."""
     names = Counter([own, *(part.file.casefold() for part in parts_of(manifest))])
     for name in (name for name, count in names.items() if count > 1):
         yield _field("file", "a file of its own for each part", f"{name!r} twice")
@@ -317,11 +317,11 @@ def check_question(expert: ExpertManifest, question: str | None) -> Iterator[Vio
 
     Args:
         expert: Its manifest.
-        question: The composition's; None for a home's own.
+        question: The composition's question; None for the default question.
     """
     if (own := expert.question or None) != question:
         hint = f"Join it there: --question {own}." if own else "Join it without --question."
-        expected, found = (repr(q) if q else "none, the home's own" for q in (question, own))
+        expected, found = (repr(q) if q else "none, the default question" for q in (question, own))
         yield Violation("question_mismatch", "question", expected, found, hint)
 
 
@@ -339,11 +339,11 @@ def check_compatible(
 
     Args:
         expert: The manifest of a valid expert.
-        backbone: The backbone at hand.
-        classes: What `classes_in` found in the weights, where they are at hand.
+        backbone: The backbone in use.
+        classes: The result of `classes_in` for the weights, if they are available.
 
     Returns:
-        Everything that does not fit, the most important first; empty when all does.
+        All violations, the most important first; empty if there are none.
     """
     return (
         *bus_violation(expert.bus_api, "the expert"),
@@ -396,7 +396,7 @@ def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[
 
 
 def _several(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
-    """Labels of one's own have thresholds where a row has any number of them, and only there."""
+    """Check that own labels have thresholds exactly if a row may have any number of labels."""
     if expert.writes.space != "labels" or TASKS[backbone.task].several == bool(expert.thresholds):
         return
     expected = f"{'no ' if expert.thresholds else ''}thresholds: the task is {backbone.task!r}"
@@ -418,7 +418,7 @@ def _taps(expert: ExpertManifest) -> Iterator[Violation]:
 
 
 def _modules(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
-    """Without a list of its linear modules, the backbone itself is asked when it is open."""
+    """Check modules against the manifest's list; without one, the opened backbone is checked."""
     if expert.adapter and backbone.linears:
         yield from check_modules(expert.adapter.modules, backbone.linears, who=backbone.id)
         saved = {n: tuple(shape) for n, shape in (expert.adapter.saved or {}).items()}

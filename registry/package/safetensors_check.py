@@ -1,4 +1,4 @@
-"""Are these bytes what a manifest promises: digests, and the safetensors header read by hand.
+"""Check that bytes match a manifest: digests, and the safetensors header, parsed here.
 
 safetensors itself is memory-safe but lenient (duplicate names, leading white space, names with
 ``../``, a million empty tensors), so the header is checked here before anything else reads it.
@@ -28,9 +28,9 @@ MAX_HEADER = 2**20
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 8
 LARGEST = 1e6
-"""No number of an expert is larger: products of a few of these stay finite."""
+"""The largest number in an expert: products of a few of these stay finite."""
 DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
-"""Bytes per element of every dtype that is let in."""
+"""Bytes per element of every accepted dtype."""
 
 _FLOATS, _INTEGERS = ("F32", "F16", "BF16"), ("I64",)
 _KINDS = {_FLOATS: "F32, F16 or BF16", _INTEGERS: "I64"}
@@ -39,14 +39,14 @@ _ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,15}\s*,\s*(\d{1,15})\s*\]')
 _KEYS = {"dtype", "shape", "data_offsets"}
 _REBUILD = "Rebuild the package and install it again."
 _MAX_SIZE = 2**48
-_COMMAS = 2 * MAX_DIMENSIONS  # more than the entry of one tensor has
+_COMMAS = 2 * MAX_DIMENSIONS  # more than one tensor's entry has
 _LENGTH = 8  # bytes of the number that precedes the header
-_CHUNK = 2**20  # elements looked at in one go: bounds memory at a few MiB
+_CHUNK = 2**20  # elements checked at a time: limits memory to a few MiB
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where one tensor lies.
+    """The place of one tensor in a file.
 
     Attributes:
         dtype: A key of `DTYPES`.
@@ -62,7 +62,7 @@ class TensorInfo:
 
 
 class _HeaderError(Refused):
-    """The header breaks a rule."""
+    """The header violates a rule."""
 
     def __init__(self, expected: str, found: str) -> None:
         super().__init__(Violation("weights_header", "header", expected, found, _REBUILD))
@@ -75,13 +75,13 @@ def sha256_hex(data: bytes) -> str:
 
 @checked
 def read_header(data: bytes) -> Mapping[str, TensorInfo]:
-    """Read and check a safetensors header without looking at the tensors.
+    """Read and check a safetensors header without reading the tensors.
 
     Args:
         data: The whole file.
 
     Returns:
-        Name → place of every tensor, in file order of the header; or what is wrong with it.
+        Name → place of every tensor, in the header's order; or the violation.
     """
     raw, base = _header_json(data)
     tensors = {name: _tensor(name, raw[name], base) for name in raw if name != "__metadata__"}
@@ -93,18 +93,18 @@ def read_header(data: bytes) -> Mapping[str, TensorInfo]:
 
 
 def truncation(data: bytes) -> tuple[Violation, ...]:
-    """Tell a file that was cut short from one that was changed; empty when it is whole.
+    """Distinguish a truncated file from a changed one; empty if it is complete.
 
-    A cut file has a wrong digest too, but its header says how long it should have been.
+    A truncated file has a wrong digest too, but its header gives the length it should have.
     """
     wanted = _LENGTH
     if len(data) >= wanted:
         size = int.from_bytes(data[:_LENGTH], "little")
         if size > MAX_HEADER:
-            return ()  # no header of ours is so long: these bytes were never such a file
+            return ()  # no valid header is this long: this was never such a file
         wanted += size
         if len(data) >= wanted:
-            # Not parsed: what was cut or changed need not be JSON.
+            # Not parsed, because a truncated or changed header may not be JSON.
             wanted += max(map(int, _ENDS.findall(data[_LENGTH:wanted])), default=0)
     if len(data) >= wanted:
         return ()
@@ -123,12 +123,12 @@ def check_tensors(
 
     Args:
         data: The whole safetensors file.
-        shapes: Name → shape of every tensor the contract fixes.
-        integers: Names of those that are whole numbers (I64) instead.
-        largest: The most that a float may be, whatever its sign.
+        shapes: Name → shape of every tensor that the contract requires.
+        integers: Names of tensors that are integers (I64) instead.
+        largest: The largest allowed absolute value of a float.
 
     Returns:
-        Everything that is wrong; empty when nothing is.
+        All violations; empty if there are none.
     """
     read = read_header(data)
     if read.value is None:
@@ -168,12 +168,12 @@ def check_finite(
 
 
 def show(shape: tuple[int, ...]) -> str:
-    """Return a shape as people read it: ``(32, 128)``."""
+    """Return a shape as readable text: ``(32, 128)``."""
     return f"({', '.join(map(str, shape))})"
 
 
 def relabel(violations: Iterable[Violation], *, role: str, file: str) -> tuple[Violation, ...]:
-    """Return violations of tensors as those of another file, e.g. ``canary_header``."""
+    """Return violations of tensors with the codes of another file, e.g. ``canary_header``."""
     return tuple(
         replace(v, code=v.code.replace("weights_", f"{role}_"), field=f"{file} {v.field}")
         for v in violations
@@ -190,7 +190,7 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
     text = data[_LENGTH : _LENGTH + size]
     if len(text) < size:
         raise _HeaderError(f"a header of {size:,} bytes", f"{len(text):,}")
-    if text[:1] != b"{":  # so that what json reads is an object
+    if text[:1] != b"{":  # so that json returns an object
         raise _HeaderError("a header that begins with '{'", repr(text[:1]))
     # Counting first: parsing a mebibyte of tiny tensors alone would break the 50 ms limit.
     counts = (text.count(b'"data_offsets"'), text.count(b"{") - 2, text.count(b",") // _COMMAS)
@@ -231,7 +231,7 @@ def _tensor(name: str, raw: object, base: int) -> TensorInfo:
 
 
 def _naturals(value: object, *, most: int) -> bool:
-    """Tell whether a value is a short list of sizes (True is an int to Python, but no size)."""
+    """Return whether a value is a short list of sizes (True is an int in Python, but no size)."""
     if not isinstance(value, list) or len(value) > most:
         return False
     return all(type(x) is int and 0 <= x < _MAX_SIZE for x in value)
@@ -249,14 +249,14 @@ def _check_layout(tensors: Mapping[str, TensorInfo], base: int, size: int) -> No
 
 
 def magnitude(data: bytes, info: TensorInfo) -> float:
-    """Return the largest |x| of a float tensor, infinity for NaN too; 0 of whole numbers."""
+    """Return the largest |x| of a float tensor, infinity if it has NaN; 0 for integers."""
     if info.dtype not in _FLOATS:
         return 0.0
     import numpy as np
 
     kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
-    # Without their sign, the bits of a float are in the order of its magnitude; infinity and NaN,
-    # whose exponent is all ones, come last.
+    # Without the sign bit, floats sort like their bits as integers; infinity and NaN, whose
+    # exponent is all ones, come last.
     unsigned, infinity = {
         "F32": (0x7FFFFFFF, 0x7F800000),
         "F16": (0x7FFF, 0x7C00),

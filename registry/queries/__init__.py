@@ -1,1 +1,1 @@
-"""Answers to commands: settings, what is installed and composed, what `check` looks at."""
+"""Queries behind commands: settings, what is installed and composed, and what `check` checks."""

@@ -1,6 +1,6 @@
-"""What `redhost check` looks at: installed ids, wheels and folders, and what is wrong with them.
+"""The targets of `redhost check`: installed ids, wheels and folders, and their violations.
 
-Exactly what is named is read. Of the other installed experts the manifests are, because two
+Only the named targets are read. Other installed experts' manifests are read as well, because two
 packages may claim one id; their weights are not.
 """
 
@@ -35,7 +35,7 @@ from ..wheel.wheel import read_wheel
 from .settings import Disabled, choose_backbone, named_backbone, wanted_backbone
 
 Experts = list[tuple[str | None, Package]]
-"""Installed experts with the ids in their manifests, None where one cannot be read."""
+"""Installed experts with the ids in their manifests; None if a manifest cannot be read."""
 
 Against = Callable[[PackageSource], BackboneFiles | None]
 """An expert's files → the installed backbone to check it against."""
@@ -47,12 +47,12 @@ class Target:
 
     Attributes:
         name: What the user typed, or the package's id.
-        source: Where its files are: a package, or their bytes by name.
-        files: The expert's bytes, where they could be read.
-        violations: What reading it, or its environment, has shown to be wrong already.
-        backbone: The installed backbone to check against; None where there is none. Where a
-            backbone is checked, its bytes.
-        kind: Which of both is checked.
+        source: A package, or its bytes by file name.
+        files: The expert's bytes, if they could be read.
+        violations: Those already found by reading it or its environment.
+        backbone: The installed backbone to check against, None if there is none; if the target
+            is a backbone, its own bytes.
+        kind: Whether it is an expert or a backbone.
     """
 
     name: str
@@ -66,26 +66,26 @@ class Target:
 def resolve_targets(
     names: Sequence[str], *, home: Path, backbone: str | None, keys: Sequence[PublicKey] = ()
 ) -> tuple[Target, ...]:
-    """Find and read what the names mean; no names mean every installed expert.
+    """Find and read the named targets; without names, every installed expert.
 
     Args:
         names: Installed ids, wheels and folders; of experts, or of backbones.
         home: The state folder.
-        backbone: Which backbone to check against, when several are installed; by default the one
+        backbone: The backbone to check against, when several are installed; by default the one
             that an expert's manifest names, else the home's.
-        keys: A wheel must be signed by one of these, if there are any.
+        keys: If there are any, one of these must have signed a wheel.
 
     Raises:
         UsageError: If a name is no file, folder or installed id.
-        MissingError: If no names are given and nothing is installed, or no backbone where one is
-            wanted.
-        UnknownNameError: If the backbone that is wanted is not installed.
+        MissingError: If no names are given and nothing is installed, or if a backbone is named
+            and none is installed.
+        UnknownNameError: If the named backbone is not installed.
     """
     packages = discover_all()
     against = _backbones(packages["backbone"], wanted=backbone, home=home)
-    # Not Path.exists: it raises for a name too long to be one.
+    # Not Path.exists: it raises if the name is too long.
     paths = {name for name in names if os.path.exists(name)}  # noqa: PTH110
-    # Ids are in manifests: those of installed experts are read only where an id is meant.
+    # Ids are in manifests: those of installed experts are read only if an id is needed.
     wanted = not names or not paths.issuperset(names)
     experts: Experts = []
     for package in packages["expert"] if wanted else ():
@@ -107,17 +107,17 @@ def resolve_targets(
 
 
 def _backbones(installed: Sequence[Package], *, wanted: str | None, home: Path) -> Against:
-    """Return how an expert's backbone is found; each is read once."""
+    """Return a function that finds an expert's backbone; each backbone is read once."""
     load = cache(lambda package: read_backbone(package).value)
 
     def against(source: PackageSource) -> BackboneFiles | None:
         if wanted is not None:
             return load(choose_backbone(installed, wanted))
-        with suppress(RedhostError):  # an expert can be valid without a backbone to fit
+        with suppress(RedhostError):  # an expert can be valid without an installed backbone
             return load(choose_backbone(installed, None, named=named_backbone(source)))
         if not installed:
             return None
-        with suppress(RedhostError):  # none of them is its own: it is held to the home's, or any
+        with suppress(RedhostError):  # its own is not installed: check against the home's, or any
             return load(choose_backbone(installed, wanted_backbone(home)))
         return load(installed[0])
 
@@ -125,7 +125,7 @@ def _backbones(installed: Sequence[Package], *, wanted: str | None, home: Path) 
 
 
 def static_check(target: Target) -> tuple[Violation, ...]:
-    """Return every violation that can be seen without computing anything."""
+    """Return all violations that can be found without computing anything."""
     if target.violations or target.files is None or target.backbone is None:
         return target.violations
     files = target.files
@@ -135,9 +135,9 @@ def static_check(target: Target) -> tuple[Violation, ...]:
 def _installed(
     name: str, experts: Experts, against: Against, *, owners: NameOwners, home: Path
 ) -> Iterator[Target]:
-    """Yield what is installed under an id or a distribution's name.
+    """Yield the packages installed under an id or a distribution's name.
 
-    Two packages may claim one id: each is reported under the id with its own reason.
+    Two packages may claim one id: both are reported under it, each with its own reason.
     """
     same = [(i, package) for i, package in experts if name in {i, package.dist}]
     if not same:
@@ -151,7 +151,7 @@ def _installed(
 
 
 def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple[Violation, ...]:
-    """Return what is wrong if others that are valid and enabled claim the package's id as well."""
+    """Return the violation if other valid, enabled packages claim the same id."""
     statuses = check_packages(claims, backbone=None, disabled=Disabled(home).names())
     [status] = [s for s in statuses if s.package == package]
     return tuple(v for v in status.violations if v.code == "duplicate_id")
@@ -176,7 +176,7 @@ def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target
 
 
 def _no_package(name: str) -> Violation:
-    """Return what is wrong with a folder that has no manifest: it may be yet to be trained."""
+    """Return the violation of a folder without a manifest, which may not be trained yet."""
     with suppress(UsageError):
         read_plan(Path(name))
         expected, hint = "a trained expert", f"Run 'redhost train-expert {name} --data FILE'."
@@ -187,7 +187,7 @@ def _no_package(name: str) -> Violation:
 
 
 def _named(name: str, backbones: Sequence[Package], experts: Experts) -> list[Package]:
-    """Return the installed backbones of a name that is no expert's."""
+    """Return the installed backbones with a name, unless an expert has it."""
     if any(name in {i, package.dist} for i, package in experts):
         return []
     ids = {p: read_part(p, MANIFESTS["backbone"]).then(parse_backbone).value for p in backbones}
@@ -200,7 +200,7 @@ def _backbone(name: str, source: PackageSource, also: tuple[Violation, ...] = ()
 
 
 def _unknown(name: str, installed: Iterable[str]) -> UsageError:
-    """Return what to raise for a name that is nothing: its looks tell a path from an id."""
+    """Return the error for an unknown name; its spelling shows if a path or an id was meant."""
     if Path(name).name == name and not name.endswith(".whl"):
         return UnknownNameError("expert", name, installed)
     hint = "Give the path of a wheel or of a package's folder, or an installed id."
@@ -208,14 +208,14 @@ def _unknown(name: str, installed: Iterable[str]) -> UsageError:
 
 
 GATE_ROWS = 32
-"""Fewer gate rows cannot show a loss of one row in thirty-two."""
+"""With fewer gate rows a loss of one row in thirty-two cannot be detected."""
 
 ALLOWED = ("__init__.py", "py.typed", "README.md", "LICENSE")
-"""Files that a published package may have beside those its manifest names."""
+"""Files that a published package may have besides those its manifest names."""
 
 
 def strict_check(target: Target) -> tuple[Violation, ...]:
-    """Return everything a published expert should have and this one lacks."""
+    """Return all that a published expert should have but this one lacks."""
     if target.files is None:
         return ()
     manifest = target.files.manifest
@@ -251,7 +251,7 @@ def _manifest_lacks(manifest: ExpertManifest) -> Iterator[Violation]:
 
 
 def unnamed_files(target: Target) -> Iterator[Violation]:
-    """Refuse files that neither the manifest nor `ALLOWED` names, in subfolders too."""
+    """Refuse files, in subfolders too, that neither the manifest nor `ALLOWED` names."""
     files, source = target.backbone if target.kind == "backbone" else target.files, target.source
     if files is None:
         return

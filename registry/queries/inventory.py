@@ -1,4 +1,4 @@
-"""What is installed and what is composed, and how the two differ: `list-experts`, `status`."""
+"""What is installed, what is composed, and their differences: `list-experts`, `status`."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Inventory:
     """Installed experts of one question, and the backbone they were checked against.
 
     Attributes:
-        statuses: One for each installed expert package that answers it, sorted by id, and for each
-            whose manifest cannot be read.
-        aside: One for each that answers another question.
-        package: The chosen backbone's package; None when none could be chosen.
-        backbone: Its manifest; None when there is none to check against.
+        statuses: One for each installed expert package that answers it, or whose manifest cannot
+            be read; sorted by id.
+        aside: One for each package that answers another question.
+        package: The chosen backbone's package; None if none could be chosen.
+        backbone: Its manifest; None if there is no backbone to check against.
         problem: Why there is none.
-        digest: Of the backbone's package, if its files are what its manifest says.
+        digest: The digest of the backbone's package, if its files match its manifest.
     """
 
     statuses: tuple[PackageStatus, ...]
@@ -56,7 +56,7 @@ class Inventory:
 
     @property
     def elsewhere(self) -> tuple[PackageStatus, ...]:
-        """Experts made for backbones of another name: nothing is known to be wrong with them."""
+        """Experts made for backbones of another name; they are not known to be faulty."""
         here = self.backbone.id if self.backbone else None
         return tuple(
             status
@@ -77,10 +77,10 @@ def take_inventory(
     """List the experts that answer a home's question with their state, without importing any.
 
     Args:
-        home: The state folder, or that of a question in it: disabled ids, the current generation,
-            cached results.
-        backbone: The backbone wanted; by default the only one installed, or the one named.
-        named: What an expert that is to join was made for.
+        home: The state folder, or that of a question in it, with disabled ids, the current
+            generation and cached results.
+        backbone: The backbone to use; by default the only one installed, or the one named.
+        named: The backbone that a joining expert was made for.
         remember: Whether results for unchanged files may come from the cache.
     """
     package, manifest, problem, digest, packages = None, None, None, None, discover_all()
@@ -88,11 +88,11 @@ def take_inventory(
         package = choose_backbone(packages["backbone"], backbone, named=named)
         manifest, digest = installed_backbone(package).unwrap(f"backbone package {package}")
     except RedhostError as e:
-        problem = e  # an expert can be valid without a backbone to fit
+        problem = e  # an expert can be valid without an installed backbone
     record = None
-    with suppress(IntegrityError, UnknownNameError):  # reported by whoever needs the generation
+    with suppress(IntegrityError, UnknownNameError):  # reported where the generation is needed
         record = current_record(home)
-    there = root_of(home).is_dir()  # a mistyped home is not made
+    there = root_of(home).is_dir()  # a mistyped home is not created
     statuses = check_packages(
         packages["expert"],
         backbone=manifest,
@@ -112,8 +112,9 @@ def joins_in(home: Path, wheel: Wheel) -> Path:
     """Return the home of the question that a wheel's expert answers.
 
     Args:
-        home: The state folder; that of a question is kept: joining there may be refused.
-        wheel: The wheel; where its manifest cannot be read, that is reported by who composes it.
+        home: The state folder; the folder of a question is returned unchanged, and joining there
+            may be refused.
+        wheel: The wheel; if its manifest cannot be read, that is reported when it is composed.
     """
     manifest = read_part(wheel.files, MANIFESTS["expert"]).then(parse_expert).value
     question = (manifest.question or None) if manifest else None
@@ -121,11 +122,11 @@ def joins_in(home: Path, wheel: Wheel) -> Path:
 
 
 def take_inventories(home: Path, *, backbone: str | None = None) -> dict[str | None, Inventory]:
-    """Return the inventory of a home's question, and of every named one in it, by name.
+    """Return the inventories of a home's question and of its named questions, by name.
 
     Args:
-        home: The state folder; where it is that of a question, there is no other.
-        backbone: The backbone of the home's own, and of a named one that has no lock.
+        home: The state folder; the folder of a question has no other questions.
+        backbone: The backbone of the default question, and of a named one that has no lock.
     """
     own = take_inventory(home, backbone=wanted_backbone(home, backbone))
     if (question := question_of(home)) is not None:
@@ -135,13 +136,13 @@ def take_inventories(home: Path, *, backbone: str | None = None) -> dict[str | N
     for name in names:
         where = home_of(home, name)
         listed = take_inventory(where, backbone=wanted_backbone(where) or backbone)
-        known = tuple(x for x in listed.statuses if x.manifest is not None)  # the rest are above
+        known = tuple(x for x in listed.statuses if x.manifest is not None)  # others: see `own`
         found[name] = replace(listed, statuses=known)
     return found
 
 
 def questions_of(inventory: Inventory) -> tuple[str | None, ...]:
-    """Return the other questions that installed experts answer, the home's own first."""
+    """Return the other questions that installed experts answer, the default question first."""
     return tuple(sorted({x.question for x in inventory.aside}, key=lambda name: name or ""))
 
 
@@ -149,14 +150,14 @@ def home_of_expert(home: Path, name: str) -> Path:
     """Return the home, of a question or not, that an expert is composed in or may join.
 
     Args:
-        home: The state folder; that of a question is kept.
-        name: An id or a distribution; of one that is neither composed nor installed, the home
-            is that given.
+        home: The state folder; the folder of a question is returned unchanged.
+        name: An id or a distribution; if it is neither composed nor installed, the given home
+            is returned.
     """
     if question_of(home) is not None:
         return home
     for where in homes_with(home):
-        with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes it
+        with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
             record = current_record(where)
             if any(name in {m.id, m.dist} for m in (record.experts if record else ())):
                 return where
@@ -169,7 +170,7 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
     inventory = take_inventory(home)
     found = {x.package.dist for x in inventory.statuses + inventory.aside if x.id == expert_id}
     for where in homes_with(home):
-        with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes it
+        with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
             record = current_record(where)
             found |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
     return tuple(sorted(found))
@@ -178,7 +179,7 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
 def _served(
     statuses: tuple[PackageStatus, ...], record: Composition | None
 ) -> tuple[PackageStatus, ...]:
-    """Return statuses that say at which rank the current generation serves an expert."""
+    """Return statuses with the rank at which the current generation serves each expert."""
     smaller = record.ranks() if record else {}
     return tuple(
         replace(s, served=smaller.get(s.manifest.id) or s.manifest.rank)
@@ -189,16 +190,16 @@ def _served(
 
 
 def current_record(home: Path) -> Composition | None:
-    """Return the record of the current generation, None when nothing is composed."""
+    """Return the record of the current generation, None if nothing is composed."""
     generations = Generations(home)
     number = generations.current()
     return None if number is None else generations.load(number)
 
 
 def composed_from(home: Path, wheel: Wheel) -> Member | None:
-    """Return the member that a wheel is already: composed of its bytes, and still installed."""
+    """Return the member composed from this wheel's bytes, if it is still installed."""
     member = None
-    with suppress(IntegrityError, UnknownNameError):  # reported by whoever changes the generation
+    with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
         members = record.experts if (record := current_record(home)) else ()
         made = (wheel.sha256, wheel.signer)
         member = next((m for m in members if (m.wheel, m.signer) == made), None)
@@ -215,10 +216,10 @@ class Drift:
 
     Attributes:
         id: An expert's id, ``backbone``, or a plugin's distribution.
-        kind: ``missing``, ``broken`` or ``disabled`` (locked, but gone, failing or switched off),
+        kind: ``missing``, ``broken`` or ``disabled`` (locked, but gone, failing or disabled),
             ``changed`` (another build digest), ``new`` (installed, but not locked).
-        locked: What the lock says.
-        installed: What is there.
+        locked: The locked value.
+        installed: The installed value.
     """
 
     id: str
@@ -239,13 +240,14 @@ def drift(
 
     Args:
         lock: The lock.
-        statuses: Of the installed experts, from `check_packages`.
-        fingerprint: That of the backbone at hand; not compared when None.
-        digest: Of its package, rows and classifier included, where the fingerprint is the lock's.
+        statuses: The statuses of the installed experts, from `check_packages`.
+        fingerprint: The fingerprint of the installed backbone; not compared when None.
+        digest: The digest of its package, which includes rows and classifier; compared if the
+            fingerprint is the locked one.
         plugins: Distribution → digest of the plugins in use; not compared when None.
 
     Returns:
-        Every difference, sorted by id; empty when what is installed is what is locked.
+        Every difference, sorted by id; empty if the installed parts match the lock.
     """
     locked = {expert_id: expert.digest for expert_id, expert in lock.experts.items()}
     working = {s.id: s.digest for s in statuses if s.id and s.digest and not s.code}
@@ -266,7 +268,7 @@ def _compare(
     *,
     failing: Mapping[str | None, PackageStatus] | None = None,
 ) -> Iterator[Drift]:
-    """Yield the differences between digests; one that fails is there, and cannot take part."""
+    """Yield the differences between digests; a failing package is installed but cannot join."""
     for name in locked.keys() | installed.keys():
         old, new = locked.get(name, ""), installed.get(name, "")
         status = (failing or {}).get(name)
@@ -284,25 +286,25 @@ def _compare(
 
 @dataclass(frozen=True, kw_only=True)
 class HomeStatus:
-    """The answer to `redhost status`; None and empty where nothing is composed.
+    """The answer to `redhost status`; fields are None or empty if nothing is composed.
 
     Attributes:
         home: The state folder.
-        generation: The current one.
+        generation: The current generation.
         parent: The one before it.
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
-        ranks: The rank of each that is served at less than its own.
+        ranks: The rank of each expert that is served at less than its full rank.
         router: Its router: kind, level, seed.
-        drift: How what is installed differs from it.
+        drift: Differences between it and what is installed.
         held: Generations that live processes hold.
         leftovers: Files of writers that were stopped; the next writer removes them.
         lock: How redhost.lock differs from the current generation's: ``missing``, ``unreadable`` or
-            ``other``; null where it does not.
-        damaged: Cached entries that were damaged, and computed again, by cache; those of which
-            there are any.
-        questions: The current generation of each named question; absent where none is composed.
+            ``other``; null if it does not.
+        damaged: By cache, the number of damaged entries that were computed again; caches without
+            any are left out.
+        questions: The current generation of each named question; absent if none is composed.
     """
 
     home: str
@@ -370,6 +372,6 @@ def _compare_lock(
 
 
 def _damaged(cache: Path) -> dict[str, int]:
-    """Return how many entries of each cache in a folder were found damaged."""
+    """Return the number of damaged entries of each cache in a folder."""
     found = {p.parent.name: damaged_entries(p.parent) for p in sorted(cache.rglob(DAMAGED))}
     return {name: entries for name, entries in found.items() if entries}

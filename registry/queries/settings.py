@@ -1,4 +1,4 @@
-"""What the user set: the home, `Settings` from every source, and who is disabled.
+"""User settings: the home, `Settings` from every source, and disabled experts.
 
 A setting comes from the flags, else the lock, else ``pyproject.toml``, else the defaults.
 """
@@ -29,18 +29,19 @@ from ..package.readers import PackageSource, read_backbone_manifest, read_part
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set; None leaves it to the next source.
+    """All settings; None means that the next source decides.
 
     Attributes:
         backbone: Id, distribution or module of an installed backbone.
         router: The kind of router; None is the host's default.
         level: How much of the router is retrained.
-        seed: What a full retraining starts from.
+        seed: The seed of a full retraining.
         tolerance: Accuracy points a domain may lose; None is one point or two gate rows.
-        decline: How many of the experts' own texts may be declined, 0–1; None declines no text
-            but those that the router leaves to nobody.
-        prior: Whose texts are expected: ``cards``, ``uniform``, ``live``, shares, or a file.
-        device: Where tensors live, e.g. ``cpu`` or ``cuda``; None is the host's choice.
+        decline: The share of the experts' own texts that may be declined, 0–1; None declines only
+            texts that the router sends to no expert.
+        prior: The expected shares of the experts: ``cards``, ``uniform``, ``live``, shares, or a
+            file.
+        device: The device of tensors, e.g. ``cpu`` or ``cuda``; None is the host's choice.
         keys: Files of public keys; a wheel that none of them signed is refused.
     """
 
@@ -55,7 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys: tuple[str, ...] | None = None
 
     def over(self, other: Settings) -> Settings:
-        """Return these settings, completed from others where they are None."""
+        """Return these settings, with None values replaced by those of the other."""
         mine = msgspec.structs.asdict(self)
         return msgspec.structs.replace(other, **{k: v for k, v in mine.items() if v is not None})
 
@@ -64,14 +65,14 @@ DEFAULTS = Settings(level="full", seed=0)
 
 _KEYS = frozenset(Settings.__struct_fields__)
 _PLAN = "expert"
-"""The table below ``[tool.redhost]`` that is no setting: an author's plan (`project`)."""
+"""The table below ``[tool.redhost]`` that is not a setting: an author's plan (`project`)."""
 
 
 def parse_share(text: str) -> float:
     """Return a share written as a percentage or a number, e.g. ``5%`` or ``0.05``.
 
     Raises:
-        SettingsError: If it is not a number from 0 up to 1.
+        SettingsError: If it is not a number from 0 to 1, 1 excluded.
     """
     try:
         number = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
@@ -92,7 +93,7 @@ def resolve_home(
     """Return the home: the flag, else ``REDHOST_HOME``, else ``.redhost`` in the current folder.
 
     Raises:
-        SettingsError: If its ``~`` is nobody's.
+        SettingsError: If it starts with ``~`` and the name of no user.
     """
     chosen = flag or Path(env.get("REDHOST_HOME") or ".redhost")
     try:
@@ -110,12 +111,12 @@ def load_settings(
     """Merge every source of settings.
 
     Args:
-        flags: What the command line says.
+        flags: The settings given on the command line.
         lock: The lock of the home, if there is one.
         project: The project's ``pyproject.toml``; the current folder's when None.
 
     Raises:
-        SettingsError: If ``[tool.redhost]`` says something that cannot be set.
+        SettingsError: If ``[tool.redhost]`` has an unknown or invalid setting.
     """
     merged = flags or Settings()
     for source in (_from_lock(lock), _from_project(project or Path("pyproject.toml")), DEFAULTS):
@@ -124,7 +125,7 @@ def load_settings(
 
 
 def wanted_backbone(home: Path, flag: str | None = None) -> str | None:
-    """Return the backbone that the command line, a home's lock or the project wants."""
+    """Return the backbone named by the command line, a home's lock or the project."""
     return load_settings(flags=Settings(backbone=flag), lock=read_lock(home / LOCK)).backbone
 
 
@@ -139,15 +140,15 @@ def choose_backbone(
 
     Args:
         packages: All installed backbones.
-        wanted: An id, a distribution or a module; None when no setting says.
-        named: What the expert at hand was made for, see `named_backbone`.
-        table: Where the user can name one for good, for the message.
+        wanted: An id, a distribution or a module; None if no setting names one.
+        named: The backbone that an expert was made for, see `named_backbone`.
+        table: Where the user can configure one, for the message.
 
     Raises:
         MissingError: If none is installed.
-        SettingsError: If several are, and none is wanted or the one named.
+        SettingsError: If several are installed, none is wanted, and none is the one named.
         UnknownNameError: If the wanted one is not among them.
-        ContractError: If several have the id that is wanted (``duplicate_id``).
+        ContractError: If several have the wanted id (``duplicate_id``).
     """
     if not packages:
         raise MissingError(
@@ -156,7 +157,7 @@ def choose_backbone(
     if wanted is None and len(packages) == 1:
         return next(iter(packages))
     read = {package: installed_backbone(package) for package in packages}
-    # One whose manifest cannot be read goes by its distribution.
+    # A package whose manifest cannot be read is identified by its distribution.
     ids = {p: found.value[0].id if found.value else p.dist for p, found in read.items()}
     if wanted is not None:
         chosen = [p for p in packages if canonical(wanted) == canonical(p.dist)]
@@ -164,7 +165,7 @@ def choose_backbone(
     else:
         made_for = named.fingerprint if named else None
         chosen = [p for p, r in read.items() if r.value and r.value[0].fingerprint == made_for]
-    if len(chosen) > 1:  # whatever else is wrong with one of them: who is meant, the user says
+    if len(chosen) > 1:  # even if one of them is faulty, the user has to decide
         name = wanted or ids[chosen[0]]
         expected, found = f"one package for {name!r}", " and ".join(sorted(map(str, chosen)))
         hint = "Uninstall one, or name a distribution with --backbone."
@@ -179,22 +180,22 @@ def choose_backbone(
             found=", ".join(sorted(f"{name} ({p.dist})" for p, name in ids.items())),
             hint=f'Choose one with --backbone NAME, or backbone = "NAME" in {table}.',
         )
-    for package, problem in read.items():  # the one that is wanted may be among these
+    for package, problem in read.items():  # the wanted one may be a faulty package
         problem.unwrap(f"backbone package {package}")
     raise UnknownNameError("backbone", wanted, ids.values())
 
 
 def installed_backbone(package: Package) -> Checked[tuple[BackboneManifest, str]]:
-    """Read an installed backbone's manifest, and the digest of a package that is what it says."""
+    """Read an installed backbone's manifest, with the digest of a package that matches it."""
     read = read_backbone_manifest(package)
     if read.value is not None:
         return read
-    # Another package's files may lie where its own should: the audit says whose.
+    # Another package's files may have replaced its own: the audit names that package.
     return Checked(None, (*audit_installed(package), *read.violations))
 
 
 def named_backbone(source: PackageSource) -> BackboneRef | None:
-    """Return the backbone that an expert's manifest names; None where it cannot be read."""
+    """Return the backbone that an expert's manifest names; None if it cannot be read."""
     read = read_part(source, MANIFESTS["expert"], limit=MAX_BYTES)
     manifest = read.then(parse_expert).value
     return None if manifest is None else manifest.backbone
@@ -206,10 +207,10 @@ def backbone_for(
     """Return the installed backbone to train a project on.
 
     Args:
-        project: The project; the package that an earlier training left there names a backbone.
-        plan: Its plan, which may name one and goes before that.
-        home: The state folder; the lock of the question in the plan names one as well.
-        wanted: What the command line says, which goes before all.
+        project: The project; a package left there by an earlier training names a backbone.
+        plan: Its plan, which may name one and takes precedence over that package.
+        home: The state folder; the lock of the plan's question names one as well.
+        wanted: The backbone given on the command line, which takes precedence over all.
     """
     wanted, home = wanted or plan.backbone, home_of(resolve_home(home), plan.question)
     installed, named = discover("backbone"), named_backbone(from_folder(project))
@@ -221,7 +222,7 @@ def backbone_for(
 
 
 def _from_lock(lock: LockFile | None) -> Settings:
-    """Return what the lock pins; keys of its settings that this version does not know are left."""
+    """Return what the lock pins; settings unknown to this version are ignored."""
     if lock is None:
         return Settings()
     pinned: dict[str, Any] = {k: v for k, v in lock.settings.items() if k in _KEYS}
@@ -277,21 +278,21 @@ class Disabled:
         self.path = root_of(home) / "disabled.json"
 
     def names(self) -> frozenset[str]:
-        """Return what is disabled.
+        """Return the disabled names.
 
         Raises:
-            StoreError: If the file cannot be understood; guessing would enable everything.
+            StoreError: If the file is invalid; ignoring it would enable everything.
         """
         hint = "Remove it, then disable again what should be."
         disabled = atomic.read_struct(self.path, _Disabled, hint=hint)
         return frozenset(disabled.names if disabled else ())
 
     def disable(self, name: str) -> bool:
-        """Switch an expert off; return whether that changed anything."""
+        """Disable an expert; return whether that changed anything."""
         return self._change(name, to=True)
 
     def enable(self, name: str) -> bool:
-        """Switch an expert on again; return whether that changed anything."""
+        """Enable an expert again; return whether that changed anything."""
         return self._change(name, to=False)
 
     def _change(self, name: str, *, to: bool) -> bool:

@@ -1,1 +1,1 @@
-"""One wheel: an archive that is nothing but its members, what it may bring, who signed it."""
+"""Wheels: strict archives, the files a wheel may contain, and its signature."""

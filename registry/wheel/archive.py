@@ -1,6 +1,6 @@
-"""A zip that is nothing but its members: read from memory, nothing hidden, nothing ambiguous.
+"""Read a zip from memory, strictly: nothing in it is hidden or ambiguous.
 
-Two programs that read one zip file differently are an attack: what one audits the other installs.
+If two programs read one zip file differently, one may audit other content than the other installs.
 So the archive must be tight: each byte belongs to one member, to the directory or to the end
 record, and the names before the members are those in the directory.
 """
@@ -21,8 +21,8 @@ from ..package.safetensors_check import MAX_FILE
 from .policy import MAX_NAMES, is_plain
 
 MAX_TOTAL = 512 * 2**20
-"""Bytes of all members, and `MAX_FILE` of one, that any archive may unpack to; a large one to
-`SWELLING` times its own. So a trunk's or an adapter's weights pass, and a bomb does not."""
+"""Bytes that any archive may unpack to (one member: `MAX_FILE`); a large archive may unpack to
+`SWELLING` times its size. So the weights of a trunk or an adapter pass, and a zip bomb does not."""
 
 SWELLING = 2
 
@@ -31,7 +31,7 @@ _LOCAL = struct.Struct("<4s5H3L2H")
 _DESCRIPTOR = struct.Struct("<3L")
 _UNICODE_PATH, _UNICODE_COMMENT = 0x7075, 0x6375
 _HIDING = {_UNICODE_PATH, _UNICODE_COMMENT}
-"""Extra fields with another name or comment, which some programs read and others do not."""
+"""Extra fields with another name or comment, which only some programs read."""
 
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _ENCRYPTED, _DESCRIBED, _UTF8 = 0x01, 0x08, 0x800
@@ -39,12 +39,12 @@ _GZIP_OR_TAR = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ\x00")
 
 
 class ArchiveError(Exception):
-    """What is wrong with an archive; becomes a violation at the boundary.
+    """A fault of an archive; becomes a violation at the boundary.
 
     Args:
         code: The stable code.
-        expected: What would have been right.
-        found: What is there.
+        expected: What would have been correct.
+        found: What was found.
     """
 
     def __init__(self, code: str, expected: str, found: str) -> None:
@@ -52,7 +52,7 @@ class ArchiveError(Exception):
         self.code, self.expected, self.found = code, expected, found
 
     def violation(self, name: str) -> Violation:
-        """Return it as a value, of the archive of this name."""
+        """Return it as a violation of the archive with this name."""
         hint = "Build the wheel again, or get it again from where it came."
         if self.code == "archive_sdist":
             hint = "Ask its author for a wheel: a source distribution runs code to be installed."
@@ -69,7 +69,7 @@ def read_archive(data: bytes) -> Mapping[str, bytes]:
         Content by name; a folder's name ends with a slash.
 
     Raises:
-        ArchiveError: If it is no archive, or one that hides or repeats something.
+        ArchiveError: If it is not an archive, or hides or repeats something.
     """
     if _GZIP_OR_TAR.match(data) or data[257:262] == b"ustar":
         raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
@@ -103,7 +103,7 @@ def read_archive(data: bytes) -> Mapping[str, bytes]:
 
 
 def _directory(data: bytes) -> tuple[int, int]:
-    """Return how many members it has and where it begins; it and the end record close the file."""
+    """Return the number of members and the directory's offset; check that the file ends with it."""
     end = len(data) - _END.size
     if end < 0 or data[end : end + 4] != b"PK\x05\x06":
         if data[:2] != b"PK":
@@ -116,7 +116,7 @@ def _directory(data: bytes) -> tuple[int, int]:
 
 
 def _check_members(members: list[zipfile.ZipInfo]) -> None:
-    """Refuse names that lead out of the archive or stand twice, and what is no plain file."""
+    """Refuse names that occur twice or lead out of the archive, and special files."""
     seen: set[str] = set()
     for member in members:
         name = member.orig_filename
@@ -137,7 +137,7 @@ def _check_members(members: list[zipfile.ZipInfo]) -> None:
 
 
 def _check_tight(data: bytes, members: list[zipfile.ZipInfo], directory: int) -> None:
-    """Refuse bytes before, between or after the members, and headers that disagree on one."""
+    """Refuse bytes before, between or after the members, and headers that contradict each other."""
     at = 0
     for member in sorted(members, key=lambda m: m.header_offset):
         if member.header_offset != at:
@@ -167,7 +167,7 @@ def _check_tight(data: bytes, members: list[zipfile.ZipInfo], directory: int) ->
 
 
 def _extra_fields(extra: bytes) -> Iterator[int]:
-    """Yield the kinds of a header's extra fields; bytes that are none count as one that hides."""
+    """Yield the kinds of a header's extra fields; malformed bytes count as a hidden name."""
     while extra:
         kind, size = struct.unpack_from("<HH", extra.ljust(4, b"\xff"))
         yield kind if len(extra) >= 4 + size else _UNICODE_PATH
@@ -175,7 +175,7 @@ def _extra_fields(extra: bytes) -> Iterator[int]:
 
 
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, *, most: int) -> bytes:
-    """Unpack one member; a large one is refused by its size, and a size that lies by unpacking."""
+    """Unpack one member; refuse a large declared size, and stop at a wrong one while unpacking."""
     expected = f"files of at most {most:,} bytes"
     if member.file_size > most:
         raise ArchiveError("archive_size", expected, member.filename[:80])

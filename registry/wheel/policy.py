@@ -1,7 +1,7 @@
-"""What a data package may bring into an environment: rules for a wheel and for what pip installed.
+"""The policy for data packages: what a wheel may contain, and what an installed one may have.
 
-An expert or backbone owns one top-level folder and its own ``.dist-info``. Everything else could
-run, or could overwrite what others brought.
+An expert or backbone owns one top-level folder and its own ``.dist-info``. Any other file could
+run, or could overwrite files of other packages.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ STARTUP_SUFFIXES = (".pth", ".start", ".egg-link")
 STARTUP_MODULES = frozenset({"sitecustomize", "usercustomize"})
 
 HOSTS = frozenset({"redhost", "torch", "pip", "setuptools", "pkg_resources", "_distutils_hack"})
-"""Never an expert's, whether or not they are installed here."""
+"""Names that an expert may never have, whether or not they are installed here."""
 
 INSTALLERS = frozenset({"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
-"""What installers write into a dist-info; a wheel that brings one speaks for them."""
+"""Files of a dist-info that installers write; a wheel may not contain them."""
 
 MAX_NAMES, MAX_DEPTH, MAX_NAME = 10_000, 10, 240
-"""Limits of a package: files, folders around each, characters of its path."""
+"""Limits of a package: number of files, folders around each, characters of its path."""
 
 SIGNATURES = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
-"""Files of a dist-info that cannot stand in RECORD with a hash."""
+"""Files of a dist-info that cannot be listed in RECORD with a hash."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelPolicy:
-    """Whose files are judged, and which names are its own.
+    """The package that is checked, and the names that it owns.
 
     Attributes:
         dist: The distribution.
         module: Its one top-level package.
         info: The name of its dist-info folder.
-        installed: Whether it is in an environment already; else it is a wheel.
+        installed: Whether it is installed in an environment; otherwise it is a wheel.
     """
 
     dist: str
@@ -56,14 +56,14 @@ class WheelPolicy:
     installed: bool = False
 
     def owns(self, name: str) -> bool:
-        """Tell whether a name lies in the package or in its dist-info."""
+        """Return whether a name lies in the package or in its dist-info."""
         return name.partition("/")[0] in {self.module, self.info}
 
     def is_loose(self, name: str) -> bool:
-        """Tell whether RECORD need not list and hash a file."""
+        """Return whether a file may lack a row and a hash in RECORD."""
         parts = name.split("/")
         if self.installed and "__pycache__" in parts:
-            return name.endswith(".pyc")  # byte code depends on the interpreter: it has no hash
+            return name.endswith(".pyc")  # byte code depends on the interpreter and has no hash
         allowed = SIGNATURES | INSTALLERS if self.installed else SIGNATURES
         return parts[0] == self.info and parts[-1] in allowed
 
@@ -78,11 +78,11 @@ class WheelPolicy:
 
 
 def check_names(policy: WheelPolicy, names: Iterable[str]) -> Iterator[Violation]:
-    """Check that a package brings nothing but its own files.
+    """Check that a package contains only its own files.
 
     Args:
-        policy: Whose files.
-        names: Of files and folders, relative to the site folder or to the wheel's root.
+        policy: The package's policy.
+        names: Names of files and folders, relative to the site folder or to the wheel's root.
     """
     by_code: defaultdict[str, list[str]] = defaultdict(list)
     for n, name in enumerate(sorted(set(names), key=lambda name: (name.endswith(".pyc"), name))):
@@ -100,11 +100,11 @@ def check_names(policy: WheelPolicy, names: Iterable[str]) -> Iterator[Violation
 
 
 def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Violation]:
-    """Check that a package's names are nobody else's.
+    """Check that no other package has this package's names.
 
     Args:
-        policy: Whose name.
-        owners: Other distributions of the environment that bring this name.
+        policy: The package's policy.
+        owners: Other distributions of the environment that have this name.
     """
     name = policy.module.casefold()
     expected, hint = "a top-level package of its own", _foreign_hint(policy)
@@ -128,7 +128,7 @@ def check_entry_points(groups: Collection[str]) -> Iterator[Violation]:
 
 
 def check_headers(policy: WheelPolicy, metadata: str) -> Iterator[Violation]:
-    """Check that METADATA says once who it is: which of two counts is for each reader to choose."""
+    """Check that METADATA has each identifying header once: readers may prefer different ones."""
     counts = Counter(key for key, _ in header_lines(metadata))
     twice = [key for key in ("metadata-version", "name", "version") if counts[key] > 1]
     yield from _fault("metadata_row", {"metadata_row": twice}, "each header once", policy.hint)
@@ -141,12 +141,12 @@ def check_record(
     present: Collection[str],
     read: Callable[[str], Checked[bytes]],
 ) -> Iterator[Violation]:
-    """Compare RECORD with the files: complete, matching, and nothing outside.
+    """Compare RECORD with the files: complete, matching, and no file outside.
 
     Args:
-        policy: Whose RECORD.
-        rows: Its rows.
-        present: Every file there is, by name.
+        policy: The package's policy.
+        rows: The rows of its RECORD.
+        present: The names of all present files.
         read: Reads one of those; never called for a row that leads elsewhere.
     """
     rows, present = tuple(rows), frozenset(present)
@@ -183,7 +183,7 @@ def check_record(
 
 
 def _misplaced(policy: WheelPolicy, name: str) -> str:
-    """Return the code of what is wrong with a file being where it is; empty where nothing is."""
+    """Return the code of the violation for a file's location; empty if there is none."""
     top, _, rest = name.rstrip("/").partition("/")
     last = name.rstrip("/").rpartition("/")[2]
     if last.endswith(STARTUP_SUFFIXES) or top.partition(".")[0] in STARTUP_MODULES:
@@ -199,7 +199,7 @@ def _misplaced(policy: WheelPolicy, name: str) -> str:
 def _fault(
     code: str, names: Mapping[str, list[str]], expected: str, hint: str
 ) -> Iterator[Violation]:
-    """Name the first of those at fault by a code, and how many more there are."""
+    """Yield a violation that names the first file at fault and the number of others."""
     if where := names.get(code):
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         yield Violation(code, where[0][:120], expected, f"{where[0][:120]!r}{more}", hint)
@@ -230,10 +230,10 @@ def _outside_hint(policy: WheelPolicy) -> str:
     )
 
 
-# -- who owns which top-level name ----------------------------------------------------------------
+# -- owners of top-level names --------------------------------------------------------------------
 
 MAX_OWNER = 16 * 2**20
-"""Bytes of a RECORD that are looked at for names: others bring more files than an expert may."""
+"""Bytes of a RECORD that are searched for names; other packages may have many more files."""
 
 _TOP = re.compile(r'(?m)^"?([^/,"\r\n]{1,255}+)[/,]')
 
@@ -248,9 +248,9 @@ class NameOwners:
         """Return the distributions, other than this one, that claim a top-level name.
 
         Args:
-            site: The folder that holds the dist-info folders; all of Python's path is looked at.
-            module: The name; case does not tell two apart, as some systems do not either.
-            dist: Who may bring it.
+            site: The folder that holds the dist-info folders; all of ``sys.path`` is searched too.
+            module: The name; case is ignored, as it is on some systems.
+            dist: The distribution that may have it.
         """
         places, name = dict.fromkeys((site, *map(Path, sys.path))), module.casefold()
         found = (owner for place in places for owner, names in self._of(place) if name in names)
@@ -268,9 +268,9 @@ def _owner(info: Path) -> str:
 
 
 def _top_names(info: Path) -> frozenset[str]:
-    """Return the names whose files a distribution lists, and those its data lie in.
+    """Return the top-level names of a distribution's files, and those of its data entry points.
 
-    The latter are all that an editable installation shows.
+    For an editable installation only the latter are known.
     """
     record, points, listed = (
         _read(info / name) for name in ("RECORD", "entry_points.txt", "top_level.txt")
@@ -294,7 +294,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9_-]{43}=?")
 _COLUMNS = 3
 
 MAX_ROWS = 4 * MAX_NAMES
-"""Rows of a RECORD: its files, and the byte code that installers and Python add."""
+"""Most rows of a RECORD: its files, and the byte code that installers and Python add."""
 
 
 @dataclass(frozen=True)
@@ -302,9 +302,9 @@ class RecordRow:
     """One file of a RECORD.
 
     Attributes:
-        path: As it stands there, relative to the site folder.
-        sha256: In hexadecimal; empty where the row has none.
-        size: In bytes; None where the row has none.
+        path: The path as written there, relative to the site folder.
+        sha256: In hexadecimal; empty if the row has none.
+        size: In bytes; None if the row has none.
     """
 
     path: str
@@ -313,13 +313,13 @@ class RecordRow:
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a path stays below where it starts, on every system."""
+    """Return whether a path stays below its base folder, on every system."""
     return not _ODD.search(path) and not {"", ".", ".."} & set(path.split("/"))
 
 
 @checked
 def parse_record(data: bytes) -> tuple[RecordRow, ...]:
-    """Read a RECORD; nothing it names is looked at."""
+    """Read a RECORD, without reading the files it lists."""
     try:
         lines = csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
         rows = tuple(_record_row(fields) for fields in islice(lines, MAX_ROWS + 1) if fields)

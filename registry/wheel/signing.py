@@ -1,4 +1,4 @@
-"""Signatures of wheels: key pairs on an elliptic curve, and what one signed, proven in memory."""
+"""Signatures of wheels: elliptic-curve key pairs, and verification in memory."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _HINT = "Make a pair with 'redhost new-key FILE'."
 
 @dataclass(frozen=True, kw_only=True)
 class PublicKey:
-    """What verifies an author's signatures.
+    """A key that verifies an author's signatures.
 
     Attributes:
         name: The file it was read from.
-        pem: The key, in the one way that it can be written.
+        pem: The key, in canonical form.
         fingerprint: The sha256 of `pem`; signatures and locks name the key by it.
     """
 
@@ -41,7 +41,7 @@ class PublicKey:
 
 
 def require_extra() -> None:
-    """Refuse to go on where signatures can be neither made nor checked.
+    """Require the packages for making and checking signatures.
 
     Raises:
         MissingError: If a package of the extra ``sign`` is not installed.
@@ -59,17 +59,17 @@ def require_extra() -> None:
 
 
 def new_key(path: Path) -> Path:
-    """Make a key pair, the private key readable by its owner alone.
+    """Make a key pair; only its owner can read the private key.
 
     Args:
-        path: Where the private key goes; it is not overwritten. The public key goes beside it:
-            ``author.pem`` and ``author.pub.pem``.
+        path: The path of the private key; it is not overwritten. The public key is stored next to
+            it: ``author.pem`` and ``author.pub.pem``.
 
     Returns:
         The path of the public key.
 
     Raises:
-        UsageError: If one of the files is there already, or cannot be written.
+        UsageError: If one of the files exists already, or cannot be written.
     """
     require_extra()
     from cryptography.hazmat.primitives import serialization as form
@@ -78,7 +78,7 @@ def new_key(path: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     encoding, plain = form.Encoding.PEM, form.NoEncryption()
     public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
-    # The public one first: what can be lost when the second fails is then no secret.
+    # The public key first: if the second write fails, no secret has been written.
     _write_new(public, _pem(key.public_key()), mode=0o644)
     try:
         _write_new(path, key.private_bytes(encoding, form.PrivateFormat.PKCS8, plain), mode=0o600)
@@ -95,7 +95,7 @@ def read_keys(paths: Iterable[str | Path]) -> tuple[PublicKey, ...]:
         paths: PEM files.
 
     Raises:
-        UsageError: If one is no public key on a known curve.
+        UsageError: If a file is not a public key on a supported curve.
         MissingError: If the extra ``sign`` is not installed.
     """
     wanted = tuple(map(Path, paths))
@@ -128,7 +128,7 @@ def _pem(key: EllipticCurvePublicKey) -> bytes:
 
 
 def _write_new(path: Path, data: bytes, *, mode: int) -> None:
-    """Write a file that must not be there; its mode is right from the first byte on."""
+    """Write a file that must not exist yet; it has its final mode from the first byte on."""
     made = False
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -152,7 +152,7 @@ _ASK = "Ask its author for the file that 'redhost pack --sign' wrote beside the 
 
 
 def signature_path(wheel: Path) -> Path:
-    """Return where the signature of a wheel lies."""
+    """Return the path of a wheel's signature."""
     return wheel.with_name(f"{wheel.name}.sig")
 
 
@@ -166,7 +166,7 @@ def make_signer(key: Path) -> Callable[[Path], Path]:
         The function that signs a wheel and returns the path of the signature.
 
     Raises:
-        UsageError: If it is no private key on a known curve.
+        UsageError: If it is not a private key on a supported curve.
         MissingError: If the extra ``sign`` is not installed.
     """
     require_extra()
@@ -174,7 +174,7 @@ def make_signer(key: Path) -> Callable[[Path], Path]:
 
     try:
         config = signing.Config().use_elliptic_key_signer(private_key=key)
-    except Exception as e:  # its parsers raise whatever they stumble over
+    except Exception as e:  # the library's parsers raise many kinds of errors
         raise UsageError(
             f"cannot sign with {key}",
             expected="an elliptic-curve private key, as PEM, without a password",
@@ -191,7 +191,7 @@ def make_signer(key: Path) -> Callable[[Path], Path]:
 
 
 def read_signature(path: Path) -> Checked[bytes]:
-    """Read a signature's file."""
+    """Read a signature file."""
     read = read_file(
         path, missing="signature_missing", limit=_MAX_SIGNATURE, too_large="signature_wrong"
     )
@@ -207,13 +207,13 @@ def verify(data: bytes, signature: bytes, *, keys: Sequence[PublicKey], name: st
 
     Args:
         data: A wheel's bytes.
-        signature: What lies beside it.
+        signature: The bytes of its signature file.
         keys: The keys that are trusted.
         name: The signature's file name, for the report.
     """
     known = ", ".join(short(key.fingerprint) for key in keys)
     hint = f"Do not install it. {_ASK}, and for the public key."
-    try:  # who it claims to be by, not yet proven
+    try:  # the signer that it claims, not yet verified
         signer = json.loads(signature)["verificationMaterial"]["publicKey"]["hint"]
     except (ValueError, TypeError, LookupError, RecursionError):
         signer = None
@@ -230,7 +230,7 @@ def verify(data: bytes, signature: bytes, *, keys: Sequence[PublicKey], name: st
 
 
 def _holds(data: bytes, signature: bytes, key: PublicKey) -> bool:
-    """Verify bytes in memory: the library reads files, so it gets some of its own."""
+    """Verify bytes in memory: the library reads files, so it gets temporary ones."""
     from model_signing import hashing, verifying
 
     files = {"wheel": data, "signature": signature, "key": key.pem}
@@ -239,10 +239,10 @@ def _holds(data: bytes, signature: bytes, key: PublicKey) -> bool:
         for name, content in files.items():
             paths[name].write_bytes(content)
         config = verifying.Config().use_elliptic_key_verifier(public_key=paths["key"])
-        # Whole files by sha256, whatever the signature would rather have compared.
+        # Whole files by sha256, whatever the signature specifies.
         config.set_hashing_config(hashing.Config().use_file_serialization())
         try:
             config.verify(paths["wheel"], paths["signature"])
-        except Exception:  # its parsers raise whatever they stumble over; only silence is consent
+        except Exception:  # the library's parsers raise many kinds of errors; any error means no
             return False
     return True

@@ -32,7 +32,7 @@ from .signing import PublicKey, read_signature, signature_path, verify
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
 
 UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM}
-"""What a disk says that takes no wheel; other errors are the project's."""
+"""Errors of a disk that cannot store the wheel; other errors are due to the project."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Wheel:
     """An expert or backbone in a wheel that passed its audit.
 
     Attributes:
-        package: Whose it is, as its metadata have it; ``folder`` is None.
+        package: The package described by its metadata; ``folder`` is None.
         info: The name of its dist-info folder.
-        files: The bytes beside its manifest, by plain file name.
+        files: The bytes of the files next to its manifest, by plain file name.
         name: The wheel's file name.
-        data: The very bytes that were audited; these are installed, not the file once more.
-        signer: The fingerprint of the key that signed them, where keys were asked for.
+        data: The bytes that were audited; these are installed, and the file is not read again.
+        signer: The fingerprint of the key that signed them, if keys were required.
     """
 
     package: Package
@@ -69,16 +69,15 @@ def read_wheel(
 
     Args:
         path: The ``.whl`` file.
-        keys: One of these must have signed it, if there are any.
-        signature: Where the signature lies, if not beside it.
+        keys: If there are any, one of these must have signed it.
+        signature: The path of the signature, if it is not next to the wheel.
 
     Returns:
-        The wheel, its files to be passed to `read_expert` or `read_backbone`; or everything that
-        is wrong with it.
+        The wheel, whose files can be passed to `read_expert` or `read_backbone`; or all violations.
     """
     data = read_file(path, missing="package_files", limit=MAX_LARGE).or_refuse()
     signer = ""
-    if keys:  # before anything of it is parsed
+    if keys:  # verified before anything in it is parsed
         where = signature or signature_path(path)
         signed = read_signature(where).or_refuse()
         signer = verify(data, signed, keys=keys, name=where.name).or_refuse().fingerprint
@@ -101,7 +100,7 @@ def open_wheel(
     """Audit a wheel's file; the arguments are those of `read_wheel`.
 
     Raises:
-        RedhostError: Naming the first of what is wrong with it.
+        RedhostError: Its first violation.
     """
     wheel = read_wheel(path, keys=keys, signature=signature)
     code = wheel.violations[0].code if wheel.violations else ""
@@ -111,11 +110,11 @@ def open_wheel(
 
 
 def build_wheel(project: Path, out: Path) -> Path:
-    """Build the wheel of a project; a signature of another build beside it goes.
+    """Build the wheel of a project; remove the signature of an earlier build next to it.
 
     Args:
         project: The project's folder, with a hatchling pyproject.toml.
-        out: Where the wheel goes.
+        out: The folder for the wheel.
 
     Raises:
         MissingError: If hatchling is not installed.
@@ -152,7 +151,7 @@ def _digest(path: Path) -> str:
 
 
 def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
-    """Return what lies beside the manifest, by plain file name."""
+    """Return the files next to the manifest, by plain file name."""
     return {
         PurePosixPath(name).name: content
         for name, content in members.items()
@@ -161,7 +160,7 @@ def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, byt
 
 
 def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
-    """Refuse a wheel that would bring more into an environment than it may."""
+    """Refuse a wheel that contains more than the policy allows in an environment."""
     policy = WheelPolicy(dist=package.dist, module=package.module, info=info)
     record = members.get(f"{info}/RECORD")
     if record is None:
@@ -180,18 +179,18 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
 
 
 def _check_id(members: Mapping[str, bytes], package: Package, info: str) -> Iterator[Violation]:
-    """Refuse an entry point that is called other than what it brings."""
+    """Refuse an entry point whose name differs from the id of its package."""
     manifest = members.get(f"{package.module}/{MANIFESTS[package.kind]}", b"")
     parse = parse_expert if package.kind == "expert" else parse_backbone
     [(name, _)] = entries(_text(members, f"{info}/entry_points.txt"), f"redhost.{package.kind}s")
     found: ExpertManifest | BackboneManifest | None = parse(manifest).value
-    if found is not None and found.id != name:  # a wrong manifest is refused later
+    if found is not None and found.id != name:  # an invalid manifest is refused later
         hint = "Call the entry point by the id, and build the wheel again."
         yield Violation("entry_points", "entry_points.txt", repr(found.id), repr(name[:80]), hint)
 
 
 def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
-    """Return whose wheel it is, and the name of its dist-info folder."""
+    """Return the package in a wheel, and the name of its dist-info folder."""
     infos = sorted({n.partition("/")[0] for n in members if ".dist-info/" in n})
     if len(infos) != 1 or not infos[0].endswith(".dist-info"):
         raise ArchiveError("package_files", "one .dist-info", str(len(infos)))
@@ -213,7 +212,7 @@ def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
 
 
 def _check_file_name(name: str, package: Package, info: str) -> None:
-    """Refuse a file name of other metadata, or of other than pure Python."""
+    """Refuse a file name that contradicts the metadata, or that is not for pure Python."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
     from packaging.version import InvalidVersion, Version
 

@@ -1,17 +1,17 @@
-"""redhost: `pip install` an expert; only the router is retrained, and nothing else moves.
+"""redhost: `pip install` an expert; only the router is retrained, and nothing else changes.
 
-What people use is here, and loaded when first used: ``import redhost`` does not import torch. The
+The most used names are here and are loaded lazily: ``import redhost`` does not import torch. The
 rest of the public API has a module each: `redhost.errors`, `redhost.authoring` (from data to a
-package), `redhost.plugins` (what a plugin is made with), `redhost.jobs`, `redhost.testing`.
-The names and their types stand in ``__init__.pyi``.
+package), `redhost.plugins` (base classes and helpers for plugins), `redhost.jobs`,
+`redhost.testing`. The names and their types are in ``__init__.pyi``.
 """
 
 import os
 import sys
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
-    # Of `python -m redhost`, and of nobody else's `-m`: the current folder is first on the path,
-    # and whatever lies there would run.
+    # Only for `python -m redhost`: the current folder is first on the path, and any module in it
+    # could be imported by mistake.
     _run = sys.orig_argv[-len(sys.argv)].removeprefix("-m").partition(".")[0]
     if (_run, sys.path[0]) == (__name__, os.getcwd()):  # noqa: PTH109  (pathlib is not imported)
         del sys.path[0]

@@ -1,4 +1,4 @@
-"""From data to a package: what an author of experts or backbones works with."""
+"""From data to a package: functions for authors of experts and backbones."""
 
 from .core.backbones.encoder import TextEncoder, blocks_of
 from .core.backbones.engines import EngineEncoder

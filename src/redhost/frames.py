@@ -1,4 +1,4 @@
-"""Tables answered where they are: pandas, polars and pyarrow tables, and `datasets.Dataset`.
+"""Answer the rows of pandas, polars and pyarrow tables, and of a `datasets.Dataset`.
 
 Needs narwhals: ``pip install 'redhost[frames]'``.
 """
@@ -24,17 +24,17 @@ T = TypeVar("T")
 def answer(
     host: Host, table: T, *, text: str = "text", sets: float | None = None, each: bool = False
 ) -> T:
-    """Return a table with the answers to its rows beside what they had.
+    """Return a table with the answers to its rows as additional columns.
 
     The columns are those of ``redhost predict --in``: `answer`, `probability`, `expert`, `weight`,
     `declined`.
 
     Args:
-        host: Whose current generation answers.
+        host: The host whose current generation answers.
         table: A table of pandas, polars or pyarrow, or a `datasets.Dataset`.
-        text: The column that holds the texts.
-        sets: How often the right label is to be in the column `answers`; None for none.
-        each: Whether every expert's own answer stands in the column `by_expert`.
+        text: The column with the texts.
+        sets: How often the right label is to be in the column `answers`; None for no label sets.
+        each: Whether to add the column `by_expert` with the answers of every expert alone.
 
     Returns:
         A table of the same library.
@@ -42,11 +42,11 @@ def answer(
     Raises:
         InputTypeError: If it is no such table.
         UnknownNameError: If it has no such column.
-        UsageError: If a row has no text, or the table has a column of an answer's name.
+        UsageError: If a row has no text, or a column has the name of an added one.
     """
     frame = _opened(table)
     texts = _texts(frame, text)
-    # A table without rows gets the columns too: those of an answer to any text.
+    # A table without rows gets the same columns, so answer a placeholder text.
     rows = [answer_fields(a) for a in host.predict(texts or ["any"], sets=sets, each=each)]
     columns = {name: [row[name] for row in rows[: len(texts)]] for name in rows[0]}
     if taken := [name for name in columns if name in _names(frame)]:
@@ -60,7 +60,7 @@ def answer(
 
 
 def _is_dataset(table: Any) -> bool:
-    """Tell whether it is a `datasets.Dataset`, which narwhals does not know."""
+    """Return whether it is a `datasets.Dataset`, which narwhals does not support."""
     return any(c.__module__.partition(".")[0] == "datasets" for c in type(table).__mro__)
 
 

@@ -1,4 +1,4 @@
-"""Where work runs: jobs as data, the pool that runs them, and the engine a plugin may bring."""
+"""Jobs as data, the pool that runs them, and engines that plugins may provide."""
 
 from .core.jobs.cache import JobCache
 from .core.jobs.job import Engine, Job, JobBatch, JobResult

@@ -1,6 +1,6 @@
-"""A host in the shape of a transformers pipeline: called with texts, it returns dictionaries.
+"""A host with the interface of a transformers pipeline: called with texts, returns dictionaries.
 
-What takes ``transformers.pipeline(...)`` takes `pipeline` in its place.
+Code that accepts ``transformers.pipeline(...)`` also accepts `pipeline`.
 """
 
 from collections.abc import Iterable
@@ -23,13 +23,13 @@ def pipeline(
 
     Args:
         task: ``text-classification``, ``token-classification`` or ``text-generation``; None takes
-            what the backbone does.
+            the backbone's task.
         home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
-        device: Where the trunk runs, e.g. ``cuda``.
+        device: The device of the trunk, e.g. ``cuda``.
 
     Raises:
         MissingError: If nothing has been composed in this home.
-        UsageError: If the backbone does another task.
+        UsageError: If the backbone has another task.
     """
     host = Host.open(home, device=device)
     made = PIPELINES[host.composed.backbone.task.unit]
@@ -42,7 +42,7 @@ class TextClassification:
     """Texts → labels with scores.
 
     Args:
-        host: Whose current generation answers.
+        host: The host whose current generation answers.
 
     Raises:
         UsageError: If its backbone does not answer labels.
@@ -66,13 +66,14 @@ class TextClassification:
             top_k: How many labels; None for all of them.
 
         Returns:
-            With ``top_k=1`` a dictionary a text with ``label`` and ``score``; else a list of such
-            a text, and for one text that list alone. A declined text's first label is ``none``.
-            Where a text has any number of labels, ``top_k=1`` has the set, ``a|b``.
+            With ``top_k=1``, a dictionary per text with ``label`` and ``score``. Otherwise a list
+            of such dictionaries per text; for a single text, that list alone. The first label of a
+            declined text is ``none``. If a text has any number of labels, ``top_k=1`` returns the
+            set, ``a|b``.
 
         Raises:
             InputTypeError: If there are no texts.
-            UsageError: If so many labels are none.
+            UsageError: If ``top_k`` is less than 1.
         """
         one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
         if top_k is not None and top_k < 1:
@@ -91,10 +92,10 @@ class TextClassification:
 
 
 class TokenClassification:
-    """Texts → their spans with a label, as the real one groups words (``aggregation_strategy``).
+    """Texts → labelled spans of words, as transformers returns them (``aggregation_strategy``).
 
     Args:
-        host: Whose current generation answers.
+        host: The host whose current generation answers.
 
     Raises:
         UsageError: If its backbone does not answer spans.
@@ -115,8 +116,8 @@ class TokenClassification:
             inputs: One text, or any iterable of texts.
 
         Returns:
-            A dictionary a span with ``entity_group``, ``score``, ``word``, ``start`` and ``end``;
-            of several texts, a list of those for each.
+            A list with a dictionary per span, with ``entity_group``, ``score``, ``word``, ``start``
+            and ``end``; for several texts, a list of such lists.
         """
         one, texts = isinstance(inputs, str), as_list(inputs, str, "text")
         found = [
@@ -136,10 +137,10 @@ class TokenClassification:
 
 
 class TextGeneration:
-    """Prompts → texts that go on with them.
+    """Prompts → generated texts.
 
     Args:
-        host: Whose current generation does.
+        host: The host whose current generation generates.
     """
 
     task = "text-generation"
@@ -157,18 +158,19 @@ class TextGeneration:
         seed: int = 0,
         return_full_text: bool = True,
     ) -> list[Any]:
-        """Return what follows prompts.
+        """Return the continuations of prompts.
 
         Args:
             text_inputs: One prompt, or any iterable of prompts.
             max_new_tokens: How many tokens at most.
-            do_sample: Whether tokens are drawn; else the most probable one is taken.
-            temperature: T of what is drawn.
-            seed: Where draws come from.
-            return_full_text: Whether the prompt stands before what follows it.
+            do_sample: Whether tokens are sampled; otherwise the most probable one is taken.
+            temperature: The temperature of sampling.
+            seed: The seed of sampling.
+            return_full_text: Whether the prompt precedes its continuation.
 
         Returns:
-            A list with one dictionary, of ``generated_text``; of several prompts, a list of those.
+            A list with one dictionary, with ``generated_text``; for several prompts, a list of
+            those.
         """
         one, prompts = isinstance(text_inputs, str), as_list(text_inputs, str, "text")
         t, model = temperature if do_sample else 0.0, self.host.composed
@@ -185,4 +187,4 @@ PIPELINES: dict[Unit, type[TextClassification | TextGeneration | TokenClassifica
     Unit.WORD: TokenClassification,
     Unit.TOKEN: TextGeneration,
 }
-"""By what a row of the bus is."""
+"""The pipeline of each unit of a bus row."""

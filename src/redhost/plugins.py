@@ -1,4 +1,4 @@
-"""What a plugin is made with: routers and what they learn from, expert forms, states and leases."""
+"""Building blocks of plugins: routers and their training data, expert forms, states and leases."""
 
 from .core.backbones.interventions import Intervention, PassEnded, hooked
 from .core.bus.bus import BusConfig, LayerNorm

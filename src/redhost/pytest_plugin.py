@@ -1,6 +1,6 @@
 """Fixtures for authors and plugin authors; pytest loads them wherever redhost is installed.
 
-Nothing of torch is imported before a fixture that needs it is used.
+torch is not imported before a fixture that needs it is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["redhost_backbone", "redhost_environment", "redhost_fake_expert"]
 
 @pytest.fixture
 def redhost_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
-    """An empty environment beside the real one; what it imported is forgotten afterwards."""
+    """An empty environment next to the real one; modules from it are unloaded afterwards."""
     folder = tmp_path / "environment"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -39,7 +39,7 @@ def redhost_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _redhost_expert(
     redhost_backbone: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, tuple[str, str], int], Path]:
-    """Return the function from id, labels and seed to an expert's project, trained once."""
+    """Return a function that maps id, labels and seed to an expert's project, trained once."""
 
     @cache
     def project(expert_id: str, labels: tuple[str, str], seed: int) -> Path:
@@ -55,10 +55,10 @@ def redhost_fake_expert(
     redhost_backbone: Path,
     _redhost_expert: Callable[[str, tuple[str, str], int], Path],
 ) -> Callable[..., str]:
-    """Return a function that installs a real expert on `redhost_backbone` by an id of your choice.
+    """Return a function that installs a real expert on `redhost_backbone` under a given id.
 
-    It takes the id, and ``labels=`` and ``seed=`` where the defaults will not do; the backbone is
-    installed with the first. It returns the distribution's name, for ``uninstall``.
+    It takes the id, and optionally ``labels=`` and ``seed=``; the backbone is installed with the
+    first expert. It returns the distribution's name, for ``uninstall``.
     """
 
     def install(expert_id: str, *, labels: tuple[str, str] = ("a", "b"), seed: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""A host as a classifier of scikit-learn, for its pipelines, metrics and model selection.
+"""A host as a scikit-learn classifier, for its pipelines, metrics and model selection.
 
 Needs scikit-learn: ``pip install 'redhost[sklearn]'``.
 """
@@ -27,16 +27,16 @@ __all__ = ["HostClassifier"]
 class HostClassifier(ClassifierMixin, BaseEstimator):
     """The current generation of a home, or a given one.
 
-    Experts learnt from their teams' rows and the router from their cards, so `fit` learns nothing:
-    it loads the generation and checks that every label can be answered.
+    Experts and router are already trained, on their teams' rows and on the cards. So `fit` trains
+    nothing: it loads the generation and checks that every label can be answered.
 
     Args:
         home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
         generation: Which generation; None for the one that is current when `fit` is called.
-        device: Where the trunk runs, e.g. ``cuda``.
+        device: The device of the trunk, e.g. ``cuda``.
 
     Attributes:
-        classes_: What is answered, sorted; ``none`` among them, where a text may be nobody's.
+        classes_: All possible answers, sorted; includes ``none`` if texts may be declined.
         generation_: The generation that answers.
     """
 
@@ -55,12 +55,12 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         """Load the generation.
 
         Args:
-            X: Texts; nothing is learnt from them.
+            X: Texts; nothing is trained on them.
             y: Their labels.
 
         Raises:
-            UsageError: If a label cannot be answered, there is not one for each text, or answers
-                are no labels.
+            UsageError: If a label cannot be answered, the numbers of labels and texts differ, or
+                answers are not labels.
             MissingError: If nothing has been composed in this home.
         """
         texts, labels = texts_of(X), [] if y is None else [*map(str, y)]
@@ -90,14 +90,14 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Return the label of each text, ``(N,)``; ``none`` where it is declined."""
+        """Return the label of each text, ``(N,)``; ``none`` if it is declined."""
         check_is_fitted(self)
         return np.array(
             [a.label for a in self.model_.answer(texts_of(X))], dtype=self.classes_.dtype
         )
 
     def predict_proba(self, X: Any) -> Any:
-        """Return p(y|x) over `classes_`, ``(N, L)``; what is declined is answered as well."""
+        """Return p(y|x) over `classes_`, ``(N, L)``; declined texts are answered as well."""
         check_is_fitted(self)
         p = self.model_.probabilities(texts_of(X)).double().numpy()
         found = np.zeros((len(p), len(self.classes_)))
@@ -105,7 +105,7 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what it is made of: a copy in another process loads the generation itself."""
+        """Return the parameters without the model: a copy in another process loads it again."""
         state: Any = super().__getstate__()
         return {k: v for k, v in state.items() if k != "model_"}
 
@@ -116,7 +116,7 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
             self.model_ = host.load(state["generation_"])
 
     def __sklearn_tags__(self) -> Any:
-        """Say that inputs are texts."""
+        """Declare that inputs are texts."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         tags.input_tags.one_d_array = True

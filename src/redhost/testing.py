@@ -1,6 +1,6 @@
-"""The certify kit for authors: `redhost.testing`; see `core.testing.certify`.
+"""The certification kit for authors: `redhost.testing`; see `core.testing.certify`.
 
-pytest finds the fixtures that go with it by itself; see `redhost.pytest_plugin`.
+pytest finds its fixtures automatically; see `redhost.pytest_plugin`.
 """
 
 from .core.testing.certify import (

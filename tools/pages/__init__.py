@@ -1,1 +1,1 @@
-"""The project's pages, taken apart for tests: blocks of code, commands, links, figures."""
+"""The project's pages, parsed for tests: blocks of code, commands, links, figures."""

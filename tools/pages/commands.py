@@ -1,4 +1,4 @@
-"""The commands of a page's console blocks, with what the page says they print."""
+"""The commands of a page's console blocks, with the output that the page shows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PROMPT = "$ "
 
 @dataclass(frozen=True)
 class Command:
-    """What stands behind a prompt.
+    """One command after a prompt.
 
     Attributes:
-        page: The page it stands in.
-        line: Where.
-        text: What to type, several lines where a quote or a backslash goes on.
+        page: The page.
+        line: Its line.
+        text: What to type; several lines if a quote or a backslash continues.
         output: The lines that the page shows below it.
     """
 
@@ -48,7 +48,7 @@ def _commands(block: Block) -> list[Command]:
 
 
 def _is_whole(lines: list[str]) -> bool:
-    """Tell whether a shell would run these lines rather than wait for more."""
+    """Return whether a shell would run these lines rather than wait for more."""
     if lines[-1].endswith("\\"):
         return False
     try:
@@ -59,7 +59,7 @@ def _is_whole(lines: list[str]) -> bool:
 
 
 def shows(output: str, expected: tuple[str, ...]) -> bool:
-    """Tell whether an output has the expected lines in their order; ``…`` stands for anything."""
+    """Return whether an output has the expected lines in order; ``…`` matches any text."""
     lines = iter(line.rstrip() for line in output.splitlines())
     return all(any(_pattern(want).fullmatch(line) for line in lines) for want in expected)
 

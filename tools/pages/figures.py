@@ -1,8 +1,7 @@
-"""Figures in prose: decimals and percentages, and where a page says they come from.
+"""Figures in prose: decimals and percentages, and the sources that a page gives for them.
 
-What stands in a generated block is compared with its results file elsewhere. In prose, a figure is
-looked for in the results that its section shows or links to, as they are printed there, digit by
-digit.
+Generated blocks are compared with their results files elsewhere. A figure in prose is searched in
+the results that its section shows or links to, as printed there, digit by digit.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Figure:
 
     Attributes:
         page: The page.
-        line: Where.
-        text: As it stands there, without spaces; ``0.5`` and ``.5`` are one.
+        line: Its line.
+        text: As written there, without spaces; ``0.5`` and ``.5`` are the same.
     """
 
     page: str

@@ -20,13 +20,13 @@ HEADING = re.compile(r"^(#{1,6}) +(.*?)(?: +#+)?$")
 
 @dataclass(frozen=True)
 class Link:
-    """Where a page leads.
+    """A link on a page.
 
     Attributes:
         page: The page.
-        line: Where in it.
-        target: What the link says, e.g. ``state.md#what-it-survives``.
-        picture: Whether it is shown rather than followed.
+        line: Its line.
+        target: The target as written, e.g. ``state.md#what-it-survives``.
+        picture: Whether it is an image.
     """
 
     page: Page
@@ -41,13 +41,13 @@ class Link:
 
     @property
     def path(self) -> Path:
-        """The file it leads to; the page itself where only an anchor is named."""
+        """The file it leads to; the page itself if only an anchor is named."""
         file = self.target.partition("#")[0]
         return self.page.path.parent / file if file else self.page.path
 
     @property
     def anchor(self) -> str:
-        """What follows the ``#``; empty for a whole page."""
+        """The part after the ``#``; empty for a whole page."""
         return self.target.partition("#")[2]
 
 
@@ -62,7 +62,7 @@ def links_of(page: Page) -> Iterator[Link]:
 
 
 def anchors(page: Page) -> frozenset[str]:
-    """Return the anchors of a page's headings; the second of a name gets ``-1``."""
+    """Return the anchors of a page's headings; the second with the same name gets ``-1``."""
     seen: Counter[str] = Counter()
     found = []
     for line in page.prose.values():
@@ -74,6 +74,6 @@ def anchors(page: Page) -> frozenset[str]:
 
 
 def slug(heading: str) -> str:
-    """Return a heading's anchor as GitHub makes it: no signs, lower case, a dash for each space."""
+    """Return a heading's anchor as on GitHub: no signs, lower case, a dash for each space."""
     words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
     return re.sub(r"[^\w\- ]", "", words).replace(" ", "-")

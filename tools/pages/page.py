@@ -19,9 +19,9 @@ class Block:
     """A fenced block of code.
 
     Attributes:
-        page: The page it stands in, relative to the root of the project.
+        page: The page, relative to the root of the project.
         line: The number of its first line.
-        language: What stands behind the opening fence; empty for none.
+        language: The word after the opening fence; empty for none.
         text: Its lines, without the indent of the fence.
     """
 
@@ -45,7 +45,7 @@ class Page:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Its path."""
         return ROOT / self.name
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Blocks of Python: which of them can run as they stand."""
+"""Blocks of Python: which of them are complete programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["unbound"]
 
 
 def unbound(source: str) -> frozenset[str]:
-    """Return the names that a block uses and nowhere binds; one without any is complete.
+    """Return the names that a block uses but never binds; a complete block has none.
 
     Raises:
-        SyntaxError: If it is no Python.
+        SyntaxError: If it is not Python.
     """
     used: set[str] = set()
     bound = set(dir(builtins))

@@ -1,7 +1,7 @@
-"""The pages of docs/reference, written from the code: ``make reference``.
+"""The pages of docs/reference, generated from the code: ``make reference``.
 
-Nothing is described here. What a key, an option or a hook means stands in its own docstring or
-help, so that a page can only be wrong where the code is.
+There are no descriptions here. The meaning of a key, an option or a hook is in its own docstring or
+help, so that a page can only be wrong if the code is.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "json.md": printed.page,
     "manifest.md": manifest.page,
 }
-"""File name → what writes the page."""
+"""File name → the function that returns the page."""

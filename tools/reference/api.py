@@ -36,8 +36,8 @@ def page() -> str:
     """Return the page."""
     return joined(
         "The Python API",
-        "Everything public, by the module to import it from, and there by the module that defines "
-        "it. Other modules are the host's own business and may change. `import redhost` does not "
+        "All public names, by the module to import them from, and within it by the module that "
+        "defines them. Other modules are internal and may change. `import redhost` does not "
         "import torch; a name is loaded when it is first used.",
         *(part for name in PUBLIC for part in _package(importlib.import_module(name))),
     )
@@ -47,7 +47,7 @@ def _package(package: ModuleType) -> Iterator[str]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     for name in package.__all__:
         thing = getattr(package, name)
-        if not inspect.ismodule(thing):  # the face's modules have parts of their own
+        if not inspect.ismodule(thing):  # public modules have parts of their own
             names[_home(package, name, thing)].append(name)
     yield f"## {package.__name__}\n\n{first_line(package)}"
     for module, listed in sorted(names.items()):
@@ -73,7 +73,7 @@ def _call(name: str, thing: Any) -> str:
 
 
 def _members(kind: type) -> Iterator[str]:
-    """Yield a line for each public method and property that a class itself defines and explains."""
+    """Yield a line for each public, documented method and property that a class itself defines."""
     for name, member in vars(kind).items():
         if name.startswith("_"):
             continue
@@ -97,7 +97,7 @@ def _home(package: ModuleType, name: str, thing: Any) -> str:
 
 
 def _imports(package: ModuleType) -> Mapping[str, str]:
-    """Return name → module of what a package imports, by its stub where it has one."""
+    """Return name → module of a package's imports, from its stub if it has one."""
     source = Path(inspect.getfile(package))
     stub = source.with_suffix(".pyi")
     tree = ast.parse((stub if stub.exists() else source).read_text("utf-8"))
@@ -111,7 +111,7 @@ def _imports(package: ModuleType) -> Mapping[str, str]:
 
 
 def _assignments(module: ModuleType) -> Mapping[str, tuple[str, str]]:
-    """Return name → value and explanation of what a module assigns, as its source has them."""
+    """Return name → value and explanation of a module's assignments, as in its source."""
     body = ast.parse(Path(inspect.getfile(module)).read_text("utf-8")).body
     found = {}
     for node, after in zip(body, [*body[1:], None], strict=True):

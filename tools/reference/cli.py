@@ -30,8 +30,8 @@ def page() -> str:
         (others if dist else own).append(_section(path, command, dist))
     return joined(
         "The command line",
-        "Every command and every option, as `--help` tells them. `redhost` alone says where you "
-        "stand and what to type next.",
+        "All commands and options, as `--help` shows them. `redhost` without arguments shows the "
+        "current state and what to type next.",
         "## Exit codes",
         exit_codes(main),
         "An error is one line on standard error, and its kind decides the code:",
@@ -39,18 +39,18 @@ def page() -> str:
         _section("redhost", cli, ""),
         *own,
         "## Commands of other packages",
-        "These come with code plugins of this project, and are there once the package is "
-        "installed. A package of anybody's can add a command in the same way, with an entry point "
-        "in `redhost.commands`.",
+        "These come with code plugins of this project, and are available once the package is "
+        "installed. Any package can add a command in the same way, with an entry point in "
+        "`redhost.commands`.",
         *others,
     )
 
 
 def commands() -> Iterator[tuple[str, click.Command, str]]:
-    """Yield every command of the project: what to type, the command, and who brings it.
+    """Yield every command of the project: what to type, the command, and its distribution.
 
     The distribution is empty for the host's own commands. Commands of other packages are those
-    that the project's own plugins declare, whatever else is installed.
+    that the project's own plugins declare, independent of what else is installed.
     """
     for name, command in sorted(cli.commands.items()):
         yield f"redhost {name}", command, ""
@@ -76,7 +76,7 @@ def _section(path: str, command: click.Command, dist: str) -> str:
 
 
 def _help(path: str, command: click.Command) -> str:
-    """Return a command's help; the group's own lists the host's commands alone."""
+    """Return a command's help; the group's own lists only the host's commands."""
     context = click.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
     if command is cli:
         context.meta["redhost.installed"] = {}

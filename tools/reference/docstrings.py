@@ -1,4 +1,4 @@
-"""Google-style docstrings, taken apart."""
+"""Parse Google-style docstrings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENTRY = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
 def prose(thing: object) -> str:
-    """Return what a docstring says before its first section, as Markdown."""
+    """Return a docstring's text before its first section, as Markdown."""
     text = SECTION.split(_doc(thing), maxsplit=1)[0].strip()
     return markdown(text)
 
@@ -23,14 +23,14 @@ def first_line(thing: object) -> str:
 
 
 def attributes(thing: object) -> dict[str, str]:
-    """Return what a class says of each of its attributes, as Markdown of one line."""
+    """Return the descriptions of a class's attributes, each as one line of Markdown."""
     _, found, rest = _doc(thing).partition("Attributes:\n")
     section = SECTION.split(rest, maxsplit=1)[0] if found else ""
     return {name: markdown(" ".join(text.split())) for name, text in ENTRY.findall(section)}
 
 
 def returns(function: object) -> str:
-    """Return what a docstring says is returned, as Markdown of one line."""
+    """Return a docstring's section on the return value, as one line of Markdown."""
     _, _, rest = _doc(function).partition("Returns:\n")
     return markdown(" ".join(SECTION.split(rest, maxsplit=1)[0].split()))
 
@@ -41,7 +41,7 @@ def exit_codes(main: object) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return a docstring's text with code marked as Markdown does."""
+    """Return a docstring's text with code marked as in Markdown."""
     return text.replace("``", "`")
 
 

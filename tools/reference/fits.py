@@ -1,4 +1,4 @@
-"""Whether a JSON value is what a type promises: no key too many, none missing, types and ranges."""
+"""Check that a JSON value has a given type: exact keys, types and ranges."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["misfits"]
 
 
 def misfits(value: Any, type_: Any, *, also: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what is wrong with a value, a line for each.
+    """Return the violations of a value, one line each.
 
     Args:
-        value: What was printed, decoded.
-        type_: What it should be.
+        value: The printed value, decoded.
+        type_: The expected type.
         also: Keys that it may have as well, with their types.
     """
     more = {k: v for k, v in value.items() if k in also} if also else {}
@@ -31,7 +31,7 @@ def misfits(value: Any, type_: Any, *, also: Mapping[str, Any] | None = None) ->
 
 
 def _keys(value: Any, type_: Any, where: str) -> Iterator[str]:
-    """Yield keys that are too many or missing; the types are right already."""
+    """Yield additional or missing keys; the types have already been checked."""
     for part in parts(type_):
         inner = get_args(part)
         if is_shape(part) and isinstance(value, dict):

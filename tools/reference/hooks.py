@@ -24,7 +24,7 @@ def page() -> str:
     return joined(
         "Hooks",
         "A plugin is a module with functions marked `@redhost.hookimpl`, declared under the entry "
-        "point `redhost.plugins` and imported once its user typed `redhost trust DIST`. "
+        "point `redhost.plugins` and imported only after the user typed `redhost trust DIST`. "
         f"{prose(HookSpec)} A name that is no hook is an error when the plugin is loaded.",
         *(_section(name) for name in hook_names()),
     )
@@ -38,8 +38,8 @@ def _section(name: str) -> str:
     own = getattr(builtin, name, None)
     if hook.redhost_spec["firstresult"]:
         parts.append(
-            "A factory: one part is made. A plugin's comes before the built-in one, and two "
-            "plugins that offer the same part are an error."
+            "A factory: one part is made. Plugins take precedence over the built-in factory, and "
+            "two plugins that offer the same part are an error."
         )
     else:
         parts.append("Every plugin that implements it is called.")

@@ -16,7 +16,7 @@ from .shapes import shapes_in
 __all__ = ["page"]
 
 LETTERS = {2: "D", 3: "R", 5: "C", 7: "L"}
-"""Sizes that cannot be mistaken for each other, and what they stand for."""
+"""Sizes that cannot be mistaken for each other, and the letters they stand for."""
 
 
 def page() -> str:
@@ -28,15 +28,15 @@ def page() -> str:
         "Manifests: expert.json and backbone.json",
         "An expert's package holds `expert.json`, a backbone's `backbone.json`. The schema is "
         "closed: a key that is not listed here is a violation. `redhost schema expert` and "
-        "`redhost schema backbone` print it as JSON Schema, and `redhost check` holds a package "
-        "to it. How the keys must agree with each other is shown by the codes of the violations.",
+        "`redhost schema backbone` print it as JSON Schema, and `redhost check` checks a package "
+        "against it. The codes of the violations show how keys must agree with each other.",
         *(section(shape, links, defaults=True) for shape in shapes),
         "## Tensors",
         "`weights` names a safetensors file with exactly these tensors. D is the backbone's "
         "width, R the expert's rank, C the number of the backbone's labels, L that of its own.",
         table(("form", "writes", "tensors"), _tensors()),
-        "A form of a plugin has the tensors that its manifest lists under `tensors`, or, without "
-        "that key, whatever its plugin wants.",
+        "A plugin's form has the tensors that its manifest lists under `tensors`; without that "
+        "key, its plugin decides.",
     )
 
 
@@ -52,7 +52,7 @@ def _tensors() -> Iterator[tuple[str, str, str]]:
 
 
 def _example(form: str, space: str) -> ExpertManifest:
-    """Return a manifest of these sizes; what does not bear on its tensors is left empty."""
+    """Return a manifest of these sizes; parts that do not affect its tensors are left empty."""
     file = {"file": "a", "sha256": "0" * 64}
     manifest = {
         "id": "example",

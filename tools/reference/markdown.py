@@ -1,4 +1,4 @@
-"""Small pieces of Markdown that render alike on GitHub and in mkdocs."""
+"""Small pieces of Markdown that render the same on GitHub and in mkdocs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTE = "<!-- Written by `make reference` from the code; change it there. -->"
 
 
 def joined(title: str, *parts: str) -> str:
-    """Return a page: its title, a note for whoever would edit it, and its parts."""
+    """Return a page: its title, a note for editors, and its parts."""
     return "\n\n".join([f"# {title}", NOTE, *(p.strip("\n") for p in parts)]) + "\n"
 
 

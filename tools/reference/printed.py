@@ -1,4 +1,4 @@
-"""The page on what commands print with ``--json``."""
+"""The page on the output of commands with ``--json``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .shapes import shapes_in, type_text
 __all__ = ["LAB", "page", "printed_types"]
 
 LAB = {"robust": ("robust --game FILE", solve_json), "shrink": ("shrink", shrink_file)}
-"""Commands of the lab with ``--json``: as they are typed, and what returns what they print."""
+"""Commands of the lab with ``--json``: as typed, and the function that returns their output."""
 
 
 def page() -> str:
@@ -35,8 +35,8 @@ def page() -> str:
         "With `--json` a command prints one JSON value on standard output, and nothing else there. "
         "Programs may rely on the keys below; more may be added. Exit codes are the same with and "
         f"without it: {exit_codes(main)} A command that exits with 1 because something it judged "
-        "is wrong (`check`, `sweep`, `train-many`) has printed its JSON all the same; an error "
-        "prints one line on standard error, and no JSON.",
+        "is wrong (`check`, `sweep`, `train-many`) still prints its JSON; an error prints one line "
+        "on standard error, and no JSON.",
         table(("command", "prints"), _rows(printed, links)),
         *(section(shape, links, defaults=False) for shape in shapes),
         "## Commands of the lab",

@@ -13,7 +13,7 @@ __all__ = ["links_to", "section"]
 
 
 def links_to(shapes: Sequence[type]) -> Mapping[type, str]:
-    """Return the Markdown that leads to each shape's section."""
+    """Return the Markdown links to each shape's section."""
     return {shape: f"[{shape.__name__}](#{slug(shape.__name__)})" for shape in shapes}
 
 
@@ -22,8 +22,8 @@ def section(shape: type, links: Mapping[type, str], *, defaults: bool) -> str:
 
     Args:
         shape: The type.
-        links: What `links_to` returned for all shapes of the page.
-        defaults: Whether readers may leave keys out, as in a manifest.
+        links: The result of `links_to` for all shapes of the page.
+        defaults: Whether users may leave keys out, as in a manifest.
     """
     head = (
         ("key", "type", "range", "if absent", "meaning") if defaults else ("key", "type", "meaning")
@@ -36,7 +36,7 @@ def _row(key: Key, links: Mapping[type, str], *, defaults: bool) -> tuple[str, .
     name, type_ = f"`{key.name}`", type_text(key.type, links)
     text = re.sub(r"\bNone\b", "null", key.text)
     if not defaults:
-        absent = " Absent where there is nothing to say." if key.optional else ""
+        absent = " Absent if there is nothing to report." if key.optional else ""
         return name, type_, text + absent
     if key.default is None:
         default = "an error"

@@ -1,4 +1,4 @@
-"""What JSON a type stands for: its keys, their types and ranges, from the type itself."""
+"""The JSON form of a type: its keys, their types and ranges, from the type itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .docstrings import attributes
 __all__ = ["Key", "is_shape", "keys", "parts", "range_text", "shapes_in", "type_text"]
 
 NO_FINAL_NEWLINE = r"(?!\n)"
-"""What every pattern ends with, as Python's ``$`` also matches before a final newline."""
+"""The end of every pattern, because Python's ``$`` also matches before a final newline."""
 
 WORDS = {str: "string", int: "integer", float: "number", bool: "true or false", type(None): "null"}
 
@@ -29,11 +29,11 @@ class Key:
     """One key of a JSON object.
 
     Attributes:
-        name: As it stands in the file.
-        type: Of its value.
-        text: What it means.
-        default: What an absent key stands for, as JSON; None where it must be there.
-        optional: Whether it may be absent from what is written.
+        name: Its name in the file.
+        type: The type of its value.
+        text: Its meaning.
+        default: The value of an absent key, as JSON; None if the key is required.
+        optional: Whether it may be absent from written files.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Key:
 
 
 def is_shape(type_: Any) -> bool:
-    """Tell whether a type is an object with keys of its own."""
+    """Return whether a type is an object with keys of its own."""
     if not isinstance(type_, type):
         return False
     return (
@@ -56,7 +56,7 @@ def keys(shape: type) -> tuple[Key, ...]:
     """Return the keys of a struct, dataclass or typed dictionary.
 
     Raises:
-        KeyError: If its docstring does not say what one of them means.
+        KeyError: If its docstring does not describe one of them.
     """
     described = {k: v for one in reversed(shape.__mro__) for k, v in attributes(one).items()}
     hints = get_type_hints(shape, include_extras=True)
@@ -112,7 +112,7 @@ def parts(type_: Any) -> tuple[Any, ...]:
 
 
 def _bare(type_: Any) -> tuple[Any, Meta | None]:
-    """Take off what is not the type itself; return also what says its range."""
+    """Return the type without its annotations, and the one that has its range."""
     if get_origin(type_) is NotRequired:
         return _bare(get_args(type_)[0])
     if get_origin(type_) is Annotated:
@@ -128,7 +128,7 @@ def type_text(type_: Any, links: Mapping[type, str]) -> str:
 
     Args:
         type_: The type.
-        links: Shapes that have a section of their own, with the Markdown that leads there.
+        links: Shapes with sections of their own, with the Markdown links to these.
     """
     several = [p for p in parts(type_) if p is not UnsetType]
     if len(several) > 1:
@@ -150,7 +150,7 @@ def type_text(type_: Any, links: Mapping[type, str]) -> str:
 
 
 def range_text(type_: Any) -> str:
-    """Return the range that a type allows, in words; empty where it allows everything."""
+    """Return the range that a type allows, in words; empty if it allows everything."""
     found = []
     for part in parts(type_):
         bare, meta = _bare(part)
@@ -178,11 +178,11 @@ def _range(meta: Meta | None) -> Iterator[str]:
 
 
 def shapes_in(type_: Any, *, within: tuple[type, ...] = ()) -> Iterator[type]:
-    """Yield every shape within a type, itself first, each before those within it.
+    """Yield every shape within a type: itself first, and each before those within it.
 
     Args:
         type_: The type.
-        within: Shapes that it is a part of: one may have others of its own kind.
+        within: The shapes that contain it: a shape may contain its own kind.
     """
     for part in parts(type_):
         bare, _ = _bare(part)

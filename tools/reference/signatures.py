@@ -1,4 +1,4 @@
-"""Signatures as their authors wrote them."""
+"""Signatures as written in the source."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 __all__ = ["flat_signature", "signature", "signature_of"]
 
 WIDTH = 88
-"""Longer ones take a line for each parameter."""
+"""Longer signatures have a line for each parameter."""
 
 GAP = inspect.Parameter.empty
 
 
 def signature_of(thing: Any) -> str:
-    """Return the signature of a function, or of what makes a class's objects."""
+    """Return the signature of a function, or of a class's constructor."""
     inspected = inspect.signature(thing)
     if isinstance(thing, type):
         inspected = inspected.replace(return_annotation=inspect.Signature.empty)
@@ -28,7 +28,7 @@ def signature_of(thing: Any) -> str:
 
 
 def signature(inspected: inspect.Signature) -> str:
-    """Return a signature in the words of the source, on one line if it fits."""
+    """Return a signature as in the source, on one line if it fits."""
     parts, back = list(_parts(inspected)), _back(inspected)
     flat = f"({', '.join(parts)}){back}"
     if len(flat) <= WIDTH:
@@ -78,7 +78,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _default(value: Any) -> str:
-    """Return a default as its author wrote it, as far as that is known."""
+    """Return a default as written in the source, as far as that is known."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return f"{type(value).__name__}({_differing(value)})"
     if callable(value):
@@ -98,7 +98,7 @@ def _differing(value: Any) -> str:
 
 
 def _as_written(inspected: inspect.Signature, struct: type) -> inspect.Signature:
-    """Take a struct's annotations from its source: msgspec writes aliases out."""
+    """Take a struct's annotations from its source, because msgspec resolves aliases."""
     written: dict[str, Any] = {}
     for one in reversed(struct.__mro__):
         written |= vars(one).get("__annotations__", {})

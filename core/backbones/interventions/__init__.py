@@ -1,12 +1,12 @@
-"""What acts inside the encoder's blocks while a pass runs.
+"""Interventions: modules that read or change states inside the encoder's blocks during a pass.
 
-An `Intervention` holds for the length of a ``with`` block. A tap reads hidden states
-(`interventions.tap`), a graft adds to them (`interventions.graft`), an adapter changes what linear
-layers compute (`interventions.lora`); an expert of a plugin's form brings another by saying how it
-acts (`InTrunk`). What the bus makes of it is in `interventions.layout`:
+An `Intervention` is active within a ``with`` block. A tap reads hidden states
+(`interventions.tap`), a graft adds to them (`interventions.graft`), and an adapter changes the
+output of linear layers (`interventions.lora`). An expert of a plugin's form can define its own
+(`InTrunk`). The bus uses the result as follows (`interventions.layout`):
 
-    r  = pool(states at its end)   of one that only reads
-    h' = pool(states with it)      of one that changes h
+    r  = pool(states where it stops)   if the intervention only reads
+    h' = pool(states with it)          if the intervention changes h
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..backbone import Backbone
 from ..encoder import TextEncoder
 
 Hook = Callable[[nn.Module, Any, Any], object]
-"""Module, its inputs, its output → the output to go on with; None leaves it as it is."""
+"""Module, its inputs, its output → the replaced output; None leaves the output unchanged."""
 
 
 @runtime_checkable
@@ -30,53 +30,53 @@ class Intervention(Protocol):
 
     @property
     def lowest(self) -> int:
-        """Blocks below this one compute the same with it as without it, and are run once."""
+        """The lowest affected block: blocks below compute the same without it, and are run once."""
         ...
 
     @property
     def changes_h(self) -> bool:
-        """Whether it changes h. One that only reads ends the pass with what it read."""
+        """Whether it changes h; an intervention that only reads ends the pass there."""
         ...
 
     @property
     def rowwise(self) -> bool:
-        """Whether it changes one token's row at a time, in bits that no other row decides.
+        """Whether it changes each token's row independently, so that no other row affects its bits.
 
-        Then texts share its pass; and if it changes h, text may be generated with it, and a host
-        chooses a router that runs it where it has a weight and nowhere else. A product with a
-        matrix is so where the encoder has its layer (`TextEncoder.with_linears`).
+        Texts then share its pass. If it also changes h, text can be generated with it, and a host
+        chooses a router under which it runs only for texts on which it has weight. A matrix
+        product is independent by row if its layer is registered (`TextEncoder.with_linears`).
         """
         ...
 
     @property
     def key(self) -> str:
-        """Names its rows in the feature cache where they are the same for every expert, else ''."""
+        """Key of its rows in the feature cache if all experts share them, else ''."""
         ...
 
     def apply(self, encoder: TextEncoder) -> AbstractContextManager[None]:
-        """Act in every pass of a ``with`` block, and leave the encoder as it was (`hooked`)."""
+        """Act in every pass of a ``with`` block, then restore the encoder (`hooked`)."""
         ...
 
 
 @runtime_checkable
 class InTrunk(Protocol):
-    """An expert that says itself how it acts inside the blocks.
+    """An expert that defines its own intervention inside the blocks.
 
-    On the bus it is what its intervention gives: where that changes h, h' − h if the expert writes
-    hidden states, else Δ of the normalised h'; otherwise Δ of the normalised r.
+    If the intervention changes h, the expert's output on the bus is h' − h where it writes hidden
+    states, else Δ of the normalised h'. If it only reads, the output is Δ of the normalised r.
     """
 
     def intervention(self, backbone: Backbone) -> Intervention:
-        """Return how it acts inside a backbone.
+        """Return the intervention for a backbone.
 
         Raises:
-            ContractError: If this backbone has not what it acts on.
+            ContractError: If the backbone lacks the modules it acts on.
         """
         ...
 
 
 class PassEnded(Exception):  # noqa: N818  (a signal, not an error)
-    """Raised by a hook that needs nothing above it; its states ``(B, T, D)`` end the pass."""
+    """Raised by a hook to end the pass with the given states ``(B, T, D)``."""
 
     def __init__(self, states: Tensor) -> None:
         super().__init__()
@@ -85,10 +85,10 @@ class PassEnded(Exception):  # noqa: N818  (a signal, not an error)
 
 @contextmanager
 def hooked(encoder: TextEncoder, *hooks: tuple[nn.Module, Hook]) -> Iterator[None]:
-    """Let hooks see and change what modules give, in every pass of a ``with`` block.
+    """Register forward hooks for every pass of a ``with`` block.
 
-    The encoder is locked meanwhile: hooks sit on the modules themselves, where a pass of another
-    thread would meet them.
+    The encoder is locked meanwhile: hooks are attached to the modules themselves and would also run
+    in the passes of other threads.
     """
     with encoder.lock, ExitStack() as stack:
         for module, hook in hooks:
@@ -97,7 +97,7 @@ def hooked(encoder: TextEncoder, *hooks: tuple[nn.Module, Hook]) -> Iterator[Non
 
 
 def states_with(encoder: TextEncoder, ids: Tensor, intervention: Intervention) -> Tensor:
-    """Return the states ``(B, T, D)`` that a pass of token ids ``(B, T)`` ends with."""
+    """Return the final states ``(B, T, D)`` of a pass of token ids ``(B, T)``."""
     with intervention.apply(encoder):
         try:
             return encoder.hidden_states(ids)

@@ -1,9 +1,9 @@
-"""Add to the hidden states at a block what a step makes of those at a lower one.
+"""Grafts: add to the hidden states at a block a function of those at the same or a lower block.
 
     h' = pool(blocks above w of (H_w + S)),   G = h' − h
 
-S is computed for every token from H_b, b ≤ w. With S = 0 both passes are the same, bit for bit,
-and G is zero.
+S is computed for every token from H_b, b ≤ w. With S = 0 both passes are bitwise identical and G
+is zero.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Graft:
     Attributes:
         read: The block whose states the step reads.
         write: The block whose states it is added to, `read` or a later one.
-        step: States ``(B, T, D)`` → what is added, ``(B, T, D)``.
+        step: States ``(B, T, D)`` → the summand ``(B, T, D)``.
     """
 
     read: int
@@ -40,7 +40,7 @@ class Graft:
 
     @property
     def lowest(self) -> int:
-        """The block above the one it reads: what that block computes itself is not changed."""
+        """The block above the one it reads, whose own computation is unchanged."""
         return self.read + 1
 
     def apply(self, encoder: TextEncoder) -> AbstractContextManager[None]:
@@ -55,7 +55,7 @@ class Graft:
             moved = states + self.step(seen["states"]).to(states)
             return (moved, *output[1:]) if isinstance(output, tuple) else moved
 
-        # Hooks of one module run in this order: a step may read the block it writes to.
+        # Hooks of one module run in order of registration: a step may read the block it writes to.
         return hooked(encoder, (blocks[self.read], note), (blocks[self.write], add))
 
 
@@ -73,15 +73,15 @@ def token_step(expert: Expert, *, width: int, eps: float) -> Step:
 def moved_by(
     encoder: TextEncoder, ids: Tensor, intervention: Intervention, *, states: Tensor | None = None
 ) -> Tensor:
-    """Return h' ``(B, D)`` of token ids ``(B, T)``: what h becomes through an intervention.
+    """Return h' ``(B, D)`` of token ids ``(B, T)``: h under an intervention.
 
-    The blocks below its lowest are run without it; gradients reach its weights.
+    Blocks below the lowest affected one run without it; gradients reach its weights.
 
     Args:
         encoder: The frozen encoder.
         ids: The tokens.
-        intervention: One that changes h.
-        states: What `states_below` returns, where that is known.
+        intervention: An intervention that changes h.
+        states: The result of `states_below`, if already computed.
     """
     return encoder.pool(moved_states(encoder, ids, intervention, states=states))
 
@@ -96,23 +96,26 @@ def moved_states(
 
 
 def states_below(encoder: TextEncoder, ids: Tensor, intervention: Intervention) -> Tensor | None:
-    """Return the states ``(B, T, D)`` that `moved_by` starts from; None for the first block's."""
+    """Return the states ``(B, T, D)`` from which `moved_by` starts; None to start at block 0."""
     below = block_below(encoder, intervention)
     return states_with(encoder, ids, Tap(block=below)) if below >= 0 else None
 
 
 def block_below(encoder: TextEncoder, intervention: Intervention) -> int:
-    """Return the block above which an intervention's pass starts: what h is made of is passed."""
+    """Return the block above which an intervention's pass starts.
+
+    It is low enough that the pass computes every layer of states that is part of h.
+    """
     below, layers = intervention.lowest - 1, encoder.features.layers if encoder.features else ()
     return min(below, *(n - 1 for n in layers if n), below)
 
 
 @contextmanager
 def from_states(encoder: TextEncoder, states: Tensor | None, *, block: int) -> Iterator[None]:
-    """Let every pass of a ``with`` block start above a block of known states ``(B, T, D)``.
+    """Start every pass of a ``with`` block above a block whose states ``(B, T, D)`` are known.
 
-    The blocks below compute nothing and hand on what they got; the block itself gives `states`.
-    Above block −1 every block is run.
+    This block and those below it compute nothing and return `states`. With block −1 every block
+    is run.
     """
     below = list(encoder.blocks)[: block + 1]
 
@@ -126,4 +129,4 @@ def from_states(encoder: TextEncoder, states: Tensor | None, *, block: int) -> I
             yield
         finally:
             for module in below:
-                del module.forward  # the class's own shows again
+                del module.forward  # restores the method of the class

@@ -1,4 +1,4 @@
-"""Experts inside the trunk: how each acts there, and what stands beside h for it on the bus."""
+"""Experts inside the trunk: their interventions, and their segments of h̃ on the bus."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .tap import FINAL, Tap, block_at
 
 
 def acts_inside(expert: Expert) -> bool:
-    """Tell whether an expert reads or writes anywhere but at the end."""
+    """Return whether an expert reads or writes inside the trunk rather than at its end."""
     return isinstance(expert, InTrunk) or {expert.reads_tap, expert.writes_tap} != {FINAL}
 
 
 def intervention_of(expert: Expert, backbone: Backbone) -> Intervention | None:
-    """Return how an expert acts inside a backbone: as it says, else by its taps; None at the end.
+    """Return the intervention of an expert: its own or that of its taps; None at the end.
 
     Raises:
         ContractError: If the trunk has no such block.
@@ -49,19 +49,19 @@ def intervention_of(expert: Expert, backbone: Backbone) -> Intervention | None:
 
 
 def bus_part(expert: Expert, backbone: Backbone) -> Expert:
-    """Return an expert as the bus has it: one that moves h inside hands on what it added."""
+    """Return an expert as it is on the bus: if it changes h in the trunk, it returns h' − h."""
     acts = intervention_of(expert, backbone)
     return InTrunkExpert(expert) if acts is not None and _moves(acts, expert) else expert
 
 
 def _moves(acts: Intervention, expert: Expert) -> bool:
-    """Return whether an expert's Δ is what it makes of h, and not something that it reads of it."""
+    """Return whether an expert's Δ is h' − h, rather than a function of the states it reads."""
     return acts.changes_h and expert.space == "hidden"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inside:
-    """Texts → what an intervention reads or makes of them, in a pass of its own.
+    """Texts → r or h' under an intervention, computed in a separate pass.
 
     Attributes:
         acts: The intervention.
@@ -73,7 +73,7 @@ class Inside:
 
     @property
     def shares(self) -> bool:
-        """Whether its texts can share passes with those of others."""
+        """Whether its texts can share passes with texts that have other interventions."""
         return isinstance(self.acts, Lora) and shares_passes(self.encoder)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
@@ -84,18 +84,18 @@ class Inside:
 def encode_chosen(
     backbone: Backbone, texts: Sequence[str], choose: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return h̃ ``(N, …)``, in which what acts inside is run for the rows that want it.
+    """Return h̃ ``(N, …)``; each intervention is run only for the rows that need its segment.
 
-    Where the encoder allows it, these go on from the states of the first pass, all in the same
-    passes (`interventions.rows`); otherwise each segment has a pass of its own.
+    If the encoder supports it, these rows continue from the states of the first pass, in shared
+    passes (`interventions.rows`). Otherwise each segment has a separate pass.
 
     Args:
-        backbone: With a layout.
-        texts: N of them.
-        choose: h̃ of h alone → which rows want each segment, ``(N, S)``.
+        backbone: A backbone with a layout.
+        texts: N texts.
+        choose: h̃ of h alone → which rows need each segment, ``(N, S)``.
     """
     layout, plain = backbone.layout, replace(backbone, layout=None)
-    assert layout is not None  # noqa: S101  (what has no layout has nobody inside)
+    assert layout is not None  # noqa: S101  (without a layout no expert acts inside)
     makers = [s.compute for s in layout.segments]
     acts = {n: m.acts for n, m in enumerate(makers) if isinstance(m, Inside) and m.shares}
     parts, size = [layout.pad(torch.empty(0, layout.width))], TOGETHER if acts else len(texts) or 1
@@ -129,7 +129,7 @@ def encode_chosen(
 def compute_features(
     intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
 ) -> Tensor:
-    """Return what an intervention reads (r) or makes of h (h') for texts, ``(N, D)``."""
+    """Return r, if an intervention only reads, or h', if it changes h, for texts ``(N, D)``."""
 
     def compute(ids: Tensor) -> Tensor:
         if intervention.changes_h:
@@ -142,7 +142,7 @@ def compute_features(
 def compute_token_rows(
     intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
 ) -> Tensor:
-    """Return the states h' ``(N, D)`` that the tokens of texts are predicted from."""
+    """Return the states h' ``(N, D)`` from which the tokens of texts are predicted."""
     rows = token_states(
         encoder, texts, compute=lambda ids: moved_states(encoder, ids, intervention)
     )
@@ -150,11 +150,11 @@ def compute_token_rows(
 
 
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
-    """Return the backbone that computes h̃ for experts by id; itself where they all read h.
+    """Return the backbone that computes h̃ for experts by id; itself if all of them read h.
 
-    h̃ has a segment for each block that is read, and for each expert that changes h. Where a row is
-    no whole text, the first segment is what the router reads; where text is generated nobody but
-    adapters acts inside the trunk, and where spans are answered nobody does.
+    h̃ has a segment for each block that is read, and for each expert that changes h. If rows are
+    words or tokens, the router reads the first segment. For text generation only adapters can act
+    inside the trunk; for spans no expert can.
 
     Raises:
         ContractError: If the trunk has no such block.
@@ -188,7 +188,7 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
 
 
 def _place(item: tuple[tuple[str, bool], tuple[Intervention, list[str]]]) -> tuple[bool, int]:
-    """Return where a segment stands: taps from the lowest block on, then what changes h."""
+    """Return the sort key of a segment: taps from the lowest block on, then changes of h."""
     acts = item[1][0]
     return acts.changes_h, 0 if acts.changes_h else acts.lowest
 
@@ -196,7 +196,7 @@ def _place(item: tuple[tuple[str, bool], tuple[Intervention, list[str]]]) -> tup
 def inside_reader(
     backbone: Backbone, expert_id: str, expert: Expert
 ) -> Callable[[Sequence[str]], Tensor]:
-    """Return texts → what one expert reads on the bus ``(N, D)``."""
+    """Return a function from texts to the input ``(N, D)`` of one expert on the bus."""
     wide = with_layout(backbone, {expert_id: expert})
     layout = wide.layout or FeatureLayout(width=backbone.width)
     norm = WideNorm(LayerNorm(width=backbone.width, eps=backbone.eps), layout)
@@ -204,12 +204,13 @@ def inside_reader(
 
 
 def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
-    """Return what an expert that changes h reads on the bus of token ids ``(N, T)``, ``(N, D)``.
+    """Return the bus input ``(N, D)`` of an expert that changes h, for token ids ``(N, T)``.
 
-    In float32 whatever the trunk computes in: its author's record is held to it.
+    It is computed in float32 independent of the trunk's precision, because it is compared with the
+    author's canary.
 
     Raises:
-        ContractError: If it does not fit the backbone, or changes nothing.
+        ContractError: If the expert does not fit the backbone, or does not change h.
     """
     acts, trunk = intervention_of(expert, backbone), backbone.trunk
     if acts is None or not acts.changes_h:
@@ -225,7 +226,7 @@ def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
 
 
 def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
-    """Return what is wrong with where an expert reads and writes, in this trunk."""
+    """Return the violation, if an expert's taps do not fit this trunk; else None."""
     inside = next((tap for tap in (reads, writes) if tap != FINAL), None)
     several = backbone.trunk.features is not None
     if inside is not None and (several or backbone.task.unit is Unit.WORD):
@@ -252,7 +253,7 @@ def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -
 
 
 def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
-    """Return what is wrong with how an expert says that it acts inside this trunk."""
+    """Return the violation, if the intervention an expert defines does not fit this trunk."""
     if not isinstance(expert, InTrunk):
         return None
     code, field, wanted, found = "form_unknown", "form", "an intervention in the blocks", ""
@@ -267,7 +268,7 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
                 "one inside",
             )
         elif backbone.task.unit is Unit.TOKEN and not (acts.changes_h and acts.rowwise):
-            # Else the cache of keys and values is the backbone's own.
+            # With any other intervention, the KV cache is that of the unchanged backbone.
             code = "tap_unknown"
             wanted = "an expert above the blocks for text, or one that changes h row by row"
             found = "one inside"
@@ -278,7 +279,7 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
             wanted, found = "'hidden' or 'labels', since it changes h", repr(expert.space)
     except RedhostError as e:
         code, wanted, found = "tap_unknown", e.expected or wanted, e.found or e.problem
-    except Exception as e:  # code of a plugin raises whatever it stumbles over
+    except Exception as e:  # code of a plugin may raise errors of any type
         found = f"{e!r}"
     hint = "Ask the author of the plugin that makes its form."
     return Violation(code, field, wanted, found, hint) if found else None

@@ -1,11 +1,11 @@
-"""A LoRA adapter inside the blocks: linear layers that compute something more.
+"""LoRA adapters inside the blocks: additions to the output of linear layers.
 
-    y = x Wᵀ + b + s (x Aᵀ) Bᵀ                  LoRA; s = α / R, of rsLoRA α / √R
+    y = x Wᵀ + b + s (x Aᵀ) Bᵀ                  LoRA; s = α / R, for rsLoRA α / √R
     y = c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ) + b            DoRA; c = m / ‖W + s B A‖, row by row
 
-A and B are linear layers of the encoder while the adapter acts, so their rows go through in the
-same tiles (`backbones.tiles`). Biases, and modules that are saved whole, have the adapter's numbers
-for as long. Operations and their order are PEFT's, and so is every bit.
+While the adapter is active, A and B are treated as linear layers of the encoder, so their rows are
+computed in the same tiles (`backbones.tiles`). Biases and fully saved modules are replaced by the
+adapter's. Operations and their order are those of PEFT, so results are bitwise identical.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from . import hooked
 
 
 class LoraLayer(nn.Module):
-    """What an adapter adds to one linear layer.
+    """The addition of an adapter to one linear layer.
 
     Args:
         A: ``(R, in)``.
         B: ``(out, R)``.
-        b: Of B, ``(out,)``.
+        b: The bias of B, ``(out,)``.
         m: The magnitudes of DoRA, ``(out,)``.
         scale: s.
     """
@@ -63,7 +63,7 @@ class LoraLayer(nn.Module):
         self.A = nn.Linear(A.shape[1], A.shape[0], bias=False)
         self.B = nn.Linear(B.shape[1], B.shape[0], bias=b is not None)
         for linear, weight in ((self.A, A), (self.B, B)):
-            linear.weight = nn.Parameter(weight.t().contiguous().t())  # as `Tiles` has it
+            linear.weight = nn.Parameter(weight.t().contiguous().t())  # as in `Tiles`
         if b is not None:
             self.B.bias = nn.Parameter(b)
         self.m = None if m is None else nn.Parameter(m)
@@ -79,16 +79,16 @@ class LoraLayer(nn.Module):
             return (self.m / norm).view(1, -1)
 
     def forward(self, x: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
-        """Return y ``(…, out)`` for x ``(…, in)`` and what the layer itself gives of it."""
+        """Return y ``(…, out)`` for x ``(…, in)`` and the frozen layer's output for x."""
         return self._sum(self.B(self.A(x)), output, bias, c)
 
     def add_to(
         self, output: Tensor, x: Tensor, *, tile: int, bias: Tensor | None, c: Tensor | None
     ) -> None:
-        """Make y of what the layer itself gives, ``(N, out)``, in its place; N is a tile at most.
+        """Turn the frozen layer's output ``(N, out)`` into y in place; N is a tile at most.
 
-        Without gradients. Where s is a power of two, s (x Aᵀ) Bᵀ is exact, and one operation that
-        rounds once gives the bits of two.
+        Gradients are not supported. If s is a power of two, multiplying by s is exact, so a fused
+        operation that rounds once gives the same bits as two operations.
         """
         inner = tiled(x, tile, self.A.weight, None)
         added = tiled(inner, tile, self.B.weight, self.B.bias)
@@ -109,10 +109,10 @@ class Lora:
     """An adapter in one encoder.
 
     Attributes:
-        layers: What is added, with the encoder's module and c ``(1, out)``.
-        own: Modules, names of their parameters, and what these are while it acts.
+        layers: The additions, each with the encoder's module and c ``(1, out)``.
+        own: Modules, names of their parameters, and the adapter's replacements for these.
         lowest: The lowest block that it changes.
-        key: The digest of the adapter: experts that share one share its rows.
+        key: The digest of the adapter; experts with the same adapter share its cached rows.
     """
 
     layers: Sequence[tuple[LoraLayer, nn.Module, Tensor | None]]
@@ -144,15 +144,15 @@ def _add(
 
 
 class LoraExpert(Expert):
-    """An expert whose h' is that of an adapter: it adds h' − h, or answers labels of its own.
+    """An expert that is an adapter: it adds h' − h, or predicts labels of its own from h'.
 
     Args:
         adapter: The adapter.
         tensors: Its tensors by name.
         key: Its digest.
         space: ``hidden``, or ``labels``.
-        labels: The labels it may answer.
-        head: W ``(L, D)`` and b ``(L,)`` where it writes `labels`.
+        labels: The labels it may predict.
+        head: W ``(L, D)`` and b ``(L,)`` if it writes `labels`.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class LoraExpert(Expert):
         self.b = None if head is None else nn.Parameter(head["b"].to(torch.float32))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the adapter's tensors under PEFT's names; those of plain LoRA."""
+        """Return the adapter's A and B under PEFT's names: all tensors of plain LoRA."""
         made = dict[str, Tensor]()
         for module, layer in zip(self.adapter.layers, self.layers, strict=True):
             for role in ("A", "B"):
@@ -198,21 +198,21 @@ class LoraExpert(Expert):
         return made
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return Δ ``(B, out)`` of what it reads on the bus: of z' ``(B, D)``, or h' − h itself."""
+        """Return Δ ``(B, out)`` for its bus input: W z' + b for z' ``(B, D)``, or h' − h itself."""
         return z if self.W is None else nn.functional.linear(z, self.W, self.b)
 
     def intervention(self, backbone: Backbone) -> Lora:
-        """Return the adapter in a backbone.
+        """Return the intervention of the adapter in a backbone.
 
         Raises:
-            ContractError: If it does not fit.
+            ContractError: If the adapter does not fit the backbone.
         """
         trunk, who = backbone.trunk, f"an adapter on backbone {backbone.name!r}"
         linears = linears_of(trunk.model)
         for wrong in check_targets(self.adapter, linears, who=backbone.name):
             raise wrong.error(who)
         prefix, modules = self.adapter.prefix(linears) or "", dict(trunk.model.named_modules())
-        on_cpu = trunk.device.type == "cpu"  # the expert itself stays there, where the bus runs
+        on_cpu = trunk.device.type == "cpu"  # the expert stays on the CPU, where the bus runs
         layers = []
         for name, own in zip(self.adapter.layers, self.layers, strict=True):
             module, layer = modules[name.removeprefix(prefix)], cast("LoraLayer", own)
@@ -230,7 +230,7 @@ class LoraExpert(Expert):
                 given = show(tuple(found.shape)) if isinstance(found, Tensor) else "none"
                 raise ContractError(who, expected=expected, found=given, hint=FOREIGN)
             if isinstance(modules[owner], nn.Linear) and part == "weight":
-                parameter.data = parameter.data.t().contiguous().t()  # as `Tiles` has it
+                parameter.data = parameter.data.t().contiguous().t()  # as in `Tiles`
             placed = parameter if on_cpu else nn.Parameter(parameter.to(trunk.device))
             whole.append((modules[owner], part, placed))
         changed = (*self.adapter.layers, *(name for name, _ in self._parameters_of_its_own()))
@@ -238,15 +238,15 @@ class LoraExpert(Expert):
         return Lora(layers=layers, own=whole, lowest=_lowest(trunk, names), key=self.key)
 
     def _parameters_of_its_own(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters of the encoder that it has of its own, by the adapter's names."""
+        """Yield the parameters that replace those of the encoder, under the adapter's names."""
         yield from zip((f"{n}.bias" for n in self.adapter.biases), self.biases, strict=True)
         yield from zip(self.adapter.saved, self.saved, strict=True)
 
     def _check_saved(self, prefix: str, model: nn.Module, *, who: str) -> None:
-        """Check that what is saved whole is a module of the encoder, and all of it is there.
+        """Check that fully saved modules exist in the encoder and that their tensors are complete.
 
         Raises:
-            ContractError: If it is not.
+            ContractError: If one does not exist or is incomplete.
         """
         adapter, modules = self.adapter, {f"{prefix}{n}" for n, _ in model.named_modules()}
         for name in adapter.saved:
@@ -261,7 +261,7 @@ class LoraExpert(Expert):
 
 
 def _lowest(trunk: TextEncoder, names: Sequence[str]) -> int:
-    """Return the lowest block that has one of these modules; 0 where one is outside of all."""
+    """Return the lowest block with one of these modules; 0 if one is outside all blocks."""
     path, _ = blocks_of(trunk.model)
     if not all(n.startswith(f"{path}.") for n in names):
         return 0
@@ -272,8 +272,8 @@ def build_lora(manifest: ExpertManifest, files: Mapping[str, bytes]) -> LoraExpe
     """Build the expert of an adapter from checked bytes.
 
     Args:
-        manifest: The expert's contract, of the form ``lora``.
-        files: The bytes of its package by name.
+        manifest: The expert's manifest, of the form ``lora``.
+        files: The files of its package by name.
     """
     ref = manifest.adapter
     assert ref  # noqa: S101  (a valid manifest of this form has one)
@@ -299,14 +299,14 @@ def lora_from_files(
     """Build an expert from an adapter's two files.
 
     Args:
-        files: `CONFIG` and `WEIGHTS`.
-        who: Whose they are, for messages.
+        files: The files `CONFIG` and `WEIGHTS`.
+        who: Name of the adapter in messages.
         space: ``hidden``, or ``labels``.
-        labels: The labels it may answer.
+        labels: The labels it may predict.
         head: See `LoraExpert`.
 
     Raises:
-        ContractError: If they are no adapter.
+        ContractError: If the files are not a valid adapter.
     """
     config, weights = files[CONFIG], files[WEIGHTS]
     return LoraExpert(
@@ -320,5 +320,5 @@ def lora_from_files(
 
 
 def adapter_key(config: bytes, weights: bytes) -> str:
-    """Return what names the rows of an adapter in the feature cache."""
+    """Return the key of an adapter's rows in the feature cache."""
     return f"adapter {sha256_hex((sha256_hex(config) + sha256_hex(weights)).encode())}"

@@ -1,8 +1,9 @@
-"""Texts, each with what acts inside for it alone, in passes that they share.
+"""Shared passes for texts that have different interventions.
 
-The states of the pass that gives h are held where interventions begin. Texts then go on from there
-side by side in packs (`backbones.packs`): a layer computes what all have in common once, and what
-an adapter adds for its own rows. A text's bits are those of a pass of its own.
+The pass that computes h stores the states at the blocks where interventions begin. Texts continue
+from these states together, in packs (`backbones.packs`). Each layer computes the frozen product for
+all rows, and an adapter's addition for its own rows only. The result for a text is bitwise
+identical to that of a separate pass.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from .lora import Lora, LoraLayer
 from .tap import states_of
 
 TOGETHER = 64
-"""Texts whose states are held at a time: T · D numbers each, of each block where acts begin."""
+"""Texts whose states are stored at a time: T · D numbers for each text and starting block."""
 
 States = Mapping[int, Tensor]
 """Block → the states ``(T, D)`` of one text above it."""
 
 
 def shares_passes(encoder: TextEncoder) -> bool:
-    """Tell whether texts can go on side by side: in packs of torch's, on a CPU."""
+    """Return whether texts can continue in shared passes: in packs, with torch, on a CPU."""
     packed = encoder.device.type == "cpu" and encoder.tiles.is_packed
     return packed and encoder.has_states
 
@@ -39,7 +40,7 @@ def shares_passes(encoder: TextEncoder) -> bool:
 def encode_with_states(
     encoder: TextEncoder, texts: Sequence[str], acts: Collection[Intervention]
 ) -> tuple[Tensor, list[States]]:
-    """Return h ``(N, D)``, and each text's states where some of the interventions begin."""
+    """Return h ``(N, D)``, and each text's states at the blocks where interventions begin."""
     below = sorted({block_below(encoder, a) for a in acts} - {-1})
     seen, held = dict[int, Tensor](), list[States]({} for _ in texts)
 
@@ -63,14 +64,14 @@ def moved_together(
     """Return h' ``(N, D)`` of texts, each with an intervention of its own.
 
     Args:
-        encoder: The encoder, which `shares_passes`.
-        texts: N of them; one may be there several times.
-        acts: What acts for each; all are row by row.
-        states: What `encode_with_states` returned for each.
+        encoder: An encoder for which `shares_passes` is true.
+        texts: N texts, repeated or not.
+        acts: The intervention of each text; all are `rowwise`.
+        states: The states that `encode_with_states` returned for each.
     """
     out = torch.empty(len(texts), encoder.width)
     kinds = [_kind(encoder, a) for a in acts]
-    order = sorted(range(len(texts)), key=lambda n: (kinds[n], id(acts[n])))  # side by side
+    order = sorted(range(len(texts)), key=lambda n: (kinds[n], id(acts[n])))  # adjacent
     for (block, _), same in groupby(order, key=lambda n: kinds[n]):
         index = list(same)
         some = [acts[n] for n in index]
@@ -95,13 +96,16 @@ def moved_together(
 
 
 def _kind(encoder: TextEncoder, acts: Intervention) -> tuple[int, int]:
-    """Return what texts of one pass share: where it begins, and what is there for all its rows."""
+    """Return the key by which texts share a pass: its starting block, and whether acts must agree.
+
+    Adapters without parameters that replace the encoder's can share a pass; others cannot.
+    """
     by_rows = isinstance(acts, Lora) and not acts.own
     return block_below(encoder, acts), 0 if by_rows else id(acts)
 
 
 def _each(pack: Pack) -> Iterator[slice]:
-    """Yield where each text of a pack stands in it."""
+    """Yield the position of each text within a pack."""
     for run in pack.runs:
         for n in range(run.texts):
             start = run.start + n * run.tokens
@@ -109,7 +113,7 @@ def _each(pack: Pack) -> Iterator[slice]:
 
 
 def _side_by_side(pack: Pack, states: Sequence[Tensor]) -> Tensor:
-    """Return the states ``(1, N, D)`` of a pack; zeros for the filling."""
+    """Return the states ``(1, N, D)`` of a pack; zeros for padding."""
     out = states[0].new_zeros(1, pack.ids.shape[1], states[0].shape[-1])
     for n, part in zip(pack.index, _each(pack), strict=True):
         out[0, part] = states[n]
@@ -119,19 +123,19 @@ def _side_by_side(pack: Pack, states: Sequence[Tensor]) -> Tensor:
 def _acting(
     encoder: TextEncoder, pack: Pack, acts: Sequence[Intervention]
 ) -> AbstractContextManager[None]:
-    """Let what acts for each text of a pack do so."""
+    """Activate the intervention of each text of a pack."""
     adapters = [a for a in acts if isinstance(a, Lora) and not a.own]
     return _by_rows(encoder, pack, adapters) if adapters else acts[0].apply(encoder)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """What one adapter adds to a layer's rows.
+    """The addition of one adapter to the rows of a layer.
 
     Attributes:
-        layer: What it adds.
+        layer: The adapter's layer.
         c: See `LoraLayer.magnitude`.
-        tiles: Where its rows begin and end, tile by tile; the last of a text may not be full.
+        tiles: Start, end and tile size of its rows, tile by tile; the last one may not be full.
     """
 
     layer: LoraLayer
@@ -141,7 +145,7 @@ class _Part:
 
 @contextmanager
 def _by_rows(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora]) -> Iterator[None]:
-    """Let each adapter act on the rows of its own texts."""
+    """Apply each adapter to the rows of its own texts."""
     by_id, spans = dict[int, Lora](), dict[int, list[tuple[int, int, int]]]()
     for one, part in zip(acts, _each(pack), strict=True):
         by_id[id(one)], tile = one, tile_at(pack, part.start)
@@ -164,7 +168,7 @@ def _by_rows(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora]) -> Iterator
 
 
 def tile_at(pack: Pack, start: int) -> int:
-    """Return how many rows a tile has where a text of a pack begins."""
+    """Return the tile size at the position where a text of a pack begins."""
     ends = accumulate(rows for rows, _ in pack.sections)
     tiles = (tile for _, tile in pack.sections)
     return next(tile for end, tile in zip(ends, tiles, strict=True) if start < end)
@@ -173,7 +177,7 @@ def tile_at(pack: Pack, start: int) -> int:
 def _add(
     parts: Sequence[_Part], module: nn.Module, inputs: tuple[Tensor], output: Tensor
 ) -> Tensor:
-    """Add to each tile what its adapter adds, while it is in the CPU's cache."""
+    """Apply the adapters tile by tile, so that each tile stays in the CPU's cache."""
     x, out = inputs[0][0], output[0]
     bias = module.bias if isinstance(module.bias, Tensor) else None
     for part in parts:

@@ -13,17 +13,17 @@ from ..encoder import TextEncoder, blocks_of
 from . import PassEnded, hooked
 
 FINAL = "final"
-"""The tap at the end: h itself."""
+"""Name of the tap at the end of the trunk: h itself."""
 
 Step = Callable[[Tensor], Tensor]
-"""States ``(B, T, D)`` → what is added to them."""
+"""States ``(B, T, D)`` → the summand that is added to states."""
 
 
 def block_at(trunk: TextEncoder, tap: str) -> int:
-    """Return the number of the block a tap names: ``2``, or a module's name such as ``layers.2``.
+    """Return the number of a tap's block; it is named by number (``2``) or module (``layers.2``).
 
     Raises:
-        ContractError: If the trunk has no such block; the message lists what there is.
+        ContractError: If the trunk has no such block; the message lists the valid names.
     """
     path, blocks = blocks_of(trunk.model)
     names = {f"{path}.{n}": n for n in range(len(blocks))}
@@ -40,7 +40,7 @@ def block_at(trunk: TextEncoder, tap: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Tap:
-    """The states at a block, in place of the last ones."""
+    """An intervention that returns the states at a block in place of the last ones."""
 
     block: int
     changes_h: bool = field(default=False, init=False)
@@ -48,12 +48,12 @@ class Tap:
 
     @property
     def lowest(self) -> int:
-        """The block above."""
+        """The block above the tapped one."""
         return self.block + 1
 
     @property
     def key(self) -> str:
-        """All experts that read a block share its rows."""
+        """The block's cache key, shared by all experts that read the block."""
         return f"block {self.block}"
 
     def apply(self, encoder: TextEncoder) -> AbstractContextManager[None]:
@@ -66,7 +66,7 @@ class Tap:
 
 
 def states_of(output: object) -> Tensor:
-    """Return the hidden states a block gives: alone, or first of a tuple."""
+    """Return the hidden states of a block's output: the output itself, or the first of a tuple."""
     first = output[0] if isinstance(output, tuple) else output
     if not isinstance(first, Tensor):
         raise TypeError(f"a block gives {type(output).__name__}, expected hidden states")

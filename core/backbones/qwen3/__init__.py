@@ -1,1 +1,1 @@
-"""A plain Qwen3 encoder in torch alone, for packages that carry one."""
+"""A plain Qwen3 encoder in torch alone, for packages that contain one."""

@@ -1,9 +1,9 @@
-"""A Qwen3 encoder in plain torch: the bits that transformers computes, without importing it.
+"""A Qwen3 encoder in plain torch, bitwise identical to transformers' and without its import.
 
-Importing transformers' models takes longer than all else that a cold `predict` does. So the trunk
-of a package that carries an ordinary Qwen3 folder is built here, from the same operations in the
-same order; whatever else a folder may hold goes through AutoModel (`core.backbones.encoder`). Names
-of modules and parameters are transformers' own, since fingerprints and taps go by them.
+Importing transformers' models takes longer than the rest of a cold `predict`. Therefore the trunk
+of a package that contains an ordinary Qwen3 folder is built here, from the same operations in the
+same order. All other folders are loaded through AutoModel (`core.backbones.encoder`). Modules and
+parameters have the names of transformers, because fingerprints and taps use them.
 
 Legend: B batch, T tokens, D width, H heads, K key and value heads, W width of a head, M of the MLP.
 """
@@ -24,14 +24,14 @@ from ..tiles import Run
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rotary positions of the plain kind."""
+    """The settings of default rotary position embeddings."""
 
     rope_theta: float
     rope_type: Literal["default"]
 
 
 class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The ``config.json`` of a plain Qwen3 encoder; any other key, and it is not one."""
+    """The ``config.json`` of a plain Qwen3 encoder; a file with any other key is not plain."""
 
     model_type: Literal["qwen3"]
     hidden_act: Literal["silu"]
@@ -50,7 +50,7 @@ class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     attention_dropout: float = 0.0
     use_sliding_window: bool = False
     sliding_window: None = None
-    # What follows changes nothing that is computed here.
+    # The fields below do not affect what is computed here.
     architectures: list[str] | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -65,11 +65,11 @@ class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class States:
-    """What an encoder answers.
+    """The output of an encoder.
 
     Attributes:
         last_hidden_state: The last hidden states ``(B, T, D)``.
-        hidden_states: Those before the first block and after each, where asked for.
+        hidden_states: States before the first block and after each block, if requested.
     """
 
     last_hidden_state: Tensor
@@ -77,10 +77,10 @@ class States:
 
 
 class _Unset:
-    """Leaves weights as they are allocated: others are put in their place at once."""
+    """Skips weight initialisation, because loaded weights replace the allocated ones at once."""
 
     def reset_parameters(self) -> None:
-        """Draw nothing."""
+        """Leave the parameters uninitialised."""
 
 
 class _Embedding(_Unset, nn.Embedding):
@@ -133,7 +133,7 @@ class _Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, runs: Sequence[Run] | None = None
     ) -> Tensor:
-        """Return causal attention ``(B, T, D)`` at positions with these angles ``(1, T, W)``."""
+        """Return causal attention ``(B, T, D)``, given cos and sin of the angles ``(1, T, W)``."""
         heads = (*x.shape[:-1], -1, self.width)
         query = self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2)  # (B, H, T, W)
         key = self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2)  # (B, K, T, W)
@@ -153,7 +153,7 @@ class _Attention(nn.Module):
             key,
             value,
             scale=self.width**-0.5,
-            is_causal=bool(query.shape[2] > 1),  # a symbol where it is exported
+            is_causal=bool(query.shape[2] > 1),  # the shape is a symbol during export
             enable_gqa=self.grouped,
         )
         return made.transpose(1, 2).contiguous()
@@ -178,13 +178,13 @@ class _Block(nn.Module):
 
 
 class Qwen3(nn.Module):
-    """The encoder, without a language-model head; its weights are yet to be loaded.
+    """The encoder, without a language-model head; weights must be loaded afterwards.
 
     Args:
         config: Its sizes.
 
     Raises:
-        ValueError: If the configuration asks for what is not computed here.
+        ValueError: If the configuration asks for something that is not implemented here.
     """
 
     def __init__(self, config: Qwen3Config) -> None:
@@ -210,9 +210,9 @@ class Qwen3(nn.Module):
 
         Args:
             input_ids: The tokens, or those of a pack, ``(1, N)``.
-            position_ids: Where each stands in its text; by default where it stands in its row.
+            position_ids: Position of each token in its text; by default its position in the row.
             runs: The texts of a pack.
-            output_hidden_states: Whether those between blocks are wanted too.
+            output_hidden_states: Whether to return the states between blocks too.
         """
         x = self.embed_tokens(input_ids)
         # cos and sin of each position's angles, (1, T, W): Su et al. 2021
@@ -234,7 +234,7 @@ class Qwen3(nn.Module):
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return states ``(B, H, T, W)`` turned by their positions' angles ``(1, T, W)``."""
+    """Return states ``(B, H, T, W)`` rotated by the angles ``(1, T, W)`` of their positions."""
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
     return (x * cos.unsqueeze(1)) + (turned * sin.unsqueeze(1))

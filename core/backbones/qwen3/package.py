@@ -1,9 +1,9 @@
-"""The trunk of a package that carries a plain Qwen3 folder, built without transformers.
+"""The trunk of a package that contains a plain Qwen3 folder, built without transformers.
 
-Plain means: these four files, a configuration and a tokenizer of which every key is known here, and
-exactly the tensors of the model. Anything else is for transformers to read. What was built is held
-to the manifest's fingerprint like every other backbone: tensors, vocabulary, what the tokenizer
-makes of the probes.
+Plain means: these four files, a configuration and a tokenizer whose every key is known here, and
+exactly the tensors of the model. Any other folder is loaded by transformers. As for every backbone,
+the result is checked against the manifest's fingerprint: tensors, vocabulary, and the tokenizer's
+output on the probes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PlainTokenizer:
         return {"input_ids": self.backend_tokenizer.encode(text).ids}
 
     def get_vocab(self) -> dict[str, int]:
-        """Return token → id, added tokens among them."""
+        """Return token → id, added tokens included."""
         return self.backend_tokenizer.get_vocab(with_added_tokens=True)
 
 
@@ -69,13 +69,13 @@ def qwen3_encoder(
     max_tokens: int | None,
     features: Features | None = None,
 ) -> TextEncoder | None:
-    """Build the trunk from a carried folder's bytes; return None if that is not plain.
+    """Build the trunk from the files of a model folder; return None if the folder is not plain.
 
     Args:
         files: The folder's files by name, no others.
         pooling: How token states become one vector.
-        max_tokens: Where longer texts are cut.
-        features: What makes up h; by default the last states.
+        max_tokens: Token limit above which texts are cut.
+        features: The parts of h; by default the last states.
     """
     if files.keys() != {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG}:
         return None
@@ -83,15 +83,15 @@ def qwen3_encoder(
     if tokenizer is None:
         return None
     tensors = safetensors.torch.load(files[WEIGHTS])
-    # In memory of their own: what safetensors gives are views of one buffer.
+    # Copied, because safetensors returns views of one buffer.
     tensors = {name: t.to(torch.float32, copy=True) for name, t in tensors.items()}
     try:
         model = Qwen3(msgspec.json.decode(files[CONFIG], type=Qwen3Config))
         model.load_state_dict(tensors, assign=True)
-    # Another kind of configuration; or other tensors, or of other shapes, than it says.
+    # The configuration is of another kind, or the tensors do not have its names and shapes.
     except (msgspec.DecodeError, ValueError, RuntimeError):
         return None
-    # An encoder needs no more of both than what these have.
+    # The casts are safe: both have all members that an encoder uses.
     return TextEncoder(
         model=cast("PreTrainedModel", model),
         tokenizer=cast("PreTrainedTokenizerBase", tokenizer),
@@ -102,13 +102,13 @@ def qwen3_encoder(
 
 
 def _tokenizer(data: bytes, settings: bytes) -> PlainTokenizer | None:
-    """Return the tokenizer of a file; None if transformers would make another of it."""
+    """Return the tokenizer of a file; None if transformers would load it differently."""
     from tokenizers import Tokenizer
 
     try:
         config = msgspec.json.decode(settings, type=_TokenizerConfig)
         made = Tokenizer.from_str(data.decode("utf-8"))
-    except Exception:  # the tokenizers library raises no narrower one
+    except Exception:  # the tokenizers library raises no narrower type
         return None
     special = {str(token) for token in made.get_added_tokens_decoder().values()}
     named = {token for token in (config.pad_token, config.unk_token) if token is not None}

@@ -135,6 +135,18 @@ def test_the_dense_pass_reads_its_stack_whoever_has_a_say(h: Tensor) -> None:
     assert {e.rows_seen for e in experts.values()} == {0}
 
 
+@pytest.mark.parametrize("space", ["hidden", "logits"])
+def test_outputs_that_are_given_are_not_computed_again(h: Tensor, space) -> None:
+    experts = {f"e{n:02}": low_rank(n, kind=Counting, space=space) for n in range(E)}
+    bus = bus_of(experts, "grouped")
+    z, alpha = bus.norm(h), bus(h)[1]
+    outputs = bus.ensemble.selected_outputs(z, alpha)
+    before = {i: e.rows_seen for i, e in experts.items()}
+    found = bus.ensemble.logits(h, z, alpha, outputs=outputs)
+    assert {i: e.rows_seen for i, e in experts.items()} == before
+    torch.testing.assert_close(found, bus.ensemble.logits(h, z, alpha))
+
+
 @pytest.mark.parametrize("strategy", ["dense", "grouped", "gathered"])
 def test_what_all_say_is_what_each_says(h: Tensor, strategy) -> None:
     experts = many_experts(mixed=True)

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.routers.least_squares import PENALTIES, LeastSquares, left_out_by_penalty
+from redhost.core.routers.least_squares import (
+    PENALTIES,
+    SHARPNESS,
+    STARTS,
+    LeastSquares,
+    left_out_by_penalty,
+    sharpest,
+)
 
 LABELS = ("a", "b", "c")
 
@@ -41,3 +48,37 @@ def test_some_rows_or_all_of_them_are_scored_alike(shown: int) -> None:
     for penalty, scores in found.items():
         solved = LeastSquares.solve(Statistics.of_rows(z, answers), penalty=penalty)
         torch.testing.assert_close(scores, solved.left_out(z[:shown], target[:shown]))
+
+
+@pytest.mark.parametrize("prior", [None, [0.3, -1.0, 0.5]])
+@pytest.mark.parametrize("count", [9, 60])
+def test_the_sharpness_minimises_the_loss_of_the_formula(
+    prior: list[float] | None, count: int
+) -> None:
+    """By hand, for every β and κ: two labels of the first group, one of the second."""
+    g = torch.Generator().manual_seed(count)
+    target = torch.randint(2, (count,), generator=g)
+    score = 0.3 * torch.rand(count, 3, generator=g, dtype=torch.float64)
+    score[:, 2] += 0.2 * target
+    share = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    log_prior = None if prior is None else torch.tensor(prior, dtype=torch.float64)
+    found = sharpest(
+        score, torch.tensor([0, 0, 1]), target, share=share, usual=0.75, prior=log_prior
+    )
+    losses = {}
+    for kappa in STARTS if count >= 24 else (0.75,):
+        for beta in SHARPNESS:
+            logits = beta * (score - (1 - kappa) * share)
+            logits = logits if log_prior is None else logits + log_prior
+            p = logits.softmax(-1)
+            own = torch.where(target == 0, p[:, 0] + p[:, 1], p[:, 2])
+            losses[beta, kappa] = float(-own.log().mean())
+    assert found.loss == pytest.approx(min(losses.values()))
+    assert losses[found.beta, found.kappa] == pytest.approx(found.loss)
+
+
+def test_scores_of_very_different_rows_are_summed_without_underflow() -> None:
+    score = torch.tensor([[1000.0, 999.0], [-1000.0, -999.0]], dtype=torch.float64)
+    share = torch.full((2,), 0.5, dtype=torch.float64)
+    found = sharpest(score, torch.arange(2), torch.tensor([0, 1]), share=share)
+    assert found.loss == pytest.approx(float(torch.tensor(-24.0).exp().log1p()), rel=1e-3)

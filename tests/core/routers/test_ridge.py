@@ -171,6 +171,8 @@ def test_a_density_is_that_of_discriminants_of_the_first_numbers(monkeypatch) ->
     z = torch.cat([d.z for d in data])
     expected = known.log_density(z[:, :3]) * (D / 3) ** 0.5
     torch.testing.assert_close(router.log_density(z), expected)
+    each = known.log_densities(z[:, :3]) * (D / 3) ** 0.5
+    torch.testing.assert_close(router.log_densities(z), each)
     assert router.log_density(z).mean() > router.log_density(z + 5).mean()
 
 
@@ -201,6 +203,23 @@ def test_texts_of_nobodys_do_not_outweigh_experts_of_a_few_rows() -> None:
     assert float(right.double().mean()) > 0.6
     beside = solved(column("a", 0), column("b", 2), dataclasses.replace(background, z=z[:40]))
     assert torch.isfinite(beside.weight).all()
+
+
+def test_learnt_shares_count_no_more_background_than_the_largest_expert_has() -> None:
+    z = torch.randn(2000, D, generator=torch.Generator().manual_seed(9))
+    background = ColumnData(
+        column="backbone",
+        z=z,
+        statistics=Statistics.of_rows(z, ("",) * len(z)),
+        labels=("",) * len(z),
+    )
+    z, labels = rows(2, 120)
+    large = ColumnData(
+        column="b", z=z, statistics=Statistics.of_rows(z, labels), labels=tuple(labels)
+    )
+    data = [column("a", 0), large, background]
+    router = RidgeRouter(width=D, columns=("a", "b", "backbone"))
+    assert router.learnt_shares(data).tolist() == pytest.approx([1 / 7, 3 / 7, 3 / 7])
 
 
 def test_logits_are_those_of_the_regression_with_the_chosen_numbers() -> None:

@@ -1,1 +1,1 @@
-"""Many machines, one store: push, promote, follow, and go back when it is worse."""
+"""Many machines, one store: push, promote, follow, and roll back a generation that is worse."""

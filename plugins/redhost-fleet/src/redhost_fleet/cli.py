@@ -42,9 +42,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def push(
     *, url: str, generation: int | None, home: Path | None, question: str | None, as_json: bool
 ) -> None:
-    """Send a generation, bytes and all, to the store at URL; nobody serves it yet.
+    """Upload a generation, with all its bytes, to the store at URL; it is not served yet.
 
-    URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET names it as well. Each
+    URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET sets the default. Each
     question has a store of its own.
     """
     import redhost
@@ -76,7 +76,7 @@ def pull(
     question: str | None,
     as_json: bool,
 ) -> None:
-    """Bring what a stage serves from the store at URL, and make it current here."""
+    """Download the generation that a stage serves from the store at URL; make it current here."""
     import redhost
     from redhost_fleet.fleet import Fleet
 
@@ -118,9 +118,9 @@ def promote(
     why: str,
     as_json: bool,
 ) -> None:
-    """Have a stage serve generation NUMBER, which was pushed; every replica follows.
+    """Make a stage serve generation NUMBER, which was pushed; every replica follows.
 
-    Of two that promote at once one wins, and the other learns who did.
+    If two people promote at once, one succeeds, and the other gets an error that names the first.
     """
     from redhost_fleet.fleet import Fleet
 
@@ -144,14 +144,14 @@ def promote(
 
 @click.group()
 def fleet() -> None:
-    """See and steer replicas that follow one store."""
+    """Show and control replicas that follow one store."""
 
 
 @fleet.command()
 @fleet_option
 @json_option
 def status(*, url: str, as_json: bool) -> None:
-    """Show the stages, and each replica: what it serves, how far behind, and whose texts."""
+    """Show the stages, and each replica: served generation, lag, and the experts' shares."""
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.status import fleet_status, status_lines
 
@@ -168,9 +168,9 @@ def status(*, url: str, as_json: bool) -> None:
 @question_option
 @json_option
 def shares(*, url: str, home: Path | None, question: str | None, as_json: bool) -> None:
-    """Write whose texts come in, over all replicas, into the home here.
+    """Write the experts' shares of the texts, over all replicas, into the home here.
 
-    'redhost recompose --prior live' makes a router that expects them.
+    'redhost recompose --prior live' makes a router that expects these shares.
     """
     import redhost
     from redhost_fleet.fleet import Fleet
@@ -196,7 +196,7 @@ def shares(*, url: str, home: Path | None, question: str | None, as_json: bool) 
 @click.option("--stage", type=STAGE, default="production", show_default=True, help="Whose.")
 @json_option
 def history(*, url: str, stage: str, as_json: bool) -> None:
-    """Show what a stage has served, since when, by whom and why."""
+    """Show which generations a stage has served, since when, by whom and why."""
     from redhost_fleet.fleet import Fleet
 
     followed = Fleet(url)
@@ -219,7 +219,7 @@ def history(*, url: str, stage: str, as_json: bool) -> None:
 @why_option
 @json_option
 def rollback(*, url: str, why: str, as_json: bool) -> None:
-    """Have production serve again what it served before."""
+    """Make production serve the previous generation again."""
     from redhost_fleet.fleet import Fleet
 
     fleet = Fleet(url)
@@ -236,7 +236,7 @@ def rollback(*, url: str, why: str, as_json: bool) -> None:
 @why_option
 @json_option
 def end_canary(*, url: str, why: str, as_json: bool) -> None:
-    """Take the canary away; production answers everything."""
+    """End the canary; production answers all requests."""
     from redhost_fleet.fleet import Fleet
 
     entry = Fleet(url).promote(None, stage="canary", why=why or "ended")
@@ -271,10 +271,10 @@ def judge_command(
     every: float | None,
     as_json: bool,
 ) -> None:
-    """Promote the canary, take it away or let it run on, by its labelled texts.
+    """Promote the canary, end it or let it continue, by its labelled texts.
 
-    Labels come through POST /v1/feedback. One may look as often as one likes: the shares hold all
-    the same (an anytime-valid test). The history has the figures.
+    Labels come through POST /v1/feedback. The test is anytime-valid: the error rates hold however
+    often it is run. The history has the figures.
     """
     import redhost
     from redhost_fleet.fleet import Fleet
@@ -307,7 +307,7 @@ def judge_command(
 @fleet_option
 @json_option
 def forget(*, url: str, as_json: bool) -> None:
-    """Remove the reports of replicas that are lost."""
+    """Remove the reports of lost replicas."""
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.status import fleet_status
 
@@ -333,7 +333,7 @@ def forget(*, url: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Remove nothing.")
 @json_option
 def gc(*, url: str, keep: int, dry_run: bool, as_json: bool) -> None:
-    """Remove generations that no stage has served lately, and their objects."""
+    """Remove generations that no stage has served recently, and their objects."""
     from redhost_fleet.fleet import Fleet
 
     done = Fleet(url).gc(keep, dry_run=dry_run)
@@ -364,7 +364,7 @@ def _print_json(value: object) -> None:
 
 @contextmanager
 def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield what shows progress on stderr, where people look."""
+    """Yield a function that shows progress on stderr, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return

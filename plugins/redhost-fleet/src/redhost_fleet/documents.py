@@ -1,10 +1,10 @@
-"""What lies in a fleet's store, as structs: every file but the objects is one of these, as JSON.
+"""The files of a fleet's store as structs: every file but the objects is one of these, as JSON.
 
-redhost-fleet.json              says that this is a fleet's store
+redhost-fleet.json              marks the folder as a fleet's store
 objects/SHA256                  the bytes of a file, by content; never changed
 generations/N.json              a generation: which objects its files are; never changed
-stages/STAGE/SEQUENCE.json      a stage's log: its last entry says what is served; never changed
-replicas/ID.json                what one replica says of itself, now and then
+stages/STAGE/SEQUENCE.json      a stage's log: its last entry names the served one; never changed
+replicas/ID.json                the last report of one replica, replaced periodically
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMPOSITION = "composition.json"
 
 
 def now() -> str:
-    """Return the time, in ISO 8601, to the millisecond."""
+    """Return the current time in ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -55,7 +55,7 @@ def who() -> str:
 
 
 class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that was written once: who wrote it, and when.
+    """A file that is written once, with its writer and time.
 
     Attributes:
         by: The user and machine.
@@ -71,11 +71,11 @@ class GenerationDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         schema: The version of this schema.
-        number: Its number, in every home.
-        digest: Of its record.
+        number: Its number, the same in every home.
+        digest: The digest of its record.
         files: Its files → the sha256 of each.
         packages: Digests of its backbone and experts → their files → the sha256 of each.
-        sizes: The bytes of each object.
+        sizes: The size of each object in bytes.
     """
 
     schema: Literal["redhost.fleet-generation/1"] = "redhost.fleet-generation/1"
@@ -92,17 +92,17 @@ class GenerationDocument(Document, frozen=True, kw_only=True):
 
 
 class StageEntry(Document, frozen=True, kw_only=True):
-    """What a stage serves from one moment on.
+    """The generation that a stage serves from this entry on.
 
     Attributes:
         schema: The version of this schema.
-        sequence: Its place in the stage's log, from 1.
+        sequence: Its position in the stage's log, from 1.
         generation: The generation; None for none (a canary that ended).
-        digest: Of its record; empty for none.
-        share: Of a canary: how many of the requests it answers, 0–1.
-        mirror: Of a canary: whether it reads all others too, to be compared.
-        why: What moved whoever wrote it.
-        token: Random: no two entries are the same bytes, so a writer knows its own.
+        digest: The digest of its record; empty for none.
+        share: For a canary: the share of the requests that it answers, 0–1.
+        mirror: For a canary: whether it also receives all other requests, for comparison.
+        why: The writer's reason.
+        token: Random, so that no two entries are equal and a writer recognises its own.
     """
 
     schema: Literal["redhost.stage/1"] = "redhost.stage/1"
@@ -116,15 +116,15 @@ class StageEntry(Document, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Two generations on the same texts: counts, which add up over replicas.
+    """Counts that compare two generations on the same texts; they add up over replicas.
 
     Attributes:
         texts: Texts that both answered.
-        agree: Those with the same label from both.
+        agree: Texts with the same label from both.
         declined: Texts that production declined.
         canary_declined: Texts that the canary declined.
-        better: Labelled texts that the canary alone has right.
-        worse: Labelled texts that production alone has right.
+        better: Labelled texts that the canary alone answers right.
+        worse: Labelled texts that production alone answers right.
         same: Other labelled texts.
         only_canary_declined: Texts that the canary declined and production did not.
         only_declined: Texts that production declined and the canary did not.
@@ -147,10 +147,10 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 class Drift(Struct, frozen=True, kw_only=True):
-    """How far the texts of one expert lie from its card's rows.
+    """The distance of one expert's texts from its card's rows.
 
     Attributes:
-        texts: How many texts.
+        texts: Number of texts.
         distance: Between the means, in standard deviations of the card's rows.
     """
 
@@ -159,29 +159,29 @@ class Drift(Struct, frozen=True, kw_only=True):
 
 
 class ReplicaReport(Struct, frozen=True, kw_only=True):
-    """What a replica says of itself; a newer one may say more, which is passed over.
+    """A replica's report on itself; unknown fields of newer versions are ignored.
 
     Attributes:
         schema: The version of this schema.
         replica: Its id.
-        url: Where it answers, if that is known.
-        pid: Its process.
-        started: Since when it runs, in ISO 8601.
-        when: When it wrote this.
-        generation: What it serves; None for nothing.
+        url: The address at which it answers, if known.
+        pid: Its process id.
+        started: Time at which it started, in ISO 8601.
+        when: Time of this report.
+        generation: The generation that it serves; None for none.
         production: The entry of production's log that it has followed, 0 for none.
         canary: The entry of the canary's log that it has followed, 0 for none.
-        trial: The generation it runs as a canary.
+        trial: The generation that it runs as a canary.
         state: ``serving``, ``behind`` (it could not follow: see `reason`) or ``waiting``.
-        reason: Why it is behind.
-        refused: Why it cannot run the canary's entry: it is damaged or does not answer the gate
-            rows as its receipt says; empty where it can.
+        reason: The reason why it is behind.
+        refused: The reason why it cannot run the canary's entry, e.g. damage, or answers to the
+            gate rows that differ from the receipt; empty if it can.
         seconds: From the time that the entry was written to its first answer, by its own clock.
-        comparisons: Of the canary's entry: counts by the expert with the largest weight.
+        comparisons: For the canary's entry: counts by the expert with the largest weight.
         shares: Live shares of the experts, estimated from the router's weights.
         priors: Shares of the experts that the router expects.
-        texts: Texts that the live shares were estimated from.
-        drift: By expert.
+        texts: Number of texts that the live shares were estimated from.
+        drift: Drift by expert.
     """
 
     schema: Literal["redhost.replica/1"] = "redhost.replica/1"
@@ -211,10 +211,10 @@ def encode(document: Struct) -> bytes:
 
 
 def decode(data: bytes, kind: type[T], *, where: str) -> T:
-    """Return what a file holds.
+    """Return the document in a file.
 
     Raises:
-        StoreError: If it is damaged, or newer than this.
+        StoreError: If it is damaged, or newer than this version.
     """
     try:
         return msgspec.json.decode(data, type=kind)

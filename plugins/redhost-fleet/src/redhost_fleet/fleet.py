@@ -1,4 +1,4 @@
-"""A fleet's store: generations go up whole, and come down verified byte by byte."""
+"""A fleet's store: push complete generations, and pull them verified byte by byte."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from redhost_fleet.storage import Storage, open_storage
 __all__ = ["Fleet", "GcReport", "PushReport"]
 
 BACKBONE = "backbone.json"
-"""The file by which a package is known for a backbone's."""
+"""The file that identifies a backbone's package."""
 
 MARKER = "redhost-fleet.json"
-"""The file by which a fleet's store is known."""
+"""The file that identifies a fleet's store."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many bytes are done, and how many there are."""
+"""Called with the number of bytes done and the total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushReport:
-    """What a push sent.
+    """The result of a push.
 
     Attributes:
         number: The generation.
-        sent: Bytes of objects that the store did not have.
-        bytes: Of all of its objects.
+        sent: Bytes of the objects that the store did not have.
+        bytes: Bytes of all objects of the generation.
     """
 
     number: int
@@ -51,11 +51,11 @@ class PushReport:
 
 @dataclass(frozen=True, kw_only=True)
 class GcReport:
-    """What `Fleet.gc` removed, or would.
+    """What `Fleet.gc` removed, or would remove.
 
     Attributes:
         generations: Numbers, ascending.
-        objects: How many objects nothing needs any more.
+        objects: Number of objects that nothing needs any more.
     """
 
     generations: tuple[int, ...]
@@ -66,7 +66,7 @@ class Fleet:
     """Machines that share one store.
 
     Args:
-        storage: The store, or where it is.
+        storage: The store, or its address.
     """
 
     def __init__(self, storage: Storage | str) -> None:
@@ -74,10 +74,10 @@ class Fleet:
         self.stages = {stage: StageLog(self.storage, stage) for stage in STAGES}
 
     def require(self) -> None:
-        """Check that a fleet's store is there: an empty folder may be a disk that went away.
+        """Check that a fleet's store exists: an empty folder may be a disk that is not mounted.
 
         Raises:
-            StoreError: If it is not, or cannot be reached.
+            StoreError: If it does not exist, or cannot be reached.
         """
         if self.storage.read(MARKER) is None:
             raise redhost.errors.StoreError(
@@ -92,14 +92,14 @@ class Fleet:
     def push(
         self, generations: Generations, number: int, *, progress: Progress | None = None
     ) -> PushReport:
-        """Send a generation of a home, with the bytes of everything in it.
+        """Upload a generation of a home, with the bytes of everything in it.
 
-        What the store has is not sent again. The document that names the objects is written last,
-        so a push that is stopped leaves nothing that anyone could follow.
+        Objects that the store has are not sent again. The document that names the objects is
+        written last, so an interrupted push leaves nothing that a replica could follow.
 
         Args:
-            generations: Of the home.
-            number: Which one.
+            generations: The home's generations.
+            number: The number of the generation.
             progress: Called as objects are sent.
 
         Raises:
@@ -126,11 +126,11 @@ class Fleet:
             if progress is not None:
                 progress(done, total)
         if not self.storage.create(_document(number), encode(document)) and taken is None:
-            return self.push(generations, number)  # somebody else sent one meanwhile: say whose
+            return self.push(generations, number)  # another writer was first: report whose it is
         return PushReport(number=number, sent=sent, bytes=total)
 
     def _begin(self, record: Composition) -> None:
-        """Make this the store of the question that a generation answers, or see that it is."""
+        """Bind a new store to the generation's question; check the question of an existing one."""
         own = {"question": q} if (q := record.settings.get("question")) else {}
         marker = {"schema": "redhost.fleet/1", **own}
         self.storage.create(MARKER, msgspec.json.encode(marker) + b"\n")
@@ -145,9 +145,9 @@ class Fleet:
             )
 
     def _send(self, sha: str, data: bytes) -> None:
-        """Write an object and read it back: what a store acknowledges may still be cut short."""
+        """Write an object and read it back: an acknowledged write may still be truncated."""
         name = f"objects/{sha}"
-        self.storage.create(name, data)  # somebody else may have sent it meanwhile
+        self.storage.create(name, data)  # another writer may have sent it meanwhile
         found = self.storage.read(name)
         if found is not None and hashlib.sha256(found).hexdigest() == sha:
             return
@@ -160,7 +160,7 @@ class Fleet:
         )
 
     def document(self, number: int) -> GenerationDocument | None:
-        """Return what a generation consists of; None where it was never pushed."""
+        """Return a generation's document; None if it was never pushed."""
         name = _document(number)
         if (data := self.storage.read(name)) is None:
             return None
@@ -174,19 +174,19 @@ class Fleet:
     def pull(
         self, generations: Generations, number: int, *, progress: Progress | None = None
     ) -> Composition:
-        """Bring a generation to a home, under its own number; nothing else there changes.
+        """Download a generation to a home, under its own number; nothing else there changes.
 
-        Only objects that the home does not have whole travel, each is hashed, and the home reads
-        every byte once more as what it is before the generation is there at all.
+        Only objects that the home does not have completely are transferred. Each is hashed, and
+        the home verifies the whole again as a generation before the generation exists there.
 
         Args:
-            generations: Of the home.
-            number: Which one.
+            generations: The home's generations.
+            number: The number of the generation.
             progress: Called as objects arrive.
 
         Raises:
             UnknownNameError: If it was never pushed.
-            IntegrityError: If what arrives is not what was pushed.
+            IntegrityError: If the download differs from what was pushed.
             StoreError: If the store cannot be reached, or the home cannot be written.
         """
         document = self._require_document(number)
@@ -228,12 +228,12 @@ class Fleet:
         return data
 
     def gc(self, keep: int, *, dry_run: bool = False) -> GcReport:
-        """Remove generations that no stage has served lately, and objects that only they needed.
+        """Remove generations that no stage has served recently, and objects that only they need.
 
-        A push that is under way may lose objects: `promote` then refuses what it pushed, by name.
+        A concurrent push may lose objects; `promote` then refuses that generation by name.
 
         Args:
-            keep: How many entries back of each stage's log stay, and how many of the last pushed.
+            keep: How many last entries of each stage's log, and last pushed generations, to keep.
             dry_run: Remove nothing.
         """
         self.require()
@@ -267,22 +267,22 @@ class Fleet:
         mirror: bool = False,
         why: str = "",
     ) -> StageEntry:
-        """Have a stage serve a generation from now on.
+        """Make a stage serve a generation from now on.
 
         Args:
             number: The generation, which was pushed; None ends a canary.
             stage: ``production`` or ``canary``.
-            after: The entry that the caller believes is the last; None reads it now.
-            share: Of a canary: how many of the requests it answers, 0–1.
-            mirror: Of a canary: whether it reads all others too, to be compared.
+            after: The last entry that the caller has seen; None reads it now.
+            share: For a canary: the share of the requests that it answers, 0–1.
+            mirror: For a canary: whether it also receives all other requests, for comparison.
             why: The reason, for the history.
 
         Raises:
-            UsageError: If that means nothing.
+            UsageError: If the arguments do not fit together.
             StoreError: If there is no store of a fleet, or it cannot be reached.
             UnknownNameError: If the generation was never pushed.
             IntegrityError: If objects of it are missing.
-            StaleGenerationError: If another writer came first.
+            StaleGenerationError: If another writer was first.
         """
         log = self.stages[stage]
         if number is None and stage == PRODUCTION:
@@ -311,7 +311,7 @@ class Fleet:
         return document
 
     def _require_whole(self, number: int) -> GenerationDocument:
-        """Return what a generation consists of, all of which is there."""
+        """Return a generation's document after checking that all its objects exist."""
         document = self._require_document(number)
         if missing := document.objects() - set(self.storage.names("objects")):
             raise redhost.errors.IntegrityError(
@@ -323,7 +323,7 @@ class Fleet:
         return document
 
     def previous(self, stage: str = PRODUCTION) -> int:
-        """Return the generation that a stage served before the one that it serves.
+        """Return the generation that a stage served before the current one.
 
         Raises:
             StoreError: If there is no store of a fleet, or it cannot be reached.
@@ -344,11 +344,11 @@ class Fleet:
     # -- replicas ---------------------------------------------------------------------------------
 
     def report(self, report: ReplicaReport) -> None:
-        """Write what a replica says of itself."""
+        """Write a replica's report."""
         self.storage.write(f"replicas/{report.replica}.json", encode(report))
 
     def report_of(self, replica: str) -> ReplicaReport | None:
-        """Return a replica's last report; None before the first, or where it is damaged."""
+        """Return a replica's last report; None before the first, or if it is damaged."""
         name = f"replicas/{replica}.json"
         data = self.storage.read(name) or b""
         with suppress(redhost.errors.StoreError):
@@ -356,7 +356,7 @@ class Fleet:
         return None
 
     def reports(self) -> list[ReplicaReport]:
-        """Return the replicas' last reports, by id; one that cannot be understood is left out."""
+        """Return the replicas' last reports, by id; unreadable reports are left out."""
         found = []
         for name in self.storage.names("replicas"):
             data = self.storage.read(f"replicas/{name}")
@@ -365,14 +365,14 @@ class Fleet:
         return found
 
     def forget(self, replica: str) -> None:
-        """Remove a replica's report; one that lives writes another."""
+        """Remove a replica's report; a live replica writes a new one."""
         self.storage.remove(f"replicas/{replica}.json")
 
 
 def _read(
     generations: Generations, number: int
 ) -> tuple[GenerationDocument, Iterator[tuple[str, bytes]]]:
-    """Return what a generation of a home consists of, verified, and its objects one by one."""
+    """Return the document of a home's generation, verified, and an iterator of its objects."""
     record = generations.load(number)
     store, sizes = generations.store, dict[str, int]()
 
@@ -404,7 +404,7 @@ def _read(
 
 
 def _has_package(generations: Generations, digest: str, files: Collection[str]) -> bool:
-    """Tell whether a home has every byte of a package, whose files have these names."""
+    """Return whether a home has every byte of a package, whose files have these names."""
     store = generations.store
     read = store.backbone if BACKBONE in files else store.expert
     with suppress(redhost.RedhostError):
@@ -414,7 +414,7 @@ def _has_package(generations: Generations, digest: str, files: Collection[str]) 
 
 
 def _whole_record(generations: Generations, document: GenerationDocument) -> Composition | None:
-    """Return the record of a pushed generation, where a home has it and every file of it."""
+    """Return the record of a pushed generation if a home has it and every file of it."""
     with suppress(redhost.RedhostError):
         record = generations.load(document.number)
         for name in record.files:

@@ -1,8 +1,8 @@
-"""A replica: it looks at the stages' logs, and serves what they say once it has it whole.
+"""A replica: polls the stages' logs, and serves their generations once they are complete locally.
 
-What goes wrong on the way leaves what is served as it is: a store that does not answer, a
-generation that is not whole there yet, one that this machine cannot run. The replica says so and
-tries again; it starts, and answers, without the store as well.
+An error leaves the served generation unchanged: a store that does not answer, a generation that is
+incomplete there, one that this machine cannot run. The replica reports the error; temporary errors
+are retried. A replica also starts and answers without the store.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["Follower", "replica_id"]
 log = logging.getLogger("redhost.fleet")
 
 EVERY = 0.5
-"""Seconds between two looks at a log; each is one small read a stage."""
+"""Seconds between two polls; each is one small read per stage."""
 Trial = Callable[[StageEntry, redhost.ComposedModel | None, Mapping[str, Comparison]], None]
-"""Begins a trial, or ends one."""
+"""Starts a trial, or ends one."""
 
 REPORT_EVERY = 5.0
 """Seconds between two reports."""
@@ -41,14 +41,14 @@ PASSING = (
     redhost.errors.SwapInProgressError,
     redhost.errors.LockHeldError,
 )
-"""What goes wrong and may be right at the next look."""
+"""Temporary errors: the next poll may succeed."""
 
 
 def replica_id(where: str) -> str:
-    """Return an id that a replica keeps over restarts: its machine, and where on it it is.
+    """Return an id that a replica keeps over restarts: its machine and its place there.
 
     Args:
-        where: What no other replica of the machine has: its address, or its home.
+        where: An address or a home that no other replica of the machine has.
     """
     machine = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:60] or "replica"
     return f"{machine}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
@@ -56,12 +56,12 @@ def replica_id(where: str) -> str:
 
 @dataclass
 class _Position:
-    """Where a replica stands in a log.
+    """A replica's position in a log.
 
     Attributes:
-        seen: The last entry that it followed or refused; None before it has seen the log.
-        refused: Why it does not serve what that entry says.
-        unreachable: Why it could not look, or not yet follow; it tries again.
+        seen: The last entry that it followed or refused; None before it has read the log.
+        refused: Why it does not serve that entry's generation.
+        unreachable: Why it could not read the log, or not yet follow it; it retries.
     """
 
     seen: int | None = None
@@ -77,14 +77,14 @@ class Follower(threading.Thread):
     """Follows a fleet until it is stopped.
 
     Args:
-        live: What answers.
-        fleet: Whom to follow.
+        live: The live host that answers.
+        fleet: The fleet to follow.
         where: The replica's address, or its home.
-        every: Seconds between two looks.
+        every: Seconds between two polls.
         swap: Serves a generation of the home; by default `live.swap`.
-        trial: Called with the entry of a canary, its generation (None for none), and what was
-            counted before a restart.
-        observe: Adds to a report what else is known.
+        trial: Called with the entry of a canary, its generation (None for none), and the counts
+            from before a restart.
+        observe: Adds further data to a report.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Follower(threading.Thread):
 
     @property
     def latest(self) -> ReplicaReport:
-        """What the replica says of itself now."""
+        """The replica's current report."""
         positions, serving = self._positions, self.live.generation
         reason = "; ".join(dict.fromkeys(filter(None, (p.trouble for p in positions.values()))))
         known = msgspec.structs.replace(
@@ -131,23 +131,23 @@ class Follower(threading.Thread):
         return self._observe(known)
 
     def run(self) -> None:
-        """Look, again and again; what goes wrong is shown, never raised."""
+        """Poll repeatedly; errors are logged, never raised."""
         while True:
             try:
                 self.look()
-            except Exception:  # whatever it is, what is served goes on, and so does following
+            except Exception:  # serving and following must continue after any error
                 log.exception("cannot follow %s", self.fleet.storage.url)
             if self._ended.wait(self.every):
                 return
 
     def stop(self) -> None:
-        """Stop looking; what is served goes on."""
+        """Stop polling; the served generation continues to answer."""
         self._ended.set()
         if self.is_alive():
             self.join()
 
     def look(self) -> None:
-        """Look once at both logs, follow what is new, and report now and then."""
+        """Poll both logs once, follow new entries, and report periodically."""
         before = [(p.seen, p.trouble) for p in self._positions.values()]
         self._follow(PRODUCTION, self._serve)
         self._follow(CANARY, self._run_trial)
@@ -156,7 +156,7 @@ class Follower(threading.Thread):
             self._report()
 
     def _follow(self, stage: str, follow: Callable[[StageEntry], None]) -> None:
-        """Do what the last entry of a log says, if that is new."""
+        """Follow the last entry of a log, if it is new."""
         position, entries = self._positions[stage], self.fleet.stages[stage]
         try:
             if monotonic() - self._checked > REPORT_EVERY:
@@ -170,7 +170,7 @@ class Follower(threading.Thread):
                     position.refused = ""
                 except PASSING:
                     raise
-                except redhost.RedhostError as e:  # this machine cannot; the next entry, perhaps
+                except redhost.RedhostError as e:  # permanent here; wait for the next entry
                     position.refused = self._logged(stage, e.reason)
             position.seen = entry.sequence if entry is not None else seen or 0
             position.unreachable = ""
@@ -184,7 +184,7 @@ class Follower(threading.Thread):
         return reason
 
     def _serve(self, entry: StageEntry) -> None:
-        """Serve what production is."""
+        """Serve production's generation."""
         number = self._bring(entry)
         if number == self.live.generation:
             return
@@ -193,9 +193,9 @@ class Follower(threading.Thread):
         self._latest = msgspec.structs.replace(self._latest, seconds=round(time() - written, 3))
 
     def _run_trial(self, entry: StageEntry) -> None:
-        """Hold what the canary is, ready, beside production; or let it go."""
+        """Prepare the canary's generation in addition to production, or drop it."""
         self._latest = msgspec.structs.replace(self._latest, trial=None)
-        self._trial(entry, None, {})  # the last one's counts are not this one's, whatever comes
+        self._trial(entry, None, {})  # end the previous trial and its counts in any case
         if entry.generation is None:
             return
         number = self._bring(entry)
@@ -207,11 +207,11 @@ class Follower(threading.Thread):
         self._latest = msgspec.structs.replace(self._latest, trial=number)
 
     def _report(self) -> None:
-        """Write what the replica says of itself; where that cannot be, it is written later."""
+        """Write the replica's report; if that fails, a later report is written."""
         self._reported = monotonic()
         try:
             self.fleet.require()
-            self._before_restart()  # once it is written over, nobody knows
+            self._before_restart()  # read it before it is overwritten
             self.fleet.report(self.latest)
         except redhost.errors.StoreError as e:
             log.info("no report: %s", e.reason)
@@ -223,7 +223,7 @@ class Follower(threading.Thread):
         return self._earlier
 
     def _bring(self, entry: StageEntry) -> int:
-        """Have the generation of an entry in the home, verified."""
+        """Download the generation of an entry into the home, verified."""
         assert entry.generation is not None  # noqa: S101  (only a canary's entry names none)
         record = self.fleet.pull(self.live.host.generations, entry.generation)
         if record.digest != entry.digest:

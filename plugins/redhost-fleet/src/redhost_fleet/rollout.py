@@ -1,4 +1,4 @@
-"""A canary's end: it becomes production, or goes, or runs on, by what labelled texts say of it."""
+"""Decide about a canary by labelled texts: promote it, end it, or let it continue."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from redhost_fleet.stages import CANARY, PRODUCTION
 __all__ = ["DRIFTED", "Decision", "Limits", "decide", "judge"]
 
 DRIFTED, FEWEST = 0.3, 200
-"""Drift that the history names, in standard deviations, and the texts that it takes."""
+"""Drift from which the history records it, in standard deviations, and the texts required."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What may go wrong, and how often.
+    """Error rates and margins of the decision.
 
     Attributes:
-        alarm: How often a canary that is no worse may be taken away, 0–1.
-        miss: How often one that is worse by the margin may become production, 0–1.
-        margin: Accuracy that may be lost, 0–1.
-        declines: How many more of the texts it may decline and be promoted by itself, 0–1.
+        alarm: Probability that a canary that is no worse is ended, at most, 0–1.
+        miss: Probability that a canary that is worse by the margin is promoted, at most, 0–1.
+        margin: Accepted loss of accuracy, 0–1.
+        declines: Increase of the share of declined texts up to which it is promoted
+            automatically, 0–1.
     """
 
     alarm: float = 0.01
@@ -41,7 +42,7 @@ class Limits:
     declines: float = 0.05
 
     def __post_init__(self) -> None:
-        """Check that each is a share.
+        """Check that each is more than 0 and less than 1.
 
         Raises:
             UsageError: If one is not.
@@ -60,9 +61,9 @@ class Decision:
     Attributes:
         action: ``promote``, ``end`` or ``hold``.
         why: The figures, as one line.
-        harm: Evidence that it is worse: it ends at 1 / alarm.
+        harm: Evidence that it is worse: it is ended at 1 / alarm.
         no_harm: Evidence that it is not worse by the margin: it is promoted at 1 / miss.
-        labelled: Texts with a right label.
+        labelled: Number of texts with a right label.
     """
 
     action: Literal["promote", "end", "hold"]
@@ -75,12 +76,12 @@ class Decision:
 def decide(
     counts: Mapping[str, Comparison], limits: Limits | None = None, *, experts: int
 ) -> Decision:
-    """Decide what becomes of a canary.
+    """Decide whether to promote, end or hold a canary.
 
     Args:
-        counts: What it and production answered to the same texts, by expert.
-        experts: How many of these there may be, from the beginning.
-        limits: How often the decision may be wrong.
+        counts: Comparison of its answers with production's on the same texts, by expert.
+        experts: Maximum number of experts in the counts, fixed from the beginning.
+        limits: Error rates and margins of the decision.
     """
     limits = limits or Limits()
     harm = evidence_of_harm(counts, experts=experts)
@@ -116,14 +117,14 @@ def decide(
 
 
 def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEntry] | None:
-    """Look at a canary once, and do what is to be done; the history has the reason.
+    """Decide about a canary once, and carry the decision out; the history has the reason.
 
     Args:
         fleet: The fleet.
-        limits: How often the decision may be wrong.
+        limits: Error rates and margins of the decision.
 
     Returns:
-        The decision and the canary's entry; None where there is no canary.
+        The decision and the canary's entry; None if there is no canary.
 
     Raises:
         StaleGenerationError: If another writer moved a stage meanwhile.
@@ -146,13 +147,13 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
             for expert, some in report.comparisons.items():
                 counts[expert] = counts.get(expert, Comparison()) + some
     document = None if production is None else fleet.document(production.generation or 0)
-    # A package for each expert, one for the column of the backbone, which a hub may have instead.
+    # One package per expert, plus one for the backbone's column even if the backbone is on a hub.
     experts = len(counts) if document is None else len(document.packages) + 1
     decision = decide(counts, limits, experts=experts)
-    if drifted:  # both read the same texts: no reason to end either, and one to look at both
+    if drifted:  # both read the same texts: report it, but do not decide by it
         far = ", ".join(f"{expert} by {d:.2f}" for expert, d in sorted(drifted.items()))
         decision = replace(decision, why=f"{decision.why}; texts have drifted from cards: {far}")
-    for replica, reason in sorted(refused.items())[:1]:  # what one cannot run, none should serve
+    for replica, reason in sorted(refused.items())[:1]:  # then no replica should serve it
         decision = replace(decision, action="end", why=f"{replica} does not run it: {reason}")
     if production is not None and production.generation == entry.generation:
         decision = replace(decision, action="end", why="it is production")

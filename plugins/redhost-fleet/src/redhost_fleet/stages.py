@@ -1,7 +1,8 @@
-"""A stage's log: its last entry says which generation is served; nothing in it is ever changed.
+"""A stage's log: its last entry names the served generation; entries are never changed.
 
-Entry n + 1 is created only where there is none. So of two writers who have both seen entry n, one
-wins and the other learns who did: compare-and-set, and its history, by one conditional write.
+Entry n + 1 is created only if it does not exist. So if two writers have both seen entry n, one
+succeeds and the other gets an error that names the first: one conditional write is both the
+compare-and-set and the history.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class StageLog:
         """Return the last entry, None before the first.
 
         Raises:
-            StoreError: If the store cannot be reached, or what is there cannot be understood.
+            StoreError: If the store cannot be reached, or the entry cannot be decoded.
         """
         numbers = self.sequences()
         return self.read(numbers[-1]) if numbers else None
@@ -50,7 +51,7 @@ class StageLog:
         return sorted(int(match[1]) for match in found if match)
 
     def read(self, sequence: int) -> StageEntry | None:
-        """Return an entry, None where there is none."""
+        """Return an entry; None if it does not exist."""
         data = self.storage.read(self._name(sequence))
         if data is None:
             return None
@@ -63,14 +64,14 @@ class StageLog:
         return entry
 
     def after(self, sequence: int) -> StageEntry | None:
-        """Return the last entry later than one, None where that is the last: a read an entry."""
+        """Return the last entry later than a given one, or None; costs one read per entry."""
         newest = None
         while (entry := self.read(sequence + 1)) is not None:
             newest, sequence = entry, entry.sequence
         return newest
 
     def append(self, entry: StageEntry, *, after: StageEntry | None) -> StageEntry:
-        """Add an entry behind the one that the caller believes is the last.
+        """Append an entry, if the given one is still the last.
 
         Args:
             entry: The entry; its sequence and token are filled in here.
@@ -80,7 +81,7 @@ class StageLog:
             The entry as written.
 
         Raises:
-            StaleGenerationError: If another writer came first; the message says who.
+            StaleGenerationError: If another writer was first; the message names it.
             StoreError: If the store cannot be reached.
         """
         sequence = 1 if after is None else after.sequence + 1

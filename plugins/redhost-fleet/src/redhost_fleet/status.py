@@ -1,4 +1,4 @@
-"""What a fleet looks like from its store: stages, replicas, how far behind each is."""
+"""The status of a fleet from its store: stages, replicas, and the lag of each replica."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ReplicaStatus:
 
     Attributes:
         report: Its last report.
-        age: Seconds since, by this machine's clock.
-        lag: Entries of production's log that it has yet to follow.
-        lost: Whether it has written none for long.
+        age: Seconds since that report, by this machine's clock.
+        lag: Number of entries of production's log that it has yet to follow.
+        lost: Whether its last report is too old.
     """
 
     report: ReplicaReport
@@ -36,12 +36,12 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetStatus:
-    """A fleet.
+    """The status of a fleet.
 
     Attributes:
-        production: The last entry of its log; None before the first.
+        production: The last entry of production's log; None before the first.
         canary: The last entry of the canary's log.
-        replicas: By id.
+        replicas: The replicas, ordered by id.
     """
 
     production: StageEntry | None
@@ -50,7 +50,7 @@ class FleetStatus:
 
 
 def fleet_status(fleet: Fleet) -> FleetStatus:
-    """Return how a fleet is now.
+    """Return a fleet's current status.
 
     Raises:
         StoreError: If the store cannot be reached.
@@ -69,12 +69,12 @@ def fleet_status(fleet: Fleet) -> FleetStatus:
 
 
 def live_shares(status: FleetStatus) -> redhost.plugins.LiveShares | None:
-    """Return whose texts come in: the replicas' estimates, each weighing as its texts are many.
+    """Return the experts' live shares: the mean of the replicas' estimates, weighted by texts.
 
-    Those that are lost, or serve another generation than production, are left out.
+    Replicas that are lost, or serve another generation than production, are left out.
 
     Returns:
-        The shares; None where no replica has seen a text.
+        The shares; None if no replica has received a text.
     """
     number = None if status.production is None else status.production.generation
     seen = [
@@ -94,7 +94,7 @@ def live_shares(status: FleetStatus) -> redhost.plugins.LiveShares | None:
 
 
 def status_lines(status: FleetStatus) -> Iterator[str]:
-    """Yield a fleet's status for people, line by line."""
+    """Yield a fleet's status as text, line by line."""
     for stage, entry in ((PRODUCTION, status.production), (CANARY, status.canary)):
         if entry is None or entry.generation is None:
             yield f"{stage:<11} none"

@@ -1,8 +1,8 @@
-"""Where a fleet meets: a folder, or an object store.
+"""Storage of a fleet: a folder, or an object store.
 
-Two ways to write are enough. `create` writes a file that is not there yet, whole or not at all: of
-two writers of one name, one wins, and that is the only thing that a fleet ever agrees on. `write`
-replaces a file whole, for what one process alone writes.
+Two write operations suffice. `create` atomically writes a file that does not exist yet: of two
+writers of one name, exactly one succeeds, and the fleet needs no other consensus. `write` replaces
+a file atomically; it is used for files that have a single writer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import redhost
 __all__ = ["FolderStorage", "ObjectStorage", "Storage", "open_storage"]
 
 ATOMIC = ("s3", "s3a", "gs", "gcs")
-"""Protocols whose libraries create a file by a conditional request, and not by a look before."""
+"""Protocols whose libraries create a file by a conditional request, not by checking first."""
 
 TEMPORARY = ".tmp-"
 
 OPTIONS: dict[str, Any] = {
     "s3": {
-        "max_concurrency": 1,  # or each read asks for the size first, and lists what is not there
+        "max_concurrency": 1,  # otherwise a read requests the size first, and lists missing files
         "config_kwargs": {
             "connect_timeout": 3,
             "read_timeout": 10,
@@ -33,46 +33,46 @@ OPTIONS: dict[str, Any] = {
         },
     }
 }
-"""Options by protocol: a read is one request, and a store that does not answer an error soon."""
+"""Options by protocol: one request per read, and a short timeout for an unreachable store."""
 
 
 class Storage(Protocol):
     """Files by name, e.g. ``stages/production/00000001.json``.
 
-    Every method raises `StoreError` where the store cannot be reached.
+    Every method raises `StoreError` if the store cannot be reached.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """The address, for display."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where it is not there."""
+        """Return a file's bytes; None if it does not exist."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file that is not there; tell whether it now holds these bytes."""
+        """Write a file unless it exists; return whether it now has these bytes."""
         ...
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file whole."""
+        """Replace a file atomically."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted, without the folder's."""
+        """Return the names of the files in a folder, sorted, without the folder's name."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         ...
 
 
 class FolderStorage:
-    """A folder that all machines see, e.g. on a network file system.
+    """A folder that all machines share, e.g. on a network file system.
 
     Args:
-        folder: The folder; made at the first write.
+        folder: The folder; created at the first write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,11 +80,11 @@ class FolderStorage:
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """The address, for display."""
         return str(self.folder)
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where it is not there."""
+        """Return a file's bytes; None if it does not exist."""
         with _reporting(self.url, "read"):
             try:
                 return (self.folder / name).read_bytes()
@@ -92,25 +92,25 @@ class FolderStorage:
                 return None
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file that is not there; tell whether it now holds these bytes."""
+        """Write a file unless it exists; return whether it now has these bytes."""
         target = self.folder / name
         with _reporting(self.url, "write to"), _written(target, data) as temporary:
             try:
-                os.link(temporary, target)  # unlike a rename, never over a file that is there
+                os.link(temporary, target)  # unlike a rename, never replaces an existing file
             except FileExistsError:
                 return target.read_bytes() == data
             _sync(target.parent)
             return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file whole."""
+        """Replace a file atomically."""
         target = self.folder / name
         with _reporting(self.url, "write to"), _written(target, data) as temporary:
             temporary.replace(target)
             _sync(target.parent)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted, without the folder's."""
+        """Return the names of the files in a folder, sorted, without the folder's name."""
         with _reporting(self.url, "read"):
             try:
                 found = [path.name for path in (self.folder / folder).iterdir()]
@@ -119,13 +119,13 @@ class FolderStorage:
         return sorted(name for name in found if not name.startswith(TEMPORARY))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         with _reporting(self.url, "write to"):
             (self.folder / name).unlink(missing_ok=True)
 
 
 class ObjectStorage:
-    """An object store, through fsspec; credentials and endpoints come from its library's own ways.
+    """An object store, through fsspec; its library finds credentials and endpoints.
 
     Args:
         url: E.g. ``s3://bucket/folder``.
@@ -148,7 +148,7 @@ class ObjectStorage:
 
             self._files, root = fsspec.core.url_to_fs(
                 url,
-                use_listings_cache=False,  # others write too
+                use_listings_cache=False,  # other machines write too
                 skip_instance_cache=True,
                 **OPTIONS.get("s3" if protocol.startswith("s3") else protocol, {}),
             )
@@ -160,16 +160,16 @@ class ObjectStorage:
                 hint=f"Run 'pip install redhost-fleet[{extra}]'.",
             ) from e
         if hasattr(self._files, "retries"):
-            self._files.retries = 2  # a follower tries again by itself
+            self._files.retries = 2  # the follower retries on its own
         self._url, self._root = url.rstrip("/"), str(root).rstrip("/")
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """The address, for display."""
         return self._url
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where it is not there."""
+        """Return a file's bytes; None if it does not exist."""
         with _reporting(self.url, "read"):
             try:
                 return bytes(self._files.cat_file(self._path(name)))
@@ -177,21 +177,21 @@ class ObjectStorage:
                 return None
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file that is not there; tell whether it now holds these bytes."""
+        """Write a file unless it exists; return whether it now has these bytes."""
         with _reporting(self.url, "write to"):
             try:
                 self._files.pipe_file(self._path(name), data, mode="create")
-            except FileExistsError:  # it may be ours: an answer was lost, and the library repeated
+            except FileExistsError:  # may be our own: a lost reply makes the library retry
                 return self.read(name) == data
             return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file whole."""
+        """Replace a file atomically."""
         with _reporting(self.url, "write to"):
             self._files.pipe_file(self._path(name), data)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted, without the folder's."""
+        """Return the names of the files in a folder, sorted, without the folder's name."""
         with _reporting(self.url, "read"):
             try:
                 found = self._files.ls(f"{self._path(folder)}/", detail=False)
@@ -200,7 +200,7 @@ class ObjectStorage:
         return sorted(name for path in found if (name := PurePosixPath(path).name))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         with _reporting(self.url, "write to"):
             try:
                 self._files.rm_file(self._path(name))
@@ -215,7 +215,7 @@ def open_storage(url: str) -> Storage:
     """Return the store at a URL, or in a folder.
 
     Raises:
-        SettingsError: If it cannot be used by a fleet.
+        SettingsError: If a fleet cannot use it.
     """
     if "://" not in url:
         return FolderStorage(Path(url).expanduser())
@@ -226,7 +226,7 @@ def open_storage(url: str) -> Storage:
 
 @contextmanager
 def _written(target: Path, data: bytes) -> Iterator[Path]:
-    """Yield a file beside another that holds bytes, safe on the disk; it is gone afterwards."""
+    """Yield a synced temporary file with the bytes, next to the target; remove it afterwards."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     try:
@@ -240,7 +240,7 @@ def _written(target: Path, data: bytes) -> Iterator[Path]:
 
 
 def _sync(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk (Windows has no such call)."""
+    """Sync a folder's entries to the disk (Windows has no such call)."""
     if os.name == "nt":
         return
     fd = os.open(folder, os.O_RDONLY)
@@ -252,12 +252,12 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _reporting(url: str, what: str) -> Iterator[None]:
-    """Turn what goes wrong with a store into one line."""
+    """Convert the errors of a store into a `StoreError` of one line."""
     try:
         yield
     except redhost.RedhostError:
         raise
-    except Exception as e:  # each library raises its own kinds, not all of them an OSError
+    except Exception as e:  # each library raises its own types, not all of them an OSError
         found = e.strerror if isinstance(e, OSError) and e.strerror else str(e) or type(e).__name__
         raise redhost.errors.StoreError(
             f"cannot {what} the store {url}",

@@ -13,7 +13,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group()
 def mlflow() -> None:
-    """Hand a generation to MLflow."""
+    """Export a generation to MLflow."""
 
 
 @mlflow.command()
@@ -25,7 +25,7 @@ def mlflow() -> None:
 def export(*, folder: Path, generation: int | None, home: Path | None) -> None:
     """Write a generation to FOLDER as a model of MLflow, a pyfunc.
 
-    Every byte of the generation is in it. A FOLDER that has the generation already stays as it is.
+    It contains every byte of the generation. A FOLDER that already has the generation is unchanged.
     """
     import redhost
     from redhost_mlflow.export import export_generation

@@ -1,4 +1,4 @@
-"""A generation as a folder of MLflow: a pyfunc, with every byte that the generation consists of."""
+"""A generation as an MLflow folder: a pyfunc that contains every byte of the generation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from redhost_mlflow.model import TEXT, GenerationModel
 __all__ = ["Export", "export_generation"]
 
 EXAMPLES = 2
-"""Texts of the input example."""
+"""Number of texts in the input example."""
 
 REQUIRED = ("redhost", "redhost-mlflow", "mlflow-skinny", "torch", "transformers")
-"""What answers; the same versions, so the same bits. Plugins that made a part come with them."""
+"""Pinned requirements: same versions, so same bits. Plugins that provide a part are added."""
 
 COMPOSITION = "composition.json"
-"""The file of a generation that names all others."""
+"""The file of a generation that lists all others."""
 
 NUMBER, DIGEST = "redhost_generation", "redhost_digest"
 """The names of a generation's number and digest in the model's metadata."""
@@ -35,11 +35,11 @@ NUMBER, DIGEST = "redhost_generation", "redhost_digest"
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """What `export_generation` did.
+    """The result of `export_generation`.
 
     Attributes:
         number: The generation.
-        written: Whether the folder was written; if not, it held the generation already.
+        written: Whether the folder was written; if not, it already contained the generation.
     """
 
     number: int
@@ -50,14 +50,14 @@ def export_generation(host: redhost.Host, folder: Path, *, generation: int | Non
     """Write a generation as a model of MLflow.
 
     Args:
-        host: Of the home that has it.
-        folder: Where it goes: nothing may be there yet, or the same generation.
+        host: The host of the home that has it.
+        folder: The folder to write: it must not exist, or contain the same generation.
         generation: Its number; None for the current one.
 
     Raises:
         MissingError: If nothing is composed.
         UnknownNameError: If there is no such generation.
-        UsageError: If something else is there, or the backbone generates text.
+        UsageError: If the folder contains something else, or the backbone generates text.
     """
     number = host.session.require_current() if generation is None else generation
     record = host.generations.load(number)
@@ -65,7 +65,7 @@ def export_generation(host: redhost.Host, folder: Path, *, generation: int | Non
         _require_same(folder, record)
         return Export(number=number, written=False)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place: what is whole gets there by one rename.
+    # Written next to its target, and renamed once it is complete.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
         home, made = Path(scratch, "home"), Path(scratch, "model")
         _copy(host.generations, record, home)
@@ -77,7 +77,7 @@ def export_generation(host: redhost.Host, folder: Path, *, generation: int | Non
 def _require_same(folder: Path, record: Composition) -> None:
     try:
         found = Model.load(str(folder)).metadata or {}
-    except Exception:  # whatever MLflow raises: it is no model
+    except Exception:  # any error of MLflow's: not a model
         found = {}
     if found.get(DIGEST) != record.digest:
         raise redhost.UsageError(
@@ -89,7 +89,7 @@ def _require_same(folder: Path, record: Composition) -> None:
 
 
 def _copy(generations: Generations, record: Composition, home: Path) -> None:
-    """Make a home that holds one generation, and nothing else of the home that it comes from."""
+    """Make a home that contains one generation, and nothing else of the original home."""
     target = Generations(home)
     for digest in record.digests():
         target.store.put(generations.store.get(digest), digest=digest)
@@ -101,7 +101,7 @@ def _copy(generations: Generations, record: Composition, home: Path) -> None:
 
 
 def _save(home: Path, record: Composition, folder: Path) -> None:
-    """Have MLflow write the folder around a home."""
+    """Let MLflow write the folder around a home."""
     host = redhost.Host.open(home)
     example = pd.DataFrame({TEXT: _texts(host.composed)})
     answered = GenerationModel(host).predict(example)
@@ -123,7 +123,7 @@ def _save(home: Path, record: Composition, folder: Path) -> None:
 
 
 def _outputs(answered: pd.DataFrame) -> Schema:
-    """Return the columns of answers; a number has no probability."""
+    """Return the columns of answers; numeric answers have no probability."""
     number = answered["answer"].dtype.kind == "f"
     return Schema(
         [
@@ -137,11 +137,11 @@ def _outputs(answered: pd.DataFrame) -> Schema:
 
 
 def _pinned(dist: str) -> str:
-    """Return a requirement of the version at hand, without the build (``+cpu``) of this machine."""
+    """Return a requirement of the installed version, without its local build tag (``+cpu``)."""
     return f"{dist}=={Version(version(dist)).public}"
 
 
 def _texts(composed: redhost.ComposedModel) -> list[str]:
-    """Return some texts of the kind that is answered."""
+    """Return some example texts of the backbone."""
     known = [*(r.text for r in composed.evaluation), *(r.text for r in composed.background)]
     return known[:EXAMPLES] or ["a text"]

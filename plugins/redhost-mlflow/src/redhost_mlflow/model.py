@@ -1,4 +1,4 @@
-"""A generation as MLflow loads it: its folder names this module, and nothing is unpickled."""
+"""The model that MLflow loads: its folder names this module, and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["TEXT", "GenerationModel"]
 
 TEXT = "text"
-"""The column that holds the texts."""
+"""The column with the texts."""
 
 
 class GenerationModel:
-    """What answers tables.
+    """A generation that answers tables.
 
     Args:
-        host: Whose current generation answers.
+        host: The host whose current generation answers.
     """
 
     def __init__(self, host: redhost.Host) -> None:
@@ -36,7 +36,7 @@ class GenerationModel:
             model_input: A table with a column `text`.
 
         Raises:
-            MlflowException: If a row has no text: MLflow's server answers 400 and says which.
+            MlflowException: If a row has no text: MLflow's server answers 400 and names the row.
         """
         try:
             answered = frames.answer(self.host, model_input[[TEXT]], text=TEXT)

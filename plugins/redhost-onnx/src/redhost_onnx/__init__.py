@@ -11,4 +11,4 @@ from collections.abc import Mapping
 __all__ = ["ENGINES"]
 
 ENGINES: Mapping[str, float] = {"onnx": 1e-4, "onnx-int8": 0.3}
-"""Each device with the most that a text's h may be away from torch's, as a share of its length."""
+"""Each device with the maximum deviation of a text's h from torch's, relative to its length."""

@@ -1,4 +1,4 @@
-"""`redhost onnx`: a generation as a folder that answers without torch."""
+"""`redhost onnx`: export a generation to a folder that answers without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def onnx() -> None:
 def export(*, folder: Path, home: Path | None, question: str | None) -> None:
     """Write the current generation to FOLDER.
 
-    Nothing is written unless onnxruntime answers a hundred texts as torch does.
+    Nothing is written unless onnxruntime gives the same answers as torch to a hundred texts.
     """
     import redhost
     from redhost_onnx.generation import export_generation
@@ -55,5 +55,5 @@ def predict(*, folder: Path, texts: tuple[str, ...], as_json: bool) -> None:
     for a in answers:
         click.echo(f"{a.input} → {a.label}  (p = {a.probability:.3f})")
         for column, weight in sorted(a.weights.items(), key=lambda pair: -pair[1]):
-            if weight >= 0.005:  # noqa: PLR2004  (what two digits can show)
+            if weight >= 0.005:  # noqa: PLR2004  (the smallest weight that two digits show)
                 click.echo(f"  {column:<12} {weight:4.2f}")

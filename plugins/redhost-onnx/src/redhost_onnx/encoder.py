@@ -1,4 +1,4 @@
-"""A text encoder whose passes onnxruntime computes, held to those of torch."""
+"""A text encoder that runs on onnxruntime, with its vectors checked against torch's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from redhost_onnx.export import exported
 
 __all__ = ["OnnxEncoder"]
 
-onnxruntime: Any = import_module("onnxruntime")  # which has no types
+onnxruntime: Any = import_module("onnxruntime")  # it has no type hints
 
 
 class OnnxEncoder(EngineEncoder):
-    """An encoder on onnxruntime; what acts inside it is computed by torch.
+    """An encoder on onnxruntime; modules that act inside it are computed by torch.
 
     Args:
         encoder: The same encoder on torch.
@@ -28,7 +28,7 @@ class OnnxEncoder(EngineEncoder):
         engine: One of `redhost_onnx.ENGINES`.
 
     Raises:
-        BackboneMismatchError: If it computes something else than torch does.
+        BackboneMismatchError: If its vectors differ from torch's by more than allowed.
     """
 
     def __init__(self, encoder: TextEncoder, fingerprint: str, *, engine: str) -> None:
@@ -47,11 +47,11 @@ class OnnxEncoder(EngineEncoder):
 
     @property
     def kernels(self) -> str:
-        """Name the engine: its features are its own."""
+        """The engine's name: its features have their own cache entries."""
         return f"{self.engine} {onnxruntime.__version__}"
 
     def passes(self, ids: Sequence[list[int]]) -> Iterator[tuple[Sequence[int], Tensor]]:
-        """Yield each text with its h ``(1, D)``, one by one: so its bits are its own."""
+        """Yield each text with its h ``(1, D)``, one by one, so h is independent of the batch."""
         for n, row in enumerate(ids):
             [states] = self.session.run(["states"], {"ids": np.array([row], dtype=np.int64)})
             yield [n], self.pool(torch.from_numpy(states))

@@ -1,4 +1,4 @@
-"""An encoder as an ONNX file: exported once, kept in the user's cache by what it was made from."""
+"""An encoder as an ONNX file: exported once, cached for the user under the key of its sources."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("redhost")
 
 
 def exported(encoder: TextEncoder, name: str, *, int8: bool) -> bytes:
-    """Return the ONNX file of an encoder; one whose digest is not that of its name is made anew.
+    """Return the ONNX file of an encoder; a cached file with another digest is exported anew.
 
     Args:
         encoder: The encoder.
-        name: What it is made from: fingerprint and versions.
+        name: The key of its sources: fingerprint and versions.
         int8: Whether weights are held in eight bits.
     """
     folder = _folder()
@@ -65,7 +65,7 @@ def _digest(data: bytes) -> str:
 
 
 class _States(nn.Module):
-    """The states that h is pooled from, of a text without filling."""
+    """The states from which h is pooled, for a text without padding."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def _export(encoder: TextEncoder, path: Path) -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Keep what the exporter says of its own parts to itself, in a ``with`` block."""
+    """Suppress the exporter's messages in a ``with`` block."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

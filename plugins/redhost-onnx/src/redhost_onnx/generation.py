@@ -1,4 +1,4 @@
-"""A whole generation as one ONNX graph: token ids → answers, weights and what is declined."""
+"""A whole generation as one ONNX graph: token ids → answers, weights and declined texts."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from redhost_onnx.runtime import MODEL, RECORD, TOKENIZER, ExportedGeneration, R
 __all__ = ["TOLERANCE", "export_generation"]
 
 TOLERANCE = 1e-4
-"""Most that a probability or a weight may be away from torch's."""
+"""Maximum deviation of a probability or a weight from torch's."""
 
 TEXTS = 100
-"""Texts on which both are compared, at most."""
+"""Maximum number of texts on which both are compared."""
 
 
 def export_generation(model: redhost.ComposedModel, folder: Path) -> Record:
     """Write a composition as a folder that answers without torch.
 
-    Nothing is written unless onnxruntime gives the answers of torch.
+    Nothing is written unless onnxruntime gives the same answers as torch.
 
     Args:
         model: The composition.
-        folder: Where it goes; nothing may be there yet.
+        folder: The folder to write; it must not exist yet.
 
     Raises:
-        UsageError: If the composition cannot be exported, or something is there.
-        PluginError: If what was exported answers something else.
+        UsageError: If the composition cannot be exported, or the folder exists.
+        PluginError: If the exported model gives other answers.
     """
     _require_exportable(model)
     if folder.exists():
@@ -50,7 +50,7 @@ def export_generation(model: redhost.ComposedModel, folder: Path) -> Record:
             hint="Name another, or remove it.",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place: what is whole gets there by one rename.
+    # Written next to its target, and renamed once it is complete.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
         where = Path(scratch)
         _export(model, where / MODEL)
@@ -98,7 +98,7 @@ def _require_exportable(model: redhost.ComposedModel) -> None:
 
 
 class _Generation(nn.Module):
-    """Encoder, features and bus of one text."""
+    """Encoder, features and bus for one text."""
 
     def __init__(self, model: redhost.ComposedModel) -> None:
         super().__init__()
@@ -112,15 +112,15 @@ class _Generation(nn.Module):
             labels=bus.shared_labels,
             task=bus.task,
             backbone_column=len(bus.columns) > len(bus.ids),
-            strategy="dense",  # the others choose experts while they run: no one graph
+            strategy="dense",  # the others choose experts at run time: not a single graph
         )
 
     def forward(self, ids: Tensor, whole: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return p ``(1, L)``, α ``(1, K)`` and what is declined ``(1,)``.
+        """Return p ``(1, L)``, α ``(1, K)`` and whether the text is declined ``(1,)``.
 
         Args:
             ids: The token ids that the blocks read, ``(1, T)``.
-            whole: All of the text's, ``(1, N)``, where tokens are hashed.
+            whole: All token ids of the text, ``(1, N)``, if tokens are hashed.
         """
         features = self.trunk.features
         output = self.encoder(
@@ -135,7 +135,7 @@ class _Generation(nn.Module):
             states = [output.hidden_states[n] for n in features.layers]
             h = self.trunk.pool(torch.cat(states, dim=-1))
             if whole is not None and self.trunk.hashing is not None:
-                s = _hashed(whole[0], self.trunk.hashing)  # the last numbers of h, zero until here
+                s = _hashed(whole[0], self.trunk.hashing)  # the last entries of h, zero so far
                 h = h + nn.functional.pad(s, (self.trunk.width - s.shape[0], 0))
         p, alpha = self.bus(h)
         return p, alpha, self.composed.declines(h, p, alpha)
@@ -144,9 +144,9 @@ class _Generation(nn.Module):
 def _hashed(ids: Tensor, hashing: Any) -> Tensor:
     """Return LN(s) ``(W,)`` of a text's ids ``(N,)``, s = Σ_v (1 + ln n_v) e_v.
 
-    Each of the n_v places where token v stands adds its share: no list of distinct tokens.
+    Each of the n_v occurrences of token v adds its share, so no list of distinct tokens is needed.
     """
-    each = torch.ones_like(ids, dtype=torch.float)  # a length of Python's would be a constant
+    each = torch.ones_like(ids, dtype=torch.float)  # a Python length would become a constant
     counts = torch.zeros(len(hashing.places)).scatter_add(0, ids, each)[ids]
     entries = hashing.signs[ids] * ((1 + counts.log()) / counts)[:, None]
     s = torch.zeros(hashing.width)
@@ -155,7 +155,7 @@ def _hashed(ids: Tensor, hashing: Any) -> Tensor:
 
 
 def _export(model: redhost.ComposedModel, path: Path) -> None:
-    """Write the graph, simplified once for whoever loads it."""
+    """Write the graph, simplified in advance so that loading is faster."""
     trunk = model.backbone.trunk
     lengths = {"ids": (17, trunk.longest or 2**20)}
     if trunk.hashing is not None:
@@ -181,14 +181,14 @@ def _export(model: redhost.ComposedModel, path: Path) -> None:
     runtime: Any = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors
-    # Not what suits this processor alone: the folder may be carried to another.
+    # No optimisations for this processor only: the folder may be copied to another machine.
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
     runtime.InferenceSession(plain, options, providers=["CPUExecutionProvider"])
 
 
 def _rust_tokenizer(model: redhost.ComposedModel) -> Any:
-    """Return the tokenizer that transformers' own, or the carried one, is made around, if any."""
+    """Return the Rust tokenizer inside transformers' own, or inside the packaged one, if any."""
     outer = model.backbone.trunk.tokenizer
     return getattr(outer, "backend_tokenizer", None) or getattr(outer, "tokenizer", None)
 
@@ -204,14 +204,14 @@ def _tokenizer(model: redhost.ComposedModel) -> bytes:
 
 
 def _texts(model: redhost.ComposedModel) -> Iterator[str]:
-    """Yield texts to compare: longer than is read, of few tokens, known, of known words."""
+    """Yield texts to compare: a too long one, a short one, known rows, random known words."""
     cards = (r.text for c in model.cards.values() for r in c.rows)
     known = [*(r.text for r in model.evaluation), *cards, *(r.text for r in model.background)]
     yield " ".join(known[:200])
     yield "1"
     yield from known[:: max(1, len(known) // TEXTS)]
     words, draw = " ".join(known).split() or ["1"], random.Random(0)  # noqa: S311  (no secret)
-    for count in range(2, 2 + TEXTS):  # where packages bring vectors and sums, no texts
+    for count in range(2, 2 + TEXTS):  # for packages with vectors and sums, but no texts
         yield " ".join(draw.choices(words, k=count))
 
 
@@ -219,7 +219,7 @@ def _compare(model: redhost.ComposedModel, exported: ExportedGeneration, texts: 
     """Return the largest difference of a probability or weight.
 
     Raises:
-        PluginError: If it is too large, or a text is answered otherwise.
+        PluginError: If it is too large, or an answer differs.
     """
     worst = 0.0
     for text, answer in zip(texts, model.answer(texts), strict=True):

@@ -1,7 +1,7 @@
-"""An exported generation as it answers: onnxruntime and a tokenizer, no torch.
+"""The runtime of an exported generation: onnxruntime and a tokenizer, no torch.
 
-Its folder holds three files: `MODEL`, from token ids to answers; `TOKENIZER`; and `RECORD`, which
-says whose they are and holds their digests.
+Its folder contains three files: `MODEL`, from token ids to answers; `TOKENIZER`; and `RECORD`, with
+their origin and their digests.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ NONE = "none"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an exported generation is.
+    """The record of an exported generation.
 
     Attributes:
         generation: Its number in the home that it comes from.
         backbone: The backbone's name.
-        fingerprint: The backbone's.
-        columns: What the router weighs.
-        labels: What may be answered.
-        has_shared_labels: Whether `NONE` is no output of its own.
-        longest: Where texts are cut, in tokens; None for nowhere.
+        fingerprint: The backbone's fingerprint.
+        columns: The router's columns.
+        labels: The label space.
+        has_shared_labels: Whether `NONE` is not an output of its own.
+        longest: Maximum length of a text in tokens; None for no limit.
         digests: SHA-256 of the other files.
-        texts: How many texts torch and onnxruntime were compared on.
+        texts: Number of texts on which torch and onnxruntime were compared.
         away: The largest difference of a probability or weight among them.
         schema: The format's name.
     """
@@ -59,7 +59,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ExportedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is answered to one text: the fields of `redhost.Answer` that an export has.
+    """The answer to one text: the fields of `redhost.Answer` that an export supports.
 
     Attributes:
         input: The text.
@@ -67,8 +67,8 @@ class ExportedAnswer(msgspec.Struct, frozen=True, kw_only=True):
         probability: Its probability, 0–1.
         weights: α by column.
         generation: The generation that answered.
-        cut: How many tokens of the text were read, where it has more; None where all were.
-        declined: Whether it is declined as no expert's business.
+        cut: Number of tokens that were read if the text was truncated; None if all were.
+        declined: Whether the text is declined as outside every expert's domain.
     """
 
     input: str
@@ -81,15 +81,15 @@ class ExportedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedGeneration:
-    """A generation that was exported; its files are checked against their digests when opened.
+    """An exported generation; its files are checked against their digests when opened.
 
     Args:
-        folder: Where it lies.
-        threads: Of a pass; 0 leaves it to onnxruntime.
+        folder: The folder of the export.
+        threads: Threads of a pass; 0 for onnxruntime's default.
 
     Raises:
         MissingError: If there is none.
-        UsageError: If a file is not the one that was written.
+        UsageError: If a file differs from the one that was written.
     """
 
     def __init__(self, folder: Path, *, threads: int = 0) -> None:
@@ -100,7 +100,7 @@ class ExportedGeneration:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors
-        # What can be simplified was, when it was exported: doing it again takes half a second.
+        # The graph was simplified at export: doing it again takes half a second.
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.session = runtime.InferenceSession(
             files[MODEL], options, providers=["CPUExecutionProvider"]
@@ -108,7 +108,7 @@ class ExportedGeneration:
 
     @cached_property
     def inputs(self) -> frozenset[str]:
-        """What the model reads: token ids, and those of the whole text where it hashes tokens."""
+        """The model's inputs: token ids, and those of the whole text if it hashes tokens."""
         return frozenset(x.name for x in self.session.get_inputs())
 
     def answer(self, texts: str | Iterable[str]) -> list[ExportedAnswer]:
@@ -116,7 +116,7 @@ class ExportedGeneration:
         return [self._answer(text) for text in ([texts] if isinstance(texts, str) else texts)]
 
     def outputs(self, text: str) -> tuple[Any, Any, bool, int | None]:
-        """Return p ``(L,)``, α ``(K,)``, whether it is declined, and where the text was cut."""
+        """Return p ``(L,)``, α ``(K,)``, whether it is declined, and the length if truncated."""
         ids = self._ids(text, longest=self.record.longest)
         whole = self._ids(text, longest=None)
         given = {"ids": ids, "whole": whole}

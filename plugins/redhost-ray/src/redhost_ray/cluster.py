@@ -1,4 +1,4 @@
-"""A connection to Ray: a cluster that exists, or one of our own for as long as a run lasts."""
+"""A connection to Ray: an existing cluster, or a local one for the duration of a run."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ADDRESS = "REDHOST_RAY_ADDRESS"
 """The environment variable that names a cluster, e.g. ``10.0.0.1:6379`` or ``auto``."""
 
 STORE = 200 * 2**20
-"""Bytes of the object store of a Ray of our own; inputs that do not fit spill to disk."""
+"""Bytes of a local Ray's object store; inputs that do not fit spill to disk."""
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds that a cluster may take to accept a connection."""
+"""Seconds in which a cluster has to accept a connection."""
 
 
 @contextmanager
 def joined(workers: int) -> Iterator[Any]:
-    """Yield the module `ray`, connected; what was connected before stays so.
+    """Yield the module `ray`, connected; an existing connection is kept.
 
     Args:
-        workers: CPUs of a Ray of our own.
+        workers: CPUs of a local Ray.
 
     Raises:
         MissingError: If Ray is not installed, or the cluster cannot be reached.
@@ -61,7 +61,7 @@ def _connect(ray: Any, address: str | None, workers: int) -> None:
         ray.init(address=address, **logging_options)
         return
     ray.init(
-        address="local",  # never a Ray that happens to run here
+        address="local",  # never a Ray that already runs here
         num_cpus=workers,
         object_store_memory=STORE,
         include_dashboard=False,
@@ -70,7 +70,7 @@ def _connect(ray: Any, address: str | None, workers: int) -> None:
 
 
 def _require_reachable(address: str) -> None:
-    """Fail at once where nothing accepts connections: Ray itself tries for minutes."""
+    """Fail early if nothing accepts connections: Ray itself retries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()

@@ -1,7 +1,7 @@
 """Replicas on Ray Serve: each follows a fleet's store; Ray places them, restarts them, and scales.
 
-Every replica holds every expert, so that any of them may answer anything: there is nothing for us
-to schedule. One that is starting takes no requests before a generation is loaded and has answered.
+Every replica has every expert, so any replica can answer any request and no scheduling of experts
+is needed. A new replica receives no requests before a generation is loaded and has answered.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from redhost_ray.cluster import joined
 __all__ = ["DeployOptions", "Replica", "run_replicas"]
 
 STARTING = 600.0
-"""Seconds that a replica may take until a generation is served."""
+"""Seconds in which a replica has to serve a generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOptions:
-    """What is deployed, and where.
+    """Options of a deployment.
 
     Attributes:
         store: The store to follow.
-        replicas: How many; ignored with `autoscaling`.
+        replicas: Number of replicas; ignored with `autoscaling`.
         autoscaling: Ray Serve's own settings, e.g. ``{"min_replicas": 1, "max_replicas": 8}``.
         home: The folder for the replicas' homes on each machine.
         host: Address that Ray's proxies listen on.
         port: Their port.
-        hosts: Names that requests may ask for, beside loopback and the address.
-        cpus: Of each replica.
+        hosts: Accepted Host names, in addition to loopback and the address.
+        cpus: CPUs of each replica.
     """
 
     store: str
@@ -56,11 +56,11 @@ class Replica:
 
     Args:
         store: The store to follow.
-        home: The folder for the homes of a machine's replicas; who comes back finds its own.
-        hosts: Names that requests may ask for.
+        home: The folder for the homes of a machine's replicas; a restarted one reuses its own.
+        hosts: Accepted Host names.
 
     Raises:
-        MissingError: If nothing is served in time; Ray tries again.
+        MissingError: If no generation is served in time; Ray retries.
     """
 
     def __init__(self, store: str, home: str, hosts: tuple[str, ...]) -> None:
@@ -83,13 +83,13 @@ class Replica:
             time.sleep(0.1)
 
     def __serve_build_asgi_app__(self) -> Any:
-        """Return the application; Ray Serve asks for it once."""
+        """Return the application; Ray Serve calls this once."""
         from redhost_serve.app import create_app
 
         return create_app(self.service)
 
     async def check_health(self) -> None:
-        """Tell Ray Serve that a generation is served.
+        """Check for Ray Serve that a generation is served.
 
         Raises:
             MissingError: If none is; Ray then starts another replica.
@@ -98,16 +98,16 @@ class Replica:
             raise redhost.MissingError("no generation is served")
 
     async def __del__(self) -> None:
-        """Stop following; Ray Serve waits for requests under way before."""
+        """Stop following; Ray Serve waits for requests in progress first."""
         await asyncio.to_thread(self._following.close)
 
 
 def run_replicas(options: DeployOptions, *, until: Any = None) -> None:
-    """Run replicas until a signal says to stop.
+    """Run replicas until a signal stops them.
 
     Args:
-        options: What and where.
-        until: Waits for the end, in place of a signal.
+        options: The options of the deployment.
+        until: Called to wait for the end, in place of a signal.
 
     Raises:
         MissingError: If Ray Serve or redhost-serve is not installed, or no cluster can be joined.
@@ -129,7 +129,8 @@ def run_replicas(options: DeployOptions, *, until: Any = None) -> None:
             ray_actor_options={"num_cpus": options.cpus},
             health_check_period_s=2,
             graceful_shutdown_timeout_s=30,
-            # Ours to queue and to batch: of Ray's five, a sixth client waits until it looks again.
+            # Our server queues and batches: at Ray's limit of five, a sixth client would have to
+            # wait for Ray's next poll.
             max_ongoing_requests=Options().queue,
             **scale,
         )
@@ -160,7 +161,7 @@ def _serve() -> Any:
 
 
 def _wait_for_signal() -> None:
-    """Return when Ctrl-C or SIGTERM comes."""
+    """Wait for Ctrl-C or SIGTERM."""
     ended = False
 
     def end(_: int, __: FrameType | None) -> None:

@@ -1,8 +1,8 @@
-"""The engine: as many tasks in flight as there are workers, and Ray decides where.
+"""The engine: as many tasks in flight as there are workers; Ray places them.
 
-Tasks are at-least-once: the job of a dead node runs again elsewhere, and gives the same bytes. A
-result is fetched to the driver the moment it is there, so a node that dies later loses nothing
-finished.
+Tasks run at least once: the job of a dead node runs again elsewhere, and returns the same bytes. A
+result is fetched to the driver as soon as it is ready, so a node that dies later loses no finished
+result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redhost_ray.work import do
 __all__ = ["RETRIES", "RayEngine"]
 
 RETRIES = 3
-"""How often Ray starts a task again whose worker or node died."""
+"""How often Ray restarts a task whose worker or node died."""
 
 
 class RayEngine:
@@ -54,9 +54,9 @@ class RayEngine:
 
 
 class _ObjectStore:
-    """Inputs in Ray's object store: put there once, and released with the last job that reads them.
+    """Inputs in Ray's object store: put there once, and released with the last job that uses them.
 
-    Workers get bytes, wherever they are, and never a path of this machine.
+    Workers on any machine receive bytes, never a path of this machine.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class _ObjectStore:
 
 
 def _result(ray: Any, done: Any, job: redhost.jobs.Job) -> redhost.jobs.JobResult:
-    """Fetch a result; a task that Ray gave up on is an error of its job."""
+    """Fetch a result; a task that Ray gave up on becomes an error of its job."""
     try:
         return msgspec.msgpack.decode(ray.get(done), type=redhost.jobs.JobResult)
     except ray.exceptions.RayError as e:

@@ -1,7 +1,7 @@
-"""What a Ray worker does. Imported there by name, so this module is all that travels of our code.
+"""The function of a Ray worker, imported there by name: Ray sends no other code of redhost.
 
-Ray pickles what it carries between its own processes; what it gets are bytes and strings, and what
-it returns are bytes.
+Ray pickles what it sends between its own processes; arguments are bytes and strings, and the
+result is bytes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["do"]
 
 
 def do(request: bytes, digests: list[str], *inputs: bytes) -> bytes:
-    """Do one job.
+    """Run one job.
 
     Args:
         request: The job, as msgpack.
         digests: The sha256 of each input.
-        inputs: The bytes of each, fetched by Ray from wherever they are.
+        inputs: The bytes of each, fetched by Ray.
 
     Returns:
         The result, as msgpack.

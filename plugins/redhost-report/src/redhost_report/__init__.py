@@ -1,1 +1,1 @@
-"""Explain an answer, and write a generation down as one page."""
+"""Explain an answer, and document a generation as one page."""

@@ -43,9 +43,9 @@ def explain(
     page: Path | None,
     as_json: bool,
 ) -> None:
-    """Say why TEXTS (or lines of standard input, with -) are answered as they are.
+    """Explain the answers to TEXTS (or lines of standard input, with -).
 
-    Weights, what every expert alone answers, the nearest rows of cards, and why it is declined.
+    Weights, every expert's own answer, the nearest rows of cards, and why a text is declined.
     """
     import redhost
     from redhost_report import explain as explaining
@@ -81,9 +81,9 @@ def report(
     no_evaluation: bool,
     as_json: bool,
 ) -> None:
-    """Write the current generation to FILE: one page, to send around.
+    """Document the current generation in FILE: one self-contained page.
 
-    Its experts, what the receipt proves, and how right it is on the backbone's held-out rows.
+    Its experts, the digests in its receipt, and its accuracy on the backbone's held-out rows.
     """
     import redhost
     from redhost_report import report as reporting

@@ -1,7 +1,7 @@
-"""Why a text is answered as it is: weights, every expert's own answer, the nearest card rows.
+"""Explanations of answers: weights, every expert's own answer, the nearest card rows.
 
-Rows are compared in z, what every expert and most routers read: the cosine of the text's and the
-row's. A card of sums has no rows; the mean of each of its labels stands for them.
+Rows are compared in z, the input of every expert and most routers, by the cosine of the text's and
+the row's z. A card of `statistics` has no rows; the mean of each of its labels is used instead.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import redhost
 __all__ = ["Explanation", "Neighbour", "OwnAnswer", "explain"]
 
 NEAREST = 5
-"""Card rows that are shown of all experts together."""
+"""Number of card rows that are shown, over all experts."""
 
 
 class OwnAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one expert alone answers.
+    """The answer of one expert alone.
 
     Attributes:
         label: Its answer; a number as text.
-        probability: How probable, 0–1; None for a number.
-        declined: Whether the text is less like its own than the composition's share allows.
-        weight: How much the router believes it.
+        probability: Its probability, 0–1; None for a number.
+        declined: Whether the text's familiarity is below the expert's threshold for declining.
+        weight: The router's weight α of the expert.
     """
 
     label: str
@@ -41,9 +41,9 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
     """A row of a card, or the mean of a label's rows where the card has sums.
 
     Attributes:
-        expert: Whose card it is.
+        expert: The expert of the card.
         label: Its label.
-        text: Its text, where the card shows it.
+        text: Its text, if the card shows it.
         similarity: The cosine of its z and the text's, −1 to 1.
     """
 
@@ -54,17 +54,17 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a text is answered as it is.
+    """The explanation of one answer.
 
     Attributes:
         input: The text.
         label: The answer.
-        probability: How probable it is, 0–1; None for a number.
-        declined: Why it is declined; None where it is not.
+        probability: Its probability, 0–1; None for a number.
+        declined: The reason why it is declined; None if it is not.
         generation: The generation that answers.
         router: Its router's kind.
-        weights: α by column, the heaviest first.
-        by_expert: What each expert alone answers, the heaviest first.
+        weights: α by column, the largest first.
+        by_expert: The answer of each expert alone, the largest weight first.
         nearest: The nearest rows of all cards.
     """
 
@@ -110,7 +110,7 @@ def explain(host: redhost.Host, texts: Iterable[str]) -> list[Explanation]:
 
 
 def _own_answers(answer: redhost.Answer) -> dict[str, OwnAnswer]:
-    """Return what each expert alone answers, the heaviest first."""
+    """Return the answer of each expert alone, the largest weight first."""
     own = answer.by_expert or {}
     return {
         i: OwnAnswer(
@@ -125,7 +125,7 @@ def _own_answers(answer: redhost.Answer) -> dict[str, OwnAnswer]:
 
 @dataclass(frozen=True, kw_only=True)
 class CardRows:
-    """What a card shows: z ``(N, D)``, a label a row, and the texts where it has them."""
+    """The rows of a card: z ``(N, D)``, a label per row, and the texts if it has them."""
 
     expert: str
     z: Tensor
@@ -136,7 +136,7 @@ class CardRows:
 def _rows_of(
     host: redhost.Host, model: redhost.ComposedModel, card: redhost.plugins.Card
 ) -> CardRows | None:
-    """Return what a card shows; None of a card without rows and sums."""
+    """Return the rows of a card; None for a card without rows and sums."""
     texts: Sequence[str | None] = [r.text for r in card.rows]
     if card.rows:
         z = _router_input(model, host.encoder(model)([r.text for r in card.rows]))
@@ -151,13 +151,13 @@ def _rows_of(
 
 
 def _router_input(model: redhost.ComposedModel, h: Tensor) -> Tensor:
-    """Return what the router reads of features ``(N, D)``."""
+    """Return the router's input for features ``(N, D)``."""
     z: Tensor = model.bus.layout.router_input(model.bus.norm(h))
     return z
 
 
 def _nearest(z: Tensor, cards: Sequence[CardRows]) -> tuple[Neighbour, ...]:
-    """Return the rows nearest to z ``(D,)``, of each text once."""
+    """Return the rows nearest to z ``(D,)``."""
     found = list[Neighbour]()
     for card in cards:
         cosine = torch.nn.functional.cosine_similarity(card.z, z[None], dim=-1)

@@ -1,4 +1,4 @@
-"""Pages that load nothing: one file each, to read in any browser and to send around."""
+"""Self-contained HTML pages: one file each, which load nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redhost_report.report import GenerationReport
 __all__ = ["explanation_page", "report_page"]
 
 WORST = 20
-"""Labels that are most often taken for another, of those that are shown."""
+"""Maximum number of confusions (label, wrong answer) shown, the most frequent first."""
 
 
 def explanation_page(found: Sequence[Explanation]) -> str:
@@ -35,7 +35,7 @@ def report_page(found: GenerationReport) -> str:
 
 
 def _templates() -> jinja2.Environment:
-    """Return what reads the templates: whatever stands in a text or a label is shown as text."""
+    """Return the template environment, which escapes texts and labels."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("redhost_report"),
         autoescape=True,

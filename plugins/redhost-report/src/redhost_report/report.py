@@ -1,4 +1,4 @@
-"""A generation written down: what it is made of, what its receipt proves, how right it is."""
+"""The report of a generation: its parts, the digests in its receipt, its accuracy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: Its id.
-        dist: The distribution it came in.
+        dist: Its distribution.
         version: Its version.
-        digest: Of its whole package.
-        unchanged: Whether its weights are, after the router was trained, what they were before.
-        rows: Gate rows of its card.
-        before: Accuracy on them in the generation before, 0–1; None where it had none.
-        after: Accuracy on them in this one; None without gate rows.
+        digest: The digest of its whole package.
+        unchanged: Whether training the router left its weights unchanged.
+        rows: Number of gate rows of its card.
+        before: Accuracy on them in the previous generation, 0–1; None if there is none.
+        after: Accuracy on them in this generation; None without gate rows.
         own: Accuracy of the expert alone.
     """
 
@@ -43,13 +43,13 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: Its number.
         parent: The generation it was made from.
-        created: When, in ISO 8601.
+        created: Time of its creation, in ISO 8601.
         backbone: The backbone's id.
         fingerprint: The backbone's fingerprint.
         router: The router's kind.
         members: Its experts.
-        receipt: All of its receipt.
-        evaluation: How right it is on held-out rows; None where there are none.
+        receipt: Its complete receipt.
+        evaluation: Its accuracy on held-out rows; None if there are none.
     """
 
     number: int
@@ -64,11 +64,11 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(host: redhost.Host, *, evaluate: bool = True) -> GenerationReport:
-    """Return what is known of a host's current generation.
+    """Return the report of a host's current generation.
 
     Args:
         host: The host.
-        evaluate: Whether to answer the backbone's held-out rows, where it ships some.
+        evaluate: Whether to answer the backbone's held-out rows, if it ships some.
 
     Raises:
         MissingError: If nothing has been composed.
@@ -91,7 +91,7 @@ def report(host: redhost.Host, *, evaluate: bool = True) -> GenerationReport:
 
 
 def _member(member: Any, receipt: dict[str, Any]) -> Member:
-    """Return what a record and a receipt know of an expert."""
+    """Return an expert's entry from the record and the receipt."""
     accuracy, weights = receipt["accuracy"], receipt["experts"].get(member.id, {})
     return Member(
         id=member.id,

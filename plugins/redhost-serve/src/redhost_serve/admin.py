@@ -1,4 +1,4 @@
-"""The routes that change what is served: from this machine only, with a token, or not at all."""
+"""The routes that change the served generation: only from this machine, only with a token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_token(path: Path) -> str:
     """Return the token of a file that only its owner can read.
 
     Raises:
-        SettingsError: If it cannot be read, others can, or it is too short to be a secret.
+        SettingsError: If it cannot be read, other users can read it, or it is too short.
     """
     try:
         token, mode = path.read_text("utf-8").strip(), path.stat().st_mode
@@ -66,7 +66,7 @@ def read_token(path: Path) -> str:
 
 
 def check(request: Request, token: str) -> None:
-    """Let a request pass that comes from this machine and knows the token.
+    """Accept only a request that comes from this machine and has the token.
 
     Raises:
         HttpProblem: 403 for another machine, 401 without the token.
@@ -77,7 +77,7 @@ def check(request: Request, token: str) -> None:
 
 
 def require_token(request: Request, token: str) -> None:
-    """Let a request pass that knows the token.
+    """Accept only a request that has the token.
 
     Raises:
         HttpProblem: 401 without it.
@@ -93,8 +93,8 @@ def admin_routes(service: Service, *, token: str) -> APIRouter:
     """Return the routes.
 
     Args:
-        service: What they change.
-        token: The secret that a caller must know.
+        service: The service that they change.
+        token: The secret that a caller must send.
     """
     changes, routes = AdminRoutes(service, token=token), APIRouter(tags=["admin"])
     for path, change, kind, required in (
@@ -120,11 +120,11 @@ def admin_routes(service: Service, *, token: str) -> APIRouter:
 
 
 class AdminRoutes:
-    """What the routes do; whatever fails leaves the old generation serving.
+    """The handlers of the routes; after an error the old generation is still served.
 
     Args:
-        service: What is changed.
-        token: The secret that a caller must know.
+        service: The service that is changed.
+        token: The secret that a caller must send.
     """
 
     def __init__(self, service: Service, *, token: str) -> None:
@@ -136,45 +136,45 @@ class AdminRoutes:
         return await _change(self.service.of_question(change.question), _swap(change))
 
     async def rollback(self, request: Request) -> Response:
-        """Serve the parent of what is served; nothing is trained."""
+        """Serve the parent of the served generation; nothing is trained."""
         change = await self._authorised(request, Change)
         service, expected = self.service.of_question(change.question), change.expected_generation
         return await _change(service, lambda live: live.rollback(expected=expected))
 
     async def attach(self, request: Request) -> Response:
-        """Compose an installed expert more, and serve that."""
+        """Compose with one more installed expert, and serve the result."""
         options = await self._authorised(request, Attach)
         service, expected = self.service.of_question(options.question), options.expected_generation
         joins = redhost.plugins.Installed(options.source)
         return await _change(service, lambda live: live.attach(joins, expected=expected))
 
     async def detach(self, request: Request) -> Response:
-        """Compose without an expert, and serve that."""
+        """Compose without an expert, and serve the result."""
         options = await self._authorised(request, Detach)
         service, expected = self.service.of_question(options.question), options.expected_generation
         return await _change(service, lambda live: live.detach(options.id, expected=expected))
 
     async def replace(self, request: Request) -> Response:
-        """Exchange an expert for an installed one, and serve that."""
+        """Replace an expert by an installed one, and serve the result."""
         options = await self._authorised(request, Replace)
         service, expected = self.service.of_question(options.question), options.expected_generation
         leaves, joins = options.id, redhost.plugins.Installed(options.source)
         return await _change(service, lambda live: live.replace(leaves, joins, expected=expected))
 
     async def load(self, name: str, request: Request) -> Response:
-        """Serve a generation, by default the current one; of a question, from now on."""
+        """Serve a generation, by default the current one; also starts serving a new question."""
         change = (await self._authorised(request, LoadRequest)).parameters
         await run_in_thread(self.service.find_questions)
         return await _change(self.service.of_model(name), _swap(change))
 
     async def unload(self, name: str, request: Request) -> Response:
-        """Serve nothing, until a load; requests get 503 meanwhile."""
+        """Serve nothing until the next load; requests get 503 meanwhile."""
         change = (await self._authorised(request, LoadRequest)).parameters
         service, expected = self.service.of_model(name), change.expected_generation
         return await _change(service, lambda live: live.unload(expected=expected))
 
     async def _authorised(self, request: Request, kind: type[S]) -> S:
-        """Return what a caller who may change things asks for."""
+        """Return the decoded body of an authorised request."""
         check(request, self.token)
         return await body(request, kind)
 

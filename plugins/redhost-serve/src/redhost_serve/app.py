@@ -1,4 +1,4 @@
-"""Put the routes together: one application around one service."""
+"""Build the FastAPI application: all routes of one service."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
     """Return the application.
 
     Args:
-        service: What it serves; the application closes it when it ends.
-        token: The secret of those who may change what is served; None: nobody may.
+        service: The service; the application closes it on shutdown.
+        token: The secret that authorises changes; None: no changes over HTTP.
     """
 
     @asynccontextmanager
@@ -63,7 +63,7 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
         version=version("redhost-serve"),
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect repeats what a client calls us
+        redirect_slashes=False,  # a redirect would echo the client's Host
         lifespan=lifespan,
     )
     _add_routes(app, service, token=token)
@@ -111,7 +111,7 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 
 async def _http(_: Request, error: Exception) -> Response:
-    """Answer what Starlette refuses by itself: no such route, no such method."""
+    """Answer Starlette's own errors: no such route, no such method."""
     status, headers = (
         (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
     )
@@ -119,7 +119,7 @@ async def _http(_: Request, error: Exception) -> Response:
 
 
 async def _invalid(_: Request, __: Exception) -> Response:
-    """Refuse what FastAPI found invalid; the stock handler repeats it, and fails when it cannot."""
+    """Refuse an invalid request; FastAPI's handler echoes it, and fails if it cannot encode it."""
     return _failure(400, "the request is not what this route reads", None)
 
 
@@ -132,7 +132,7 @@ HANDLERS = {HttpProblem: _problem, HTTPException: _http, RequestValidationError:
 
 
 def _describe(app: FastAPI) -> None:
-    """Declare in the OpenAPI what the routes read and answer, and nothing they never answer."""
+    """Declare request and response schemas in the OpenAPI; drop responses that never occur."""
     kinds = [getattr(of, name) for of in (wire, openai_wire) for name in of.__all__]
     structs = [k for k in kinds if isinstance(k, type) and issubclass(k, msgspec.Struct)]
     _, schemas = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
@@ -140,7 +140,7 @@ def _describe(app: FastAPI) -> None:
     for path in schema["paths"].values():
         for operation in path.values():
             if "Validation" in operation["responses"].get("422", {}).get("description", ""):
-                del operation["responses"]["422"]  # FastAPI's own, which is never answered
+                del operation["responses"]["422"]  # FastAPI's own, which is never returned
     schema["components"] = {
         "schemas": schemas,
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},

@@ -1,7 +1,7 @@
-"""Micro-batching: requests that wait together are answered together, by one thread.
+"""Micro-batching: requests that wait together are answered in one batch, by one thread.
 
-The thread takes what is there, so one request alone is not kept waiting, and what comes meanwhile
-is the next batch. A request is never split: one generation answers all of it.
+The thread takes the requests that are in the queue, so a single request does not wait; those that
+arrive meanwhile form the next batch. A request is never split: one generation answers all of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Generic, TypeVar
 __all__ = ["Batcher", "FullError"]
 
 Q = TypeVar("Q")
-"""A text, or what stands for one."""
+"""An item of a request: a text, or a text with options."""
 A = TypeVar("A")
-"""What it is answered with."""
+"""Its answer."""
 
 
 class FullError(Exception):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class Batcher(Generic[Q, A]):
 
     Args:
         predict: Answers texts, with one generation.
-        queue: How many requests may wait.
-        texts: Most texts of a batch, unless one request has more.
-        wait: Seconds a batch that is not full waits for more.
+        queue: Maximum number of waiting requests.
+        texts: Maximum number of texts in a batch, unless one request has more.
+        wait: Seconds for which a batch that is not full waits for more.
         observe: Called with the number of texts of every batch.
     """
 
@@ -80,7 +80,7 @@ class Batcher(Generic[Q, A]):
         return await asyncio.wrap_future(request.answer)
 
     def close(self) -> None:
-        """Answer what waits, then stop; nothing more is taken."""
+        """Answer the waiting requests, then stop; no new ones are accepted."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -90,10 +90,10 @@ class Batcher(Generic[Q, A]):
         while batch := self._take():
             self.observe(sum(len(r.texts) for r in batch))
             self._answer(batch)
-            del batch  # or the last answers live until the next request
+            del batch  # otherwise the last answers stay in memory until the next request
 
     def _take(self) -> list[_Request[Q, A]]:
-        """Wait for requests; return those of a batch, none when the queue is closed and empty."""
+        """Wait for requests; return a batch, empty if the queue is closed and empty."""
         with self._changed:
             while True:
                 while not self._waiting and not self._closed:
@@ -106,7 +106,7 @@ class Batcher(Generic[Q, A]):
                     return batch
 
     def _pick(self) -> list[_Request[Q, A]]:
-        """Take the requests of a batch out of the queue; those whose client hung up are dropped."""
+        """Take a batch out of the queue; drop requests whose client disconnected."""
         batch: list[_Request[Q, A]] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].texts) <= self.texts):
@@ -120,12 +120,12 @@ class Batcher(Generic[Q, A]):
         return self._closed or sum(len(r.texts) for r in self._waiting) >= self.texts
 
     def _answer(self, batch: Sequence[_Request[Q, A]]) -> None:
-        """Answer a batch; when it fails, each of its requests alone, for it may be one's fault."""
+        """Answer a batch; if it fails, answer each request alone, since one may be the cause."""
         try:
             answers = iter(self.predict([t for r in batch for t in r.texts]))
         except Exception as e:
             if len(batch) == 1:
-                # asyncio would drop a StopIteration, and its request would wait for ever.
+                # asyncio drops a StopIteration, and the request would wait for ever.
                 error = RuntimeError(repr(e)) if isinstance(e, StopIteration) else e
                 batch[0].answer.set_exception(error)
                 return

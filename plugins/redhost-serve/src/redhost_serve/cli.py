@@ -83,9 +83,9 @@ def serve(
     batch_ms: float,
     grace: float,
 ) -> None:
-    """Serve the current generation over HTTP; swap it while people use it.
+    """Serve the current generation over HTTP; swap it under load.
 
-    Every question that is composed is a model of its own, or with --question one alone.
+    Every composed question is a model of its own; --question serves one alone.
     """
     from redhost_serve.run import ServeOptions, run
 
@@ -127,7 +127,7 @@ def serve(
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
 def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
-    """Swap generations under load, a third of the swaps broken; count what goes wrong."""
+    """Swap generations under load, a third of the swaps broken; count the errors."""
     from redhost_serve.load_test_run import measure
     from redhost_serve.report import note
 
@@ -153,7 +153,7 @@ def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
 def soak(*, answers: int, changes: int, out: Path) -> None:
-    """Answer a million texts while experts come and go; note the server's memory."""
+    """Answer a million texts while experts are added and removed; record the server's memory."""
     from redhost_serve.report import note
     from redhost_serve.soak import measure
 
@@ -180,7 +180,7 @@ def soak(*, answers: int, changes: int, out: Path) -> None:
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
 def bench(*, clients: int, seconds: float, out: Path) -> None:
-    """Time one query over HTTP against a call in process, and what micro-batching gives."""
+    """Time one query over HTTP against a call in process, and the gain from micro-batching."""
     from redhost_serve.http_cost import measure
     from redhost_serve.report import note
 

@@ -1,4 +1,4 @@
-"""A client as small as it can be: what the measurements ask the server with."""
+"""A minimal HTTP client, used by the measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INFER = f"/v2/models/{MODEL}/infer"
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer: its status and what its JSON says."""
+    """An answer: its status and its JSON."""
 
     status: int
     body: Any
@@ -35,11 +35,11 @@ class Reply:
 
 
 class Client:
-    """One connection, kept open; not for use from two threads.
+    """One connection, kept open; not thread-safe.
 
     Args:
         url: The server's address, ``http://HOST:PORT``.
-        token: The secret for changes.
+        token: The secret that authorises changes.
     """
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Client:
         self.connection.close()
 
     def get(self, path: str) -> Reply:
-        """Get a page of JSON."""
+        """Get a JSON document."""
         return self._send("GET", path, None)
 
     def post(self, path: str, payload: object | bytes) -> Reply:
@@ -68,12 +68,12 @@ class Client:
         )
 
     def infer(self, texts: Sequence[str]) -> Reply:
-        """Ask for answers to texts."""
+        """Request answers to texts."""
         tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": list(texts)}
         return self.post(INFER, {"inputs": [tensor]})
 
     def swap(self, generation: int | None, *, expected: int | None = None) -> Reply:
-        """Ask for a swap."""
+        """Request a swap."""
         payload = {"generation": generation, "expected_generation": expected}
         return self.post("/admin/swap", payload)
 

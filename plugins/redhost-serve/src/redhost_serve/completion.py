@@ -1,4 +1,4 @@
-"""A text that is gone on with, in the shape of OpenAI's API: choices, usage, server-sent events."""
+"""Text generation in the format of OpenAI's API: choices, usage, server-sent events."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Completion", "Shape", "UntilStop", "render", "require_generating", "
 
 
 class UntilStop:
-    """Text that comes in chunks, up to the first of some stop texts.
+    """Streamed text, up to the first stop text.
 
-    What may be the beginning of one is held back until it is clear.
+    A suffix that may be the beginning of a stop text is held back until that is decided.
 
     Args:
         stops: The stop texts.
@@ -30,7 +30,7 @@ class UntilStop:
         self.stops, self.held, self.ended = tuple(stops), "", False
 
     def feed(self, piece: str) -> str:
-        """Return what can be shown after another piece; nothing after a stop text."""
+        """Return the text that can be shown after a further piece; nothing after a stop text."""
         if self.ended:
             return ""
         self.held += piece
@@ -44,25 +44,25 @@ class UntilStop:
         return shown
 
     def rest(self) -> str:
-        """Return what was held back, once there are no more chunks."""
+        """Return the text that was held back, once there are no more pieces."""
         shown, self.held = self.held, ""
         return shown
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text begin a stop text."""
+    """Return the length of the text's longest suffix that begins a stop text."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What is added to a text at a time.
+    """One increment of a text.
 
     Attributes:
-        text: What of it can be shown.
-        start: How many characters the tokens before it have.
-        token: The token; None for what was held back until the end.
+        text: The part of it that can be shown.
+        start: Number of characters in the tokens before it.
+        token: The token; None for text that was held back until the end.
     """
 
     text: str
@@ -72,15 +72,15 @@ class Piece:
 
 @dataclass(kw_only=True, eq=False)
 class Completion:
-    """One choice under way.
+    """One choice in progress.
 
     Attributes:
-        prompt_tokens: How many tokens the prompt has.
-        limit: How many it may get.
-        longest: How many tokens the model reads, prompt and start included; None for any number.
-        stop: Where it ends.
-        tokens: Those made so far.
-        text: What they add, up to a stop text.
+        prompt_tokens: Number of tokens in the prompt.
+        limit: Maximum number of new tokens.
+        longest: The model's context in tokens, prompt and start token included; None for no limit.
+        stop: Detects the stop texts.
+        tokens: The tokens so far.
+        text: Their text, up to a stop text.
     """
 
     prompt_tokens: int
@@ -91,7 +91,7 @@ class Completion:
     text: str = ""
 
     async def chunks(self, tokens: AsyncIterator[redhost.plugins.Token]) -> AsyncIterator[Piece]:
-        """Yield the text that each token lets show, and at last what was held back."""
+        """Yield the text that can be shown after each token, and finally the text held back."""
         start = 0
         async for token in tokens:
             self.tokens.append(token)
@@ -111,7 +111,7 @@ class Completion:
         """Why it ended: ``length``, or ``stop`` for a stop text or the model's own end."""
         made, longest = len(self.tokens), self.longest
         full = made >= self.limit
-        if longest is not None:  # the start may be one of the prompt's tokens, or come before them
+        if longest is not None:  # the prompt's tokens may contain the start token or not
             full |= made + self.prompt_tokens >= longest - 1
         return "length" if full and not self.stop.ended else "stop"
 
@@ -122,7 +122,7 @@ class Completion:
 
 
 def usage(prompt: int, completion: int = 0) -> dict[str, int]:
-    """Return how many tokens were read and made."""
+    """Return the numbers of tokens read and generated."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -132,13 +132,13 @@ def usage(prompt: int, completion: int = 0) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How completions are written: as texts, or as messages.
+    """The format of completions: texts, or messages.
 
     Attributes:
-        chat: Whether as messages.
+        chat: Whether they are messages.
         model: The model's name as the client gave it.
-        generation: The generation that goes on.
-        logprobs: Whether log p of the tokens is written.
+        generation: The generation that generates.
+        logprobs: Whether to include log p of the tokens.
     """
 
     chat: bool
@@ -149,7 +149,7 @@ class Shape:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
+        """Return the reply if it is not streamed."""
         choices = [
             self._choice(n, c.text, c.tokens, finish=c.finish_reason, part=False)
             for n, c in enumerate(completions)
@@ -161,20 +161,20 @@ class Shape:
         }
 
     def event(self, index: int, piece: Piece) -> bytes:
-        """Return the event of one more piece of a choice."""
+        """Return the event for one more piece of a choice."""
         made = [] if piece.token is None else [piece.token]
         return self._event(
             [self._choice(index, piece.text, made, finish=None, part=True, start=piece.start)]
         )
 
     def end(self, index: int, completion: Completion) -> bytes:
-        """Return the event that says why a choice ended."""
+        """Return the event with the reason why a choice ended."""
         return self._event(
             [self._choice(index, "", [], finish=completion.finish_reason, part=True)]
         )
 
     def last(self, completions: Sequence[Completion], *, counted: bool) -> bytes:
-        """Return the end of a stream, after an event with the usage if that is wanted."""
+        """Return the end of a stream, after an event with the usage if requested."""
         foot = self._event([], **self._foot(completions)) if counted else b""
         return foot + b"data: [DONE]\n\n"
 
@@ -248,14 +248,14 @@ def _chat_logprobs(tokens: Sequence[redhost.plugins.Token]) -> dict[str, Any]:
 
 
 def require_generating(model: redhost.ComposedModel, name: str) -> None:
-    """Refuse to go on with a text where texts are answered.
+    """Refuse to generate if the backbone answers labels.
 
     Args:
-        model: Who would go on.
+        model: The composition.
         name: The name that it is served by.
 
     Raises:
-        HttpProblem: 400, naming the routes that answer.
+        HttpProblem: 400, naming the routes to use instead.
     """
     if not model.backbone.task.head.vocabulary:
         raise HttpProblem(
@@ -266,7 +266,7 @@ def require_generating(model: redhost.ComposedModel, name: str) -> None:
 
 
 def render(model: redhost.ComposedModel, messages: Sequence[dict[str, str]]) -> str:
-    """Return the prompt that a conversation is, by the backbone's own chat template.
+    """Return the prompt of a conversation, formatted by the backbone's own chat template.
 
     Raises:
         HttpProblem: 400, if the backbone has none, or it cannot render these messages.
@@ -278,6 +278,6 @@ def render(model: redhost.ComposedModel, messages: Sequence[dict[str, str]]) -> 
         )
     try:
         made = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as e:  # a template may raise whatever it likes
+    except Exception as e:  # a template may raise any exception
         raise HttpProblem(400, "the backbone's chat template refuses these messages") from e
     return str(made)

@@ -1,4 +1,4 @@
-"""How far the texts that come in lie from those that each expert's card shows; no text is kept."""
+"""The distance of incoming texts from the rows of each expert's card; no text is kept."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ MOST = 2000
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one expert's texts.
+    """The drift of one expert's texts.
 
     Attributes:
-        texts: How many it was estimated from.
-        distance: Between their mean and that of the card's rows, in standard deviations of these.
+        texts: Number of texts it was estimated from.
+        distance: Between their mean and that of the card's rows, in standard deviations of the
+            rows.
     """
 
     texts: int
@@ -34,7 +35,7 @@ class RecentMoments:
     """Sums over the last texts that a generation answered.
 
     Args:
-        most: Texts of an expert that count in full; older ones fade.
+        most: Number of an expert's texts that count in full; older ones are discounted.
     """
 
     def __init__(self, *, most: float = MOST) -> None:
@@ -44,9 +45,10 @@ class RecentMoments:
         self._guard = threading.Lock()
 
     def observer(self, model: redhost.ComposedModel) -> Callable[[Tensor, Tensor], None] | None:
-        """Return what takes note of texts that a generation answers; another begins anew.
+        """Return an observer of a generation's texts; another generation resets the sums.
 
-        None where nothing is known of its cards.
+        Returns:
+            The observer; None if the generation has no sums of its cards.
         """
         if model.moments is None:
             return None
@@ -55,14 +57,14 @@ class RecentMoments:
             seen = Moments.of_texts(model.bus, h, alpha)
             with self._guard:
                 before = self._seen if self._answering() is model else None
-                # Weak, for a generation that no longer answers goes before the next text comes.
+                # A weak reference, so that a replaced generation is freed before the next text.
                 self._model = weakref.ref(model)
                 self._seen = (seen if before is None else before + seen).faded(self.most)
 
         return observe
 
     def drift(self) -> dict[str, Drift]:
-        """Return the drift by expert, of those that two texts have come to."""
+        """Return the drift by expert, for those with at least two texts."""
         with self._guard:
             model, seen = self._answering(), self._seen
         if model is None or seen is None or model.moments is None:

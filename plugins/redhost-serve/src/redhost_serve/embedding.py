@@ -1,4 +1,4 @@
-"""The backbone's vectors of texts, for those who search and cluster with them."""
+"""The backbone's vectors of texts, for search and clustering."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Embedding", "embed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """What a text is to the backbone.
+    """The backbone's vector of a text.
 
     Attributes:
-        vector: h, D numbers: what every expert reads, before the bus normalises it.
-        tokens: How many tokens of the text were read.
+        vector: h, D numbers: the experts' common input, before the bus normalises it.
+        tokens: Number of tokens of the text that were read.
         generation: The generation whose backbone it is.
     """
 
@@ -29,11 +29,11 @@ def embed(model: redhost.ComposedModel, texts: Sequence[str]) -> list[Embedding]
     """Return the vectors of texts, one by one in the order given.
 
     Args:
-        model: The generation; what its experts read beside h is not computed.
+        model: The generation; further inputs of its experts are not computed.
         texts: The texts.
 
     Raises:
-        UsageError: If the backbone has a vector for each word or token instead.
+        UsageError: If the backbone returns a vector for each word or token instead.
     """
     backbone = replace(model.backbone, layout=None)
     unit = backbone.task.unit

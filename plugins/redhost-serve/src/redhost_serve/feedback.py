@@ -1,4 +1,4 @@
-"""The route that takes right labels: what a trial of a new generation is decided on."""
+"""The route that takes right labels, which decide about a canary."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def feedback_routes(service: Service, *, token: str) -> APIRouter:
     """Return the routes.
 
     Args:
-        service: Whose generations are scored.
-        token: The secret that a caller must know: labels decide what is served.
+        service: The service whose generations are scored.
+        token: The secret that a caller must send: labels decide what is served.
     """
     routes = APIRouter(tags=["feedback"])
 
     async def feedback(request: Request) -> Response:
-        """Score right labels of texts: what is served, and the canary beside it."""
+        """Score the served generation and the canary against the right labels of texts."""
         require_token(request, token)
         wanted = await body(request, Feedback)
         if len(wanted.texts) != len(wanted.labels):

@@ -1,6 +1,6 @@
-"""`--follow`: serve what a fleet's store says, and tell the store how it goes.
+"""`--follow`: serve the generations of a fleet's store, and report to the store.
 
-The follower is redhost-fleet's, imported only here and only then.
+The follower belongs to redhost-fleet, which is imported only here and only if needed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["following"]
 
 @contextlib.contextmanager
 def following(service: Service, store: str | None, *, where: str) -> Iterator[None]:
-    """Follow a fleet's store while the block runs, if that is wanted.
+    """Follow a fleet's store while the block runs, if one is given.
 
     Args:
-        service: Whose live host follows.
-        store: Where it is; None for no fleet.
+        service: The service whose live host follows.
+        store: The store's address; None for no fleet.
         where: The address of the server.
 
     Raises:
@@ -64,7 +64,7 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
 
     def swap(number: int) -> None:
         service.change(lambda: service.live.swap(number))
-        if service.trial is not None:  # what was counted was beside another production
+        if service.trial is not None:  # the counts compare with another production
             service.trial = replace(service.trial, counts={})
 
     follower = Follower(
@@ -75,7 +75,7 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
         trial=begin_trial,
         observe=lambda report: _observed(service, report),
     )
-    follower.look()  # once, before anybody asks: what production is now
+    follower.look()  # once before the first request: load the current production
     service.follows = lambda: follower.latest
     follower.start()
     try:
@@ -85,7 +85,7 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
 
 
 def _observed(service: Service, report: ReplicaReport) -> ReplicaReport:
-    """Add to a report what this server has counted."""
+    """Add this server's counts to a report."""
     trial = service.trial
     shares, priors, texts = service.shares()
     found = {

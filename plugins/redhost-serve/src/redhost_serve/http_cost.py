@@ -1,6 +1,6 @@
-"""What HTTP costs one query, and what micro-batching gives many.
+"""The cost of HTTP for one query, and the gain from micro-batching for many.
 
-Machines are noisy: both sides of a comparison are measured by turns, and ratios are of medians.
+Machines are noisy: both sides of a comparison are measured in turn, and ratios are of medians.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def measure(*, clients: int, seconds: float) -> dict[str, Any]:
     """Measure on the shipped packages.
 
     Args:
-        clients: Clients at once, for the throughput.
-        seconds: How long they ask, in each of three rounds.
+        clients: Number of concurrent clients, for the throughput.
+        seconds: Duration of each of three rounds.
     """
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +51,7 @@ def measure(*, clients: int, seconds: float) -> dict[str, Any]:
 
 
 def _latency(host: redhost.Host, url: str, texts: Sequence[str]) -> dict[str, float]:
-    """Return the median seconds of one query, in process and over HTTP, by turns."""
+    """Return the median seconds of one query, in process and over HTTP, measured in turn."""
     found: dict[str, list[float]] = {"in_process": [], "http": []}
     with Client(url) as client:
         calls: dict[str, Callable[[str], object]] = {
@@ -70,7 +70,7 @@ def _latency(host: redhost.Host, url: str, texts: Sequence[str]) -> dict[str, fl
 def _rates(
     host: redhost.Host, urls: dict[str, str], texts: Sequence[str], *, count: int, seconds: float
 ) -> dict[str, float]:
-    """Return the median answers a second of each server, by turns."""
+    """Return the median answers per second of each server, measured in turn."""
     golden = golden_answers_in(host, texts)
     found: dict[str, list[float]] = {name: [] for name in urls}
     for _ in range(ROUNDS):

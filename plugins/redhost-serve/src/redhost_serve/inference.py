@@ -83,35 +83,35 @@ def inference_routes(service: Service) -> APIRouter:
 
 
 class InferenceRoutes:
-    """What the routes answer.
+    """The handlers of the routes.
 
     Args:
-        service: Who answers.
+        service: The service that answers.
     """
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
     async def live(self) -> Response:
-        """Say that the process runs; it does so until it ends."""
+        """Report that the process runs."""
         return reply({"live": True})
 
     async def ready(self) -> Response:
-        """Say whether new requests should come here: some question is answered."""
+        """Report whether new requests are accepted: at least one question is answered."""
         return _is_ready(any(service.ready for service in self.service.every))
 
     async def server(self) -> Response:
-        """Say what this server is."""
+        """Return the server's metadata."""
         metadata = Metadata(name=MODEL, version=version("redhost-serve"), extensions=EXTENSIONS)
         return reply(metadata)
 
     async def model(self, name: str) -> Response:
-        """Say what the model reads and answers."""
+        """Return the model's inputs and outputs."""
         service = self.service.of_model(name)
         return reply(await run_in_thread(lambda: _metadata(service)))
 
     async def model_ready(self, name: str) -> Response:
-        """Say whether a generation is served."""
+        """Report whether a generation is served."""
         return _is_ready(self.service.of_model(name).ready)
 
     async def infer(self, name: str, request: Request) -> Response:
@@ -122,13 +122,13 @@ class InferenceRoutes:
         return reply(infer_reply(wanted, answers, model=name))
 
     async def route(self, request: Request) -> Response:
-        """Say which expert each text is for; no expert is run."""
+        """Return the expert to which each text is routed; no expert is run."""
         wanted = await body(request, RouteRequest)
         service = self.service.of_question(wanted.question)
         return reply(route_reply(await service.route(wanted.texts)))
 
     async def generate(self, request: Request) -> Response:
-        """Go on with a prompt; one generation makes all of its tokens."""
+        """Continue a prompt; one generation makes all tokens."""
         wanted = await body(request, GenerateRequest)
         service = self.service.of_question(wanted.question)
         model = service.composed
@@ -145,7 +145,7 @@ class InferenceRoutes:
         made = []
         async for token in tokens:
             made.append(token)
-            if await request.is_disconnected():  # nobody reads the rest
+            if await request.is_disconnected():  # the client disconnected
                 break
         return reply(generate_reply(generation, made))
 
@@ -153,7 +153,7 @@ class InferenceRoutes:
 async def _events(
     generation: int | None, tokens: AsyncIterator[redhost.plugins.Token]
 ) -> AsyncIterator[bytes]:
-    """Yield an event a token, and the whole without its tokens; or what went wrong."""
+    """Yield an event for each token, then the reply without its tokens, or an error."""
     made = []
     try:
         async for token in tokens:
@@ -192,5 +192,5 @@ def _metadata(service: Service) -> ModelMetadata:
         versions=[str(service.live.generation)],
         platform="redhost",
         inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],
-        outputs=[] if bus.task.head.vocabulary else outputs,  # `infer` tells no tokens
+        outputs=[] if bus.task.head.vocabulary else outputs,  # `infer` returns no tokens
     )

@@ -1,4 +1,4 @@
-"""What stands before every route: the name asked for, limits on bodies and time, and counters."""
+"""Checks before every route: the Host name, limits on body size and time, and counters."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ __all__ = ["LOOPBACK", "RequestLimits"]
 
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""What this machine calls itself."""
+"""Names of this machine."""
 
 
 class _GoneError(Exception):
-    """The client hung up."""
+    """The client disconnected."""
 
 
 class RequestLimits:
-    """An ASGI middleware that hands on whole bodies only.
+    """An ASGI middleware that passes on complete bodies only.
 
-    A body that is too long is refused when its length is announced, or at the first byte too many;
-    the route behind never sees it.
+    A body that is too long is refused when its length is announced, or at the first byte over the
+    limit; the route never receives it.
 
     Args:
         app: The application.
-        limit: Most bytes of a body.
-        seconds: How long a client may take to send it.
-        metrics: Where requests are counted.
-        hosts: Names that the server goes by, beside the address that a request came to.
+        limit: Maximum number of bytes in a body.
+        seconds: Seconds in which a client has to send it.
+        metrics: The metrics in which requests are counted.
+        hosts: Accepted Host names, in addition to the address of the connection.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RequestLimits:
         self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
 
     def _require_own_host(self, scope: MutableMapping[str, Any]) -> None:
-        """Refuse a name that is not ours: a page elsewhere may have made it lead to this machine.
+        """Refuse an unknown Host name, which protects against DNS rebinding.
 
         Raises:
             HttpProblem: 400.
@@ -90,7 +90,7 @@ class RequestLimits:
         """Return the whole body.
 
         Raises:
-            HttpProblem: 413 when it is too long, 408 when it takes too long.
+            HttpProblem: 413 if it is too long, 408 if it takes too long.
         """
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > self.limit:
@@ -125,7 +125,7 @@ def _host(value: bytes) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body once, and then whatever the client does."""
+    """Return a `receive` that yields the body once, then the client's further messages."""
     given = False
 
     async def again() -> Message:

@@ -1,4 +1,4 @@
-"""The routes that show: models, generations, the repository's index, metrics."""
+"""The read-only routes: models, generations, the repository's index, metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
     """Return the routes.
 
     Args:
-        service: What they show.
+        service: The service that they show.
         admin: Whether changes can be made over HTTP.
     """
     shows, routes = ListingRoutes(service, admin=admin), APIRouter(tags=["listing"])
@@ -35,10 +35,10 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
 
 
 class ListingRoutes:
-    """What the routes show.
+    """The handlers of the routes.
 
     Args:
-        service: Of what.
+        service: The service that they show.
         admin: Whether changes can be made over HTTP.
     """
 
@@ -60,7 +60,7 @@ class ListingRoutes:
         return reply(await run_in_thread(lambda: _index(self.service)))
 
     async def metrics(self) -> Response:
-        """Show everything counted, for Prometheus."""
+        """Show all metrics, for Prometheus."""
         headers = {"Content-Type": CONTENT_TYPE_LATEST}
         own, *beside = (service.metrics for service in self.service.every)
         return Response(own.text(beside), headers=headers)

@@ -1,7 +1,7 @@
-"""Whose texts come in, estimated from the router's weights alone: nobody labels anything.
+"""Live shares: the experts' shares of the texts, estimated from the router's weights, no labels.
 
-A router's weights α are posteriors under the shares p that it expects: those it learnt under, or a
-prior that it was given. Where texts come in other shares q, the most likely ones are the fixed
+A router's weights α are posteriors under the shares p that it expects: those it was trained on, or
+a given prior. If texts come in other shares q, the maximum-likelihood estimate of q is the fixed
 point of (Saerens, Latinne and Decaestecker 2002)
 
     q_k ← mean over n of  (q_k / p_k) α_nk / Σ_j (q_j / p_j) α_nj
@@ -25,7 +25,7 @@ __all__ = ["RecentWeights", "Saver", "expected_shares", "live_shares"]
 log = logging.getLogger("redhost.serve")
 
 SIZE = 2000
-"""Texts that are looked back at."""
+"""Number of texts in the window."""
 ROUNDS, CLOSE = 500, 1e-6
 
 
@@ -33,7 +33,7 @@ class RecentWeights:
     """The weights of the last texts of one generation.
 
     Args:
-        size: How many texts.
+        size: Number of texts.
     """
 
     def __init__(self, size: int = SIZE) -> None:
@@ -42,7 +42,7 @@ class RecentWeights:
         self._guard = threading.Lock()
 
     def add(self, answers: Sequence[redhost.Answer]) -> None:
-        """Note what texts were weighed with; another generation begins anew."""
+        """Add the weights of texts; another generation resets the window."""
         with self._guard:
             for answer in answers:
                 columns = answer.generation, tuple(answer.weights)
@@ -54,13 +54,13 @@ class RecentWeights:
     def estimate(
         self, prior: Mapping[str, float], *, generation: int
     ) -> tuple[dict[str, float], int]:
-        """Return the share of each column, and of how many texts.
+        """Return the share of each column, and the number of texts.
 
-        Empty where the last texts were another generation's.
+        The shares are empty if the last texts were answered by another generation.
 
         Args:
-            prior: The share of each that the router expects.
-            generation: Whose router that is.
+            prior: The share of each column that the router expects.
+            generation: The router's generation.
         """
         with self._guard:
             (number, columns), rows = self._columns, list(self._weights)
@@ -89,9 +89,9 @@ def live_shares(alpha: torch.Tensor, prior: torch.Tensor) -> torch.Tensor:
 
 
 def expected_shares(host: redhost.Host, generation: int) -> dict[str, float]:
-    """Return the shares of the columns that a generation's router expects, by its receipt.
+    """Return the shares of the columns that a generation's router expects, from its receipt.
 
-    Empty for a generation whose receipt is damaged or older than these.
+    Empty if the receipt is damaged, or older than this field.
     """
     try:
         receipt = msgspec.json.decode(host.generations.file(generation, "receipt.json"))
@@ -102,11 +102,11 @@ def expected_shares(host: redhost.Host, generation: int) -> dict[str, float]:
 
 
 class Saver(threading.Thread):
-    """Writes live shares into the home now and then, for `redhost recompose --prior live`.
+    """Writes live shares into the home periodically, for `redhost recompose --prior live`.
 
     Args:
-        home: Where.
-        now: Returns the live shares, None where there are none.
+        home: The home.
+        now: Returns the live shares, None if there are none.
         every: Seconds between two writes.
     """
 
@@ -119,13 +119,13 @@ class Saver(threading.Thread):
         self._last: dict[str, float] = {}
 
     def run(self) -> None:
-        """Write, again and again, until it is stopped; then once more."""
+        """Write periodically until it is stopped, then once more."""
         while not self._ended.wait(self.every):
             self._save()
         self._save()
 
     def stop(self) -> None:
-        """Write what is known now, and end."""
+        """Write the current shares, and end."""
         self._ended.set()
         self.join()
 
@@ -135,5 +135,5 @@ class Saver(threading.Thread):
             if found is not None and found.shares != self._last:
                 redhost.plugins.write_live_shares(self.home, found)
                 self._last = found.shares
-        except (OSError, redhost.RedhostError) as e:  # what is answered goes on
+        except (OSError, redhost.RedhostError) as e:  # answering continues
             log.info("live shares are not written: %s", e)

@@ -1,8 +1,8 @@
 """The load test: clients that never pause while generations change, a third of the swaps broken.
 
-Every answer is compared with what its generation answers when asked alone. It is *mixed* when it
-differs, *stale* when its generation was neither the one served when the request left nor one
-published while it was under way, and *failed* when it is no answer at all.
+Every answer is compared with the answer that its generation gives without load. It is *mixed* if it
+differs, *stale* if its generation was neither served when the request was sent nor published before
+the answer arrived, and *failed* if there is no answer at all.
 """
 
 from __future__ import annotations
@@ -35,48 +35,48 @@ __all__ = [
 ]
 
 CLOSE = 1e-4
-"""Largest difference of a probability or weight: bits change with the batch, not more."""
+"""Largest accepted difference of a probability or weight: rounding depends on the batch."""
 
 FAR = 0.1
-"""Smallest difference of a weight that tells two generations apart, far above `CLOSE`."""
+"""Smallest difference of a weight that distinguishes two generations, far above `CLOSE`."""
 
 ABSENT = 999_999
-"""A generation that is nowhere."""
+"""A generation that does not exist."""
 
 Golden = Mapping[int, Mapping[str, Sequence[float | str]]]
 """Generation → text → label, probability and weights."""
 
 
 class Log:
-    """When which generation was published; answers are judged against it afterwards.
+    """Times at which generations were published; answers are checked against it afterwards.
 
     Args:
-        generation: The one served at the start.
+        generation: The generation served at the start.
     """
 
     def __init__(self, generation: int) -> None:
         self.began, self.ended, self.served = [0.0], [0.0], [generation]
 
     def add(self, *, began: float, ended: float, generation: int) -> None:
-        """Note a swap that was done."""
+        """Record a completed swap."""
         self.began.append(began)
         self.ended.append(ended)
         self.served.append(generation)
 
     def allowed(self, sent: float, received: float) -> set[int]:
         """Return the generations that may have answered a request."""
-        last = bisect.bisect_right(self.ended, sent) - 1  # done before it left
-        first_later = bisect.bisect_left(self.began, received)  # begun after it was back
+        last = bisect.bisect_right(self.ended, sent) - 1  # completed before it was sent
+        first_later = bisect.bisect_left(self.began, received)  # begun after the answer arrived
         return set(self.served[last : max(first_later, last + 1)])
 
 
 @dataclass(eq=False)
 class Tally:
-    """What clients saw.
+    """Results of the clients.
 
     Attributes:
-        seconds: Of every request.
-        failed: What was no answer.
+        seconds: Duration of every request.
+        failed: Requests without an answer.
         mixed: Answers that no single generation gives.
         seen: (sent, received, generation) of every answer.
     """
@@ -87,7 +87,7 @@ class Tally:
     seen: list[tuple[float, float, int]] = field(default_factory=list)
 
     def stale(self, log: Log) -> int:
-        """Count the answers of generations that were gone, or not there yet."""
+        """Count the answers of generations that were replaced, or not published yet."""
         return sum(g not in log.allowed(sent, back) for sent, back, g in self.seen)
 
     def quantile(self, q: float) -> float:
@@ -99,7 +99,7 @@ class Tally:
 def golden_answers(
     url: str, numbers: Sequence[int], texts: Sequence[str], *, token: str
 ) -> dict[int, dict[str, list[float | str]]]:
-    """Swap through generations with nobody else about and note what each answers."""
+    """Swap through generations without load and record the answers of each."""
     golden: dict[int, dict[str, list[float | str]]] = {}
     with Client(url, token=token) as client:
         for number in numbers:
@@ -115,7 +115,7 @@ def output_values(reply: Reply) -> list[float | str]:
 
 
 def agrees(found: Sequence[float | str], golden: Sequence[float | str]) -> bool:
-    """Say whether an answer is the golden one, up to the last bits."""
+    """Return whether an answer equals the golden one, up to rounding."""
     return len(found) == len(golden) and all(
         a == b if isinstance(a, str) or isinstance(b, str) else abs(a - b) <= CLOSE
         for a, b in zip(found, golden, strict=True)
@@ -124,7 +124,7 @@ def agrees(found: Sequence[float | str], golden: Sequence[float | str]) -> bool:
 
 @contextlib.contextmanager
 def clients(url: str, count: int, golden: Golden) -> Iterator[Tally]:
-    """Let clients ask one text after the other while the block runs; each has a connection."""
+    """Run clients, each with a connection, that send text after text while the block runs."""
     tally, stop = Tally(), threading.Event()
     texts = list(next(iter(golden.values())))
     threads = [
@@ -157,7 +157,7 @@ def _ask(
                 reply = client.infer([text])
             except (OSError, http.client.HTTPException) as e:
                 tally.failed.append(repr(e))
-                client.connection.close()  # the next request opens another
+                client.connection.close()  # the next request opens a new one
                 continue
             back = time.perf_counter()
             if reply.status != 200:  # noqa: PLR2004
@@ -174,7 +174,7 @@ def broken_swaps(home: Path, damaged: int) -> Sequence[Callable[[Client, int], R
 
     Args:
         home: The home that is served.
-        damaged: A generation nobody else needs; its router loses a byte.
+        damaged: A generation that is not used otherwise; its router loses a byte.
     """
     path = home / "generations" / str(damaged) / "router.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -197,18 +197,18 @@ def load_test(
     """Swap, every third time in a way that must be refused.
 
     Args:
-        client: Who may swap.
-        log: Where swaps that were done are noted.
-        good: The generations to go round.
-        broken: The swaps that must be refused, by turns.
-        swaps: How many in all.
-        seconds: Time they are spread over; they take longer where the server does.
+        client: A client with the token.
+        log: The log of completed swaps.
+        good: The generations to cycle through.
+        broken: The swaps that must be refused, in turn.
+        swaps: Total number of swaps.
+        seconds: Time over which they are spread; they take longer if the server is slower.
 
     Returns:
-        The statuses of the broken ones.
+        The statuses of the broken swaps.
 
     Raises:
-        RuntimeError: If a good one was refused.
+        RuntimeError: If a valid swap was refused.
     """
     refused: list[int] = []
     start = time.perf_counter()
@@ -230,7 +230,7 @@ def distinguishing_texts(host: redhost.Host, numbers: Sequence[int], count: int)
     """Return texts of the backbone's evaluation rows that the generations answer most differently.
 
     Raises:
-        MissingError: If there are not so many; the load test could not tell the generations apart.
+        MissingError: If there are too few to distinguish the generations.
     """
     one, two = (host.load(n) for n in numbers)
     texts = list(dict.fromkeys(row.text for row in one.evaluation))
@@ -248,7 +248,7 @@ def distinguishing_texts(host: redhost.Host, numbers: Sequence[int], count: int)
 def golden_answers_in(
     host: redhost.Host, texts: Sequence[str]
 ) -> dict[int, dict[str, list[float | str]]]:
-    """Note what the current generation of a host answers, without a server."""
+    """Record the answers of a host's current generation, without a server."""
     found: dict[str, list[float | str]] = {}
     for text in texts:
         [answer] = host.predict([text])

@@ -1,4 +1,4 @@
-"""The load test as a command runs it: a server process, a steady time, then swaps under load."""
+"""The load test as run by the command: a server process, a steady phase, swaps under load."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ GOOD = (1, 2)
 DAMAGED = 3
 TEXTS = 8
 SETTLE = 5.0
-"""Seconds after which an old generation must be gone, and which warm the server up."""
+"""Seconds after which an old generation must be freed, and seconds of warm-up."""
 
 
 def measure(*, seconds: float, swaps: int, clients: int) -> dict[str, Any]:
     """Run the load test on the shipped packages.
 
     Args:
-        seconds: How long the swaps last; the steady time before is a third of it.
-        swaps: How many swaps, a third of them broken.
-        clients: How many clients.
+        seconds: Duration of the swaps; the steady phase before them takes a third of it.
+        swaps: Number of swaps, a third of them broken.
+        clients: Number of clients.
     """
     with tempfile.TemporaryDirectory() as folder:
         home, secret = Path(folder, "home"), Path(folder, "token")

@@ -1,6 +1,6 @@
-"""Freed memory goes back to the system: glibc keeps what a change of generations freed.
+"""Return freed memory to the system: glibc keeps the memory that a swap of generations frees.
 
-Measured: docs/lab-notes.md, "A server's memory".
+Measured in docs/lab-notes.md, "A server's memory".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["give_back"]
 
 
 def give_back() -> None:
-    """Return free pages to the system, where the C library can."""
+    """Return free pages to the system, if the C library supports it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

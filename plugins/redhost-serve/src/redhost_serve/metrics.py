@@ -1,4 +1,4 @@
-"""What the server counts, in a registry of its own, for Prometheus to read."""
+"""The server's Prometheus metrics, in a registry of its own."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Metrics:
     """Counters of one question of a server.
 
     Args:
-        generation: Returns the generation that is served; None for none.
+        generation: Returns the served generation; None for none.
         alive: Returns the served generations still in memory.
-        waiting: Returns how many requests wait.
-        shares: Returns whose texts come in.
-        drift: Returns how far they lie from the cards' rows.
-        question: The named question that is answered; None for the home's own.
+        waiting: Returns the number of waiting requests.
+        shares: Returns the experts' shares of the texts.
+        drift: Returns the distance of the texts from the cards' rows, by expert.
+        question: The named question that is answered; None for the default question.
     """
 
     def __init__(
@@ -118,17 +118,17 @@ class Metrics:
                     self.weight.labels(column).inc(weight)
 
     def text(self, beside: Sequence[Metrics] = ()) -> bytes:
-        """Return everything in Prometheus' text format.
+        """Return all metrics in Prometheus' text format.
 
         Args:
-            beside: The metrics of other questions, shown together with these.
+            beside: The metrics of other questions to include.
         """
         registry = CollectorRegistry()
         registry.register(_Together((self, *beside)))
         return generate_latest(registry)
 
     def families(self) -> Iterator[Metric]:
-        """Yield everything counted; that of a named question says so in a label of its own."""
+        """Yield all metrics; those of a named question have the label ``question``."""
         self.share.clear()
         for expert, share in self._shares().items():
             self.share.labels(expert).set(share)
@@ -142,7 +142,7 @@ class Metrics:
 
 
 class _Together(Collector):
-    """Metrics of several questions, those of one name together, as the format wants them."""
+    """Metrics of several questions, grouped by name as the format requires."""
 
     def __init__(self, counted: Sequence[Metrics]) -> None:
         self.counted = counted

@@ -1,4 +1,4 @@
-"""The routes in the shape of OpenAI's API: models, completions, chat, embeddings, classify."""
+"""The OpenAI-compatible routes: models, completions, chat, embeddings, classify."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ __all__ = ["openai_routes"]
 S = TypeVar("S", bound=msgspec.Struct)
 
 BACKBONE = "backbone"
-"""The column that changes nothing."""
+"""The column without an expert."""
 
 
 def openai_routes(service: Service, *, admin: bool) -> APIRouter:
     """Return the routes.
 
     Args:
-        service: Who answers.
+        service: The service that answers.
         admin: Whether changes can be made over HTTP.
     """
     answers, routes = OpenAiRoutes(service, admin=admin), APIRouter(tags=["openai"])
@@ -77,10 +77,10 @@ def openai_routes(service: Service, *, admin: bool) -> APIRouter:
 
 
 class OpenAiRoutes:
-    """What the routes answer.
+    """The handlers of the routes.
 
     Args:
-        service: Who answers.
+        service: The service that answers.
         admin: Whether changes can be made over HTTP.
     """
 
@@ -93,7 +93,7 @@ class OpenAiRoutes:
         return reply(next((m for m in found if m["id"] == name), None) or _unknown(name))
 
     async def completions(self, request: Request) -> Response:
-        """Go on with a prompt, or with several."""
+        """Continue a prompt, or several."""
         wanted = await _body(request, CompletionRequest)
         service, model, expert = self._named(wanted.model)
         require_generating(model, service.model)
@@ -113,7 +113,7 @@ class OpenAiRoutes:
         )
 
     async def chat(self, request: Request) -> Response:
-        """Go on with a conversation, written by the backbone's own template."""
+        """Continue a conversation, formatted by the backbone's own chat template."""
         wanted = await _body(request, ChatRequest)
         service, model, expert = self._named(wanted.model)
         require_generating(model, service.model)
@@ -151,7 +151,7 @@ class OpenAiRoutes:
         return reply({**body, "redhost": {"generation": found[0].generation}})
 
     async def classify(self, request: Request) -> Response:
-        """Answer texts with labels: the composed ones, or one expert's own."""
+        """Answer texts with labels: those of the composition, or of a single expert."""
         wanted = await _body(request, ClassifyRequest)
         texts = _texts(wanted.input)
         if wanted.questions:
@@ -177,14 +177,14 @@ class OpenAiRoutes:
         return reply({**body, "redhost": _generations(answers[0])})
 
     def _any_model(self) -> redhost.ComposedModel:
-        """Return a generation that answers now, the home's own where it is composed."""
+        """Return a served generation, the default question's if it is composed."""
         serving = (service for service in self.service.every if service.live.generation)
         return next(serving, self.service).composed
 
     def _named(self, name: str) -> tuple[Service, redhost.ComposedModel, str | None]:
-        """Return who answers, by which generation, and the expert that a model's name stands for.
+        """Return the service, the generation and, if the name is an expert's id, the expert.
 
-        An id is one expert's, whatever question it answers.
+        Expert ids are unique across questions.
         """
         name = self.service.model if name == AUTO else name
         for service in self.service.every:
@@ -194,7 +194,7 @@ class OpenAiRoutes:
             if service.live.generation is not None and name in service.composed.bus.columns:
                 return service, service.composed, name
         if not any(service.live.generation for service in self.service.every):
-            return self.service, self.service.composed, name  # which says that nothing is served
+            return self.service, self.service.composed, name  # raises 503: nothing is served
         return _unknown(name)
 
     async def _go_on(
@@ -208,7 +208,7 @@ class OpenAiRoutes:
         expert: str | None,
         shape: Shape,
     ) -> Response:
-        if len(prompts) > (most := service.options.queue):  # trying again does not help
+        if len(prompts) > (most := service.options.queue):  # a retry would not help
             raise HttpProblem(400, f"expected at most {most} prompts, found {len(prompts)}")
         counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
         begun = list[Begun]()
@@ -234,19 +234,19 @@ class OpenAiRoutes:
                 return StreamingResponse(events, media_type=EVENTS)
             for completion, tokens in begun:
                 async for _ in completion.chunks(tokens):
-                    if await request.is_disconnected():  # nobody reads the rest
+                    if await request.is_disconnected():  # the client disconnected
                         break
         return reply(shape.whole([completion for completion, _ in begun]))
 
 
 Begun = tuple[Completion, AsyncGenerator[redhost.plugins.Token, None]]
-"""A choice, and its tokens to come."""
+"""A choice, and the iterator of its tokens."""
 
 
 async def _events(
     shape: Shape, begun: Sequence[Begun], under_way: AsyncExitStack, *, counted: bool
 ) -> AsyncIterator[bytes]:
-    """Yield an event a piece of each choice in turn, and the end; or what went wrong."""
+    """Yield an event for each piece of each choice in turn, then the end, or an error."""
     async with under_way:
         try:
             for index, (completion, tokens) in enumerate(begun):
@@ -260,7 +260,7 @@ async def _events(
 
 
 async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:
-    """Count tokens in a thread: the tokenizer may be waited for as long as a pass takes."""
+    """Count tokens in a thread: waiting for the tokenizer may take as long as a pass."""
     return await run_in_thread(lambda: model.backbone.token_counts(texts))
 
 
@@ -286,14 +286,14 @@ def _vector(vector: Sequence[float], *, packed: bool) -> list[float] | str:
 
 
 def _generations(answer: redhost.Answer) -> dict[str, Any]:
-    """Return who answered: the generation, and where several questions were, that of each."""
+    """Return the generation that answered and, for several questions, that of each."""
     named = {name: a.generation for name, a in answer.named.items()}
     return {"generation": answer.generation, **({"questions": named} if named else {})}
 
 
 def _classified(answer: redhost.Answer, expert: str | None) -> dict[str, Any]:
-    """Return the composed answer, or an expert's own."""
-    # A swap may have taken the expert away since the request was read.
+    """Return the composition's answer, or a single expert's."""
+    # A swap may have removed the expert since the request was read.
     own = answer if expert is None else (answer.by_expert or {}).get(expert) or _unknown(expert)
     found: dict[str, Any] = {"label": own.label, "declined": own.declined}
     found |= {"value": own.value} if own.probability is None else {"probability": own.probability}

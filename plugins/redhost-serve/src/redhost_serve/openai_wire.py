@@ -1,7 +1,7 @@
-"""What goes over the wire in the shape of OpenAI's API: requests as structs, answers as theirs.
+"""Requests in the format of OpenAI's API, as structs.
 
-https://platform.openai.com/docs/api-reference, as far as a host has it: `UNSUPPORTED` is refused
-where it asks for something else than nothing. `/classify` has the shape that vLLM gives it.
+A subset of https://platform.openai.com/docs/api-reference: a field in `UNSUPPORTED` is refused
+unless it has a neutral value. `/classify` has the format of vLLM's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 AUTO = "auto"
-"""Another name of the model that answers the home's own question."""
+"""Another name of the model that answers the default question."""
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "n": (None, 1),
@@ -41,7 +41,7 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "top_logprobs": (None, 0),
     "dimensions": (None,),
 }
-"""What may be sent and is not there, with the values that ask for nothing."""
+"""Fields that are not supported, with the neutral values that are accepted."""
 
 Prompt = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
@@ -49,21 +49,21 @@ Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=4)]
 
 
 class StreamOptions(Struct, kw_only=True):
-    """Whether the last event of a stream says how many tokens there were."""
+    """Whether the last event of a stream contains the number of tokens."""
 
     include_usage: bool = False
 
 
 class GenerationRequest(Struct, kw_only=True):
-    """What requests for a completion share.
+    """Fields that all requests for a completion share.
 
     Attributes:
-        model: `auto` or `redhost`, or `redhost:QUESTION`: the router weighs the experts; an
-            expert's id: it goes on alone.
+        model: `auto` or `redhost`, or `redhost:QUESTION`: the router weights the experts; an
+            expert's id: that expert generates alone.
         temperature: T; 0 takes the most probable token.
-        seed: Where draws come from.
+        seed: Seed of the sampling.
         stop: Texts at which the answer ends, without them.
-        stream: Whether each token is sent as soon as it is chosen.
+        stream: Whether each token is sent as soon as it is sampled.
         stream_options: See `StreamOptions`.
     """
 
@@ -81,12 +81,12 @@ class GenerationRequest(Struct, kw_only=True):
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
-    """A prompt, or several, to go on with.
+    """A prompt, or several, to continue.
 
     Attributes:
         prompt: One text or several.
-        max_tokens: How many tokens each gets at most.
-        logprobs: None, or 0 or 1 for log p of the tokens that were chosen.
+        max_tokens: Maximum number of new tokens for each.
+        logprobs: None, or 0 or 1 for log p of the sampled tokens.
     """
 
     prompt: Prompt | Annotated[list[Prompt], Meta(min_length=1, max_length=MAX_TEXTS)]
@@ -95,7 +95,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
     @property
     def limit(self) -> int:
-        """How many tokens a prompt gets at most; OpenAI's default where none is given."""
+        """Maximum number of new tokens for a prompt; OpenAI's default if none is given."""
         return self.max_tokens or 16
 
     @property
@@ -112,13 +112,13 @@ class Message(Struct, kw_only=True):
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
-    """A conversation to go on with.
+    """A conversation to continue.
 
     Attributes:
-        messages: From the first on.
-        max_tokens: How many tokens the answer gets at most.
-        max_completion_tokens: The newer name of that.
-        logprobs: Whether log p of the tokens that were chosen is wanted.
+        messages: All messages, the first one first.
+        max_tokens: Maximum number of tokens in the answer.
+        max_completion_tokens: The newer name of `max_tokens`.
+        logprobs: Whether to include log p of the sampled tokens.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_TEXTS)]
@@ -128,17 +128,16 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     @property
     def limit(self) -> int:
-        """How many tokens the answer gets at most."""
+        """Maximum number of tokens in the answer."""
         return self.max_completion_tokens or self.max_tokens or MAX_TOKENS
 
 
 class EmbeddingRequest(Struct, kw_only=True):
-    """Texts whose vectors are wanted.
+    """Texts to embed.
 
     Attributes:
-        model: `auto` or `redhost`, or `redhost:QUESTION`: vectors are the backbone's, whoever
-            answers.
-        input: One text or several; numbers of tokens are refused.
+        model: `auto` or `redhost`, or `redhost:QUESTION`: the vectors are always the backbone's.
+        input: One text or several; token ids are refused.
         encoding_format: ``float``, or ``base64`` of float32, which the official client asks for.
     """
 
@@ -151,10 +150,10 @@ class ClassifyRequest(Struct, kw_only=True):
     """Texts to answer with labels.
 
     Attributes:
-        model: `auto` or `redhost`, or `redhost:QUESTION`: the composed answer; an expert's id: that
-            expert's own.
+        model: `auto` or `redhost`, or `redhost:QUESTION`: the composition's answer; an expert's
+            id: that expert's own.
         input: One text or several.
-        questions: Whether every other question is answered as well, in one pass where it can be.
+        questions: Whether every other question is answered as well, in one pass if possible.
     """
 
     model: str
@@ -163,10 +162,10 @@ class ClassifyRequest(Struct, kw_only=True):
 
 
 def refuse_unsupported(data: bytes) -> None:
-    """Check that a request asks for nothing that is not there.
+    """Refuse a request that uses an unsupported field.
 
     Args:
-        data: Its body; what is wrong with it otherwise is reported where it is decoded.
+        data: Its body; other errors in it are reported when it is decoded.
 
     Raises:
         HttpProblem: 400, naming the first such field.

@@ -1,4 +1,4 @@
-"""What a client gets when something is wrong: one status, one line, never its own input."""
+"""Errors as clients receive them: one status, one line, never their own input."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _STATUS: Mapping[type[redhost.RedhostError], int] = {
 }
 
 
-class HttpProblem(Exception):  # noqa: N818  (an answer, not a failure of ours)
+class HttpProblem(Exception):  # noqa: N818  (an HTTP answer, not a failure of the server)
     """An answer other than 200.
 
     Args:
         status: The HTTP status.
         reason: One line.
-        headers: Headers that go with it.
+        headers: Additional headers.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class HttpProblem(Exception):  # noqa: N818  (an answer, not a failure of ours)
 
 
 def problem_of(error: redhost.RedhostError, *, otherwise: int = 422) -> HttpProblem:
-    """Return what a client gets for an error.
+    """Return the HTTP answer to an error.
 
     Args:
-        error: What was raised.
-        otherwise: The status of errors that have none of their own.
+        error: The error.
+        otherwise: The status of errors without a status of their own.
     """
     status = next((s for kind, s in _STATUS.items() if isinstance(error, kind)), otherwise)
     return HttpProblem(status, str(error), headers={"Retry-After": "1"} if status == 503 else None)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""A server as a process of its own, for measurements: what users run, and memory of its own."""
+"""A server in a process of its own, for measurements: as users run it, with its own memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ROUTERS = ("evidence", "centroid", "statistics")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerProcess:
-    """A server that runs.
+    """A running server.
 
     Attributes:
         url: Its address.
-        pid: Its process.
+        pid: Its process id.
     """
 
     url: str
     pid: int
 
     def memory(self) -> int:
-        """Return its resident bytes; 0 where the system does not say."""
+        """Return its resident bytes; 0 if the system does not report them."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text("ascii")
         except OSError:
@@ -39,7 +39,7 @@ class ServerProcess:
 
 
 def compose_home(home: Path) -> redhost.Host:
-    """Compose what is installed with one router after the other: generations 1, 2 and 3."""
+    """Compose the installed experts with three routers in turn: generations 1, 2 and 3."""
     host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
     for router in ROUTERS:
         host.recompose(router=router, accept=True)
@@ -52,14 +52,14 @@ def serving(home: Path, *options: str, log: Path | None = None) -> Iterator[Serv
 
     Args:
         home: The home to serve.
-        options: More of the command's options.
-        log: Where it logs to; by default where this process does.
+        options: Further options of the command.
+        log: The file it logs to; by default the stderr of this process.
 
     Raises:
         MissingError: If it does not start.
     """
     arguments = ("-m", "redhost", "serve", "--home", str(home), "--port", "0", *options)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # the same bits and less waiting
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # same bits and less waiting
     command = redhost.plugins.python_command(*arguments)
     with (
         contextlib.nullcontext() if log is None else log.open("w") as errors,

@@ -1,4 +1,4 @@
-"""Between bytes and structs: read a body, answer with JSON, say in the OpenAPI what may come."""
+"""Conversion between bytes and structs: decode bodies, encode replies, describe the OpenAPI."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ R = TypeVar("R")
 EVENTS = "text/event-stream"
 
 REASONS = {
-    400: "The body is not what this route reads.",
+    400: "The body does not match the schema of this route.",
     401: "The token is missing or wrong.",
     403: "Changes are made from this machine only.",
     404: "There is no such model, generation or expert.",
-    408: "The body took too long to come.",
-    409: "Another change is under way.",
-    412: "Another generation is served than was expected.",
+    408: "The body took too long to arrive.",
+    409: "Another change is in progress.",
+    412: "The served generation is not the expected one.",
     413: "The body is too long.",
-    422: "It cannot be composed or served; the old generation goes on.",
-    503: "Not now: too many wait, nothing is served, or the server is about to stop.",
+    422: "It cannot be composed or served; the old generation is still served.",
+    503: "Unavailable now: too many requests wait, nothing is served, or the server stops.",
 }
 
 
@@ -49,7 +49,7 @@ def reply(value: object, *, status: int = 200) -> Response:
 
 
 def event(name: str, value: object) -> bytes:
-    """Return a server-sent event; JSON has no line breaks."""
+    """Return a server-sent event; the JSON contains no line breaks."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
@@ -59,11 +59,11 @@ async def body(request: Request, kind: type[S]) -> S:
 
 
 async def run_in_thread(work: Callable[[], R], *, otherwise: int = 503) -> R:
-    """Run what reads the disk or loads in a thread; say its errors as problems.
+    """Run blocking work in a thread; convert its errors into problems.
 
     Args:
-        work: What to run.
-        otherwise: The status of errors that have none of their own.
+        work: The function to run.
+        otherwise: The status of errors without a status of their own.
     """
     try:
         return await anyio.to_thread.run_sync(work)
@@ -72,7 +72,7 @@ async def run_in_thread(work: Callable[[], R], *, otherwise: int = 503) -> R:
 
 
 def responses_for(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what a route may answer, for the OpenAPI: 200 of a kind, and failures."""
+    """Return the responses of a route for the OpenAPI: 200 of a kind, and failures."""
     return {
         200: {"description": "Done.", "content": _content(kind)},
         **{
@@ -83,7 +83,7 @@ def responses_for(kind: object, *statuses: int) -> dict[int | str, dict[str, Any
 
 
 def request_body_for(kind: type[msgspec.Struct], *, required: bool = True) -> dict[str, Any]:
-    """Return what a route reads, for the OpenAPI."""
+    """Return the request body of a route, for the OpenAPI."""
     return {"requestBody": {"required": required, "content": _content(kind)}}
 
 

@@ -1,4 +1,4 @@
-"""Keep metrics.json and its page: each command writes its part and leaves the other."""
+"""Update metrics.json and its page: each command writes its part and leaves the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a server until it is stopped: what `redhost serve` does."""
+"""Run a server until it is stopped: the work of `redhost serve`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["ServeOptions", "run"]
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What the command line says.
+    """The options of the command line.
 
     Attributes:
         home: The state folder.
@@ -32,13 +32,13 @@ class ServeOptions:
         device: Where the trunk runs.
         host: Address to listen on.
         port: Port; 0 is any that is free.
-        admin_token: File with the secret of those who may change what is served.
+        admin_token: File with the secret that authorises changes.
         watch: Whether to follow the environment.
-        queue: Requests that may wait.
-        batch: Most texts of a batch.
+        queue: Maximum number of waiting requests.
+        batch: Maximum number of texts in a batch.
         wait: Seconds a batch waits for more.
         grace: Seconds between SIGTERM and the end of new requests.
-        hosts: More names that requests may ask for.
+        hosts: Additional accepted Host names.
         follow: The store of a fleet to follow.
         question: The one named question to serve; None for all of the home.
     """
@@ -60,7 +60,7 @@ class ServeOptions:
 
 
 def run(options: ServeOptions) -> None:
-    """Serve until a signal says to stop."""
+    """Serve until a signal stops the server."""
     _log()
     if options.watch and options.follow is not None:
         raise redhost.UsageError(
@@ -76,7 +76,7 @@ def run(options: ServeOptions) -> None:
         wait=options.wait,
         hosts=(options.host, *options.hosts),
     )
-    with bind(options.host, options.port) as listener:  # one that is taken is known before loading
+    with bind(options.host, options.port) as listener:  # detect a port in use before loading
         service = Service(_open(options), options=limits)
         where = _url(options.host, listener.getsockname()[1])
         server = Server(
@@ -88,7 +88,7 @@ def run(options: ServeOptions) -> None:
         with (
             _watching(service, options),
             following(service, options.follow, where=where),
-            contextlib.suppress(KeyboardInterrupt),  # uvicorn hands Ctrl-C on when it is done
+            contextlib.suppress(KeyboardInterrupt),  # uvicorn raises Ctrl-C again after shutdown
         ):
             server.run(sockets=[listener])
 
@@ -107,7 +107,7 @@ def _open(options: ServeOptions) -> redhost.Live:
 
 @contextlib.contextmanager
 def _watching(service: Service, options: ServeOptions) -> Iterator[None]:
-    """Follow the environment while the block runs, if that is wanted."""
+    """Follow the environment while the block runs, if `watch` is set."""
     if not options.watch:
         yield
         return
@@ -131,6 +131,6 @@ def _say(where: str, service: Service) -> None:
 
 
 def _log() -> None:
-    """Log to stderr what the operator of a server wants to read."""
+    """Log to stderr, at the level for operators."""
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("redhost").setLevel(logging.INFO)

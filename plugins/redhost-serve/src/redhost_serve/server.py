@@ -1,4 +1,4 @@
-"""One process: uvicorn around the application, with a way out that nobody notices."""
+"""The server process: uvicorn around the application, with a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["Server", "bind", "running"]
 log = logging.getLogger("redhost.serve")
 
 ENDING = 30
-"""Seconds that requests under way have to end."""
+"""Seconds in which requests in progress have to end."""
 
 
 class Server(uvicorn.Server):
-    """A server that says it is not ready before it stops taking requests.
+    """A server that reports that it is not ready before it stops accepting requests.
 
     Args:
         app: The application.
-        service: What it serves.
-        grace: Seconds between SIGTERM and the end of new requests: time for whoever balances
-            the load to look elsewhere. Ctrl-C, or a second signal, does not wait.
-        started: Called when it answers.
+        service: The service.
+        grace: Seconds between SIGTERM and the end of new requests: time for a load balancer to
+            switch to other servers. Ctrl-C, or a second signal, does not wait.
+        started: Called when the server answers.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
         grace: float,
         started: Callable[[], None] = lambda: None,
     ) -> None:
-        # No proxy's word is taken for where a request comes from: changes are for this machine.
+        # Ignore a proxy's headers on a request's origin: only this machine may make changes.
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -61,12 +61,12 @@ class Server(uvicorn.Server):
         self.leave_at: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start, then call `started`."""
         await super().startup(sockets=sockets)
         self.begun()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal: first stop being ready, then, after the grace, stop."""
+        """Handle a signal: first stop being ready, then, after the grace period, stop."""
         if self.leave_at is None and sig == signal.SIGTERM:
             self.drain()
         else:
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     def drain(self) -> None:
-        """Stop being ready; requests are taken until the grace ends."""
+        """Stop being ready; requests are accepted until the grace period ends."""
         self._stop_being_ready()
         self.leave_at = time.monotonic() + self.grace
         log.info("draining for %g seconds", self.grace)
@@ -84,7 +84,7 @@ class Server(uvicorn.Server):
             service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Say whether it is time to go."""
+        """Return whether it is time to stop."""
         if self.leave_at is not None and time.monotonic() >= self.leave_at:
             self.should_exit = True
         return await super().on_tick(counter)
@@ -94,7 +94,7 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Raises:
-        SettingsError: If the address cannot be had.
+        SettingsError: If the address is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
@@ -118,9 +118,9 @@ def running(
     """Serve a live host on a free port of this machine while the block runs.
 
     Args:
-        live: What answers.
-        options: How.
-        token: The secret of those who may change what is served.
+        live: The live host that answers.
+        options: The service's options.
+        token: The secret that authorises changes.
 
     Yields:
         The server's address, and the service.
@@ -135,7 +135,7 @@ def running(
             raise redhost.MissingError("the server did not start within a minute")
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", service
     finally:
-        service.draining = True  # those who watch are let go
+        service.draining = True  # ends the open streams
         server.should_exit = True
         thread.join()
         listener.close()

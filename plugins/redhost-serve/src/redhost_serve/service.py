@@ -1,4 +1,4 @@
-"""The service behind the routes: a live host, its batcher, and what people may know of both."""
+"""The service behind the routes: a live host, its batchers, and the status of both."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 SHOWN = 20
-"""Generations the listing goes back."""
+"""Number of generations in the listing."""
 
 REMEMBERED = 2.0
-"""Seconds a listing of the installed experts is remembered."""
+"""Seconds for which a listing of the installed experts is cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a service runs.
+    """Options of a service.
 
     Attributes:
-        queue: How many requests may wait, and how many texts may be gone on with at a time.
-        batch: Most texts of a batch; 1 answers one request at a time.
-        wait: Seconds a batch waits for more.
-        body: Most bytes of a request's body.
-        seconds: How long a client may take to send it.
-        hosts: Names that requests may ask for, beside loopback and the address they came to.
+        queue: Maximum number of waiting requests, and of texts that are generated concurrently.
+        batch: Maximum number of texts in a batch; 1 answers one request at a time.
+        wait: Seconds a batch waits for more requests.
+        body: Maximum number of bytes in a request's body.
+        seconds: Seconds in which a client has to send the body.
+        hosts: Accepted Host names, in addition to loopback and the address of the connection.
     """
 
     queue: int = 256
@@ -65,12 +65,12 @@ class Options:
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the last change of the environment that `--watch` saw.
+    """Outcome of the last change of the environment that `--watch` detected.
 
     Attributes:
         state: ``checking``, ``published``, ``refused`` or ``unchanged``.
-        reason: Why, where it was refused or left nothing to publish.
-        generation: What it was published as.
+        reason: The reason, if it was refused or there was nothing to publish.
+        generation: The generation it was published as.
     """
 
     state: str
@@ -80,16 +80,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Service:
-    """What the routes talk to.
+    """The state and operations behind the routes, for one question.
 
     Attributes:
         live: The live host.
-        options: How it runs.
+        options: The service's options.
         draining: Whether it is about to stop: it answers, but is not ready.
-        candidate: What `--watch` saw last.
-        listing: The installed experts as a fresh interpreter sees them, where `--watch` looked.
+        candidate: Outcome of the last change that `--watch` detected.
+        listing: The installed experts as listed by a fresh interpreter, if `--watch` ran one.
         trial: The canary, while there is one.
-        follows: Says where a fleet that is followed stands; None where none is.
+        follows: Returns the follower's latest report; None if no fleet is followed.
         named: The services of the named questions of the same home, by name.
     """
 
@@ -103,7 +103,7 @@ class Service:
     named: dict[str, Service] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start the threads that answer."""
+        """Start the worker threads."""
         self.metrics = Metrics(
             generation=lambda: self.live.generation,
             alive=self.live.alive,
@@ -140,7 +140,7 @@ class Service:
         self._refused: dict[str, bytes | None] = {}
         self._finding = threading.Lock()
         self.find_questions()
-        give_back()  # what was read and freed while the generation was loaded
+        give_back()  # memory freed after loading the generation
 
     def _batcher(self, answer: Callable[[Sequence[Q]], list[A]]) -> Batcher[Q, A]:
         return Batcher(
@@ -153,7 +153,7 @@ class Service:
 
     @property
     def question(self) -> str | None:
-        """The named question that it answers; None for the home's own."""
+        """The named question that it answers; None for the default question."""
         return self.live.host.question
 
     @property
@@ -167,9 +167,9 @@ class Service:
         return (self, *self.named.values())
 
     def find_questions(self) -> None:
-        """Serve the named questions that were composed since this was last looked at.
+        """Serve the named questions that were composed since the last call.
 
-        One that cannot be served holds up no other; it is tried again when it changes.
+        A question that cannot be served does not block the others; it is retried when it changes.
         """
         host = self.live.host
         with self._finding:  # a second service of one question would never be closed
@@ -195,12 +195,12 @@ class Service:
         return found[name]
 
     def of_question(self, name: str | None) -> Service:
-        """Return the service of a question; as `of_model`."""
+        """Return the service of a question; raises like `of_model`."""
         return self.of_model(model_name(name))
 
     @property
     def ready(self) -> bool:
-        """Whether new requests should come here."""
+        """Whether the server accepts new requests."""
         return not self.draining and self.live.generation is not None
 
     @property
@@ -210,7 +210,7 @@ class Service:
 
     @property
     def composed(self) -> redhost.ComposedModel:
-        """The generation that answers now. Read it once and use what you got.
+        """The generation that answers now; read it once per request, because a swap changes it.
 
         Raises:
             HttpProblem: 503, if none is served.
@@ -225,12 +225,12 @@ class Service:
 
         Args:
             texts: The texts.
-            each: Whether every expert answers for itself as well; no canary does.
-            headers: The request's, which say or draw whether a canary answers.
+            each: Whether to return every expert's own answer as well; canaries never do.
+            headers: The request's headers, which select whether a canary answers.
 
         Raises:
-            HttpProblem: 503 when too many wait, nothing is served or the generation failed; 400
-                for a text that cannot be read. What was sent is not repeated.
+            HttpProblem: 503 if too many requests wait, nothing is served or the generation failed;
+                400 for a text that cannot be read. The input is not echoed.
         """
         start = time.perf_counter()
         if each:
@@ -251,7 +251,7 @@ class Service:
             self._recent.add(answers)
 
     async def ask_all(self, texts: Sequence[str]) -> list[redhost.Answer]:
-        """Answer the texts of one request for every question, in one pass where it can be.
+        """Answer the texts of one request for every question, in one pass if possible.
 
         Raises:
             HttpProblem: As `ask` does.
@@ -275,13 +275,13 @@ class Service:
         return redhost.plugins.Questions(own=own, named=named).answer(texts, observe=observe)
 
     async def feedback(self, labelled: Sequence[Labelled]) -> list[tuple[ScoredAnswer, ...]]:
-        """Take the right labels of texts: count who has them right.
+        """Score the generations against the right labels of texts.
 
         Returns:
-            For each text what production answers, and what the canary does where there is one.
+            For each text the answer of production and, if there is one, of the canary.
 
         Raises:
-            HttpProblem: As `ask` does; 400 as well for a label that is no answer.
+            HttpProblem: As `ask` does; also 400 for a label outside the label space.
         """
         scored = await self._ask(self.labelled, labelled)
         for first, *_ in scored:
@@ -295,7 +295,7 @@ class Service:
         return scored
 
     def _answer(self, questions: Sequence[Question]) -> list[redhost.Answer]:
-        """Answer a batch, by the generation that is served and by the canary."""
+        """Answer a batch with the served generation and the canary."""
         trial, model = self.trial, self.live.composed
         if trial is None or trial.model.generation == model.generation:
             texts = [q.text for q in questions]
@@ -303,7 +303,7 @@ class Service:
         return trial.answer(model, questions, observe=self._moments.observer(model))
 
     def _score(self, labelled: Sequence[Labelled]) -> list[tuple[ScoredAnswer, ...]]:
-        """Score labels by the generation that is served, and by the canary beside it."""
+        """Score labels with the served generation and with the canary."""
         trial, model = self.trial, self.live.composed
         if trial is None or trial.model.generation == model.generation:
             return score((model,), labelled)
@@ -313,16 +313,16 @@ class Service:
         """Return the backbone's vectors of the texts of one request; no expert is run.
 
         Raises:
-            HttpProblem: As `ask` does; 400 as well where the backbone has no vector of a
-                whole text.
+            HttpProblem: As `ask` does; also 400 if the backbone has no vector of a whole
+                text.
         """
         return await self._ask(self.embedding, texts)
 
     async def route(self, texts: Sequence[str]) -> list[redhost.plugins.Route]:
-        """Say whose the texts of one request are, by one generation; no expert is run.
+        """Route the texts of one request with one generation; no expert is run.
 
         Raises:
-            HttpProblem: As `ask` does; 400 as well where the router asks experts.
+            HttpProblem: As `ask` does; also 400 if the router needs the experts' outputs.
         """
         return await self._ask(self.choosing, texts)
 
@@ -336,21 +336,21 @@ class Service:
         seed: int,
         expert: str | None = None,
     ) -> AsyncGenerator[redhost.plugins.Token, None]:
-        """Go on with a prompt: return its tokens as they come, all by one generation.
+        """Continue a prompt: return its tokens as they are generated, all by one generation.
 
-        Another text may be gone on with once it has ended, or is closed.
+        The text occupies a slot of the queue until it ends or is closed.
 
         Args:
-            model: The generation; a swap changes nothing for this text.
+            model: The generation; a swap does not affect this text.
             prompt: The text.
             max_tokens: As for `redhost.generate`, like the rest.
             temperature: T.
-            seed: Where draws come from.
-            expert: Who goes on alone.
+            seed: Seed of the sampling.
+            expert: The expert that continues the prompt alone.
 
         Raises:
-            HttpProblem: As `ask` does, here and where the tokens are read; 400 as well where the
-                backbone does not generate text, 404 where the expert is not composed.
+            HttpProblem: As `ask` does, here and while the tokens are read; also 400 if the
+                backbone does not generate text, 404 if the expert is not composed.
         """
         tokens = self._written(
             lambda: redhost.generate(
@@ -366,7 +366,7 @@ class Service:
         return cast("AsyncGenerator[redhost.plugins.Token, None]", tokens)
 
     async def _written(self, begin: Callable[[], Iterator[A]]) -> AsyncGenerator[A | None, None]:
-        """Yield None when a text has begun, then its tokens; say what goes wrong."""
+        """Yield None when generation has started, then the tokens; raise errors as problems."""
         with self._problems():
             async with aclosing(self.writer.write(begin)) as tokens:
                 async for token in tokens:
@@ -378,7 +378,7 @@ class Service:
 
     @contextmanager
     def _problems(self) -> Iterator[None]:
-        """Say what goes wrong in a block as a client may know it."""
+        """Convert errors of the block into problems that a client may see."""
         try:
             yield
         except FullError:
@@ -396,10 +396,10 @@ class Service:
             raise HttpProblem(503, "the generation failed on this") from None
 
     def change(self, how: Callable[[], object]) -> tuple[int | None, int | None]:
-        """Change the generation and count how it went.
+        """Change the generation and count the outcome.
 
         Returns:
-            What is served now, and what was before.
+            The generation served now, and the one served before.
         """
         before = self.live.generation
         try:
@@ -414,9 +414,9 @@ class Service:
         return self.live.generation, before
 
     def shares(self) -> tuple[dict[str, float], dict[str, float], int]:
-        """Return whose texts come in, what shares the router expects, and of how many texts.
+        """Return the experts' live shares, the shares that the router expects, and the text count.
 
-        Empty where nothing has come in yet.
+        The dictionaries are empty if there are no texts yet.
         """
         number = self.live.generation
         if number is None:
@@ -428,7 +428,7 @@ class Service:
         return shares, prior, texts
 
     def last_minute(self, question: str | None = None) -> TrafficReply:
-        """Return whom the texts of the last minute went to, for a question.
+        """Return a question's traffic of the last minute, by expert.
 
         Raises:
             HttpProblem: 404, if there is no such question.
@@ -437,11 +437,11 @@ class Service:
         return service.traffic.report(service.live.generation)
 
     def drift(self) -> dict[str, Drift]:
-        """Return how far each expert's last texts lie from its card's rows."""
+        """Return the distance of each expert's last texts from its card's rows."""
         return self._moments.drift()
 
     def _live_shares(self) -> redhost.plugins.LiveShares | None:
-        """Return what `redhost recompose --prior live` may know."""
+        """Return the live shares for `redhost recompose --prior live`."""
         number, (shares, _, texts) = self.live.generation, self.shares()
         if number is None or not shares:
             return None
@@ -460,18 +460,18 @@ class Service:
         return found
 
     def _own(self, listed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return those that answer this question."""
+        """Return the experts that answer this question."""
         return [x for x in listed if x["question"] == self.question]
 
     def generations(self) -> list[dict[str, Any]]:
-        """Return what is known of the last generations, the newest first."""
+        """Return a summary of the last generations, the newest first."""
         serving, generations = self.live.generation, self.live.host.generations
         latest = []
         for number in reversed(generations.numbers()[-SHOWN:]):
             try:
                 record = generations.load(number)
             except (redhost.errors.IntegrityError, redhost.errors.UnknownNameError):
-                continue  # for who needs it to report
+                continue  # damage is reported when the generation is used
             receipt = self._receipt(number)
             latest.append(
                 {
@@ -489,7 +489,7 @@ class Service:
         return latest
 
     def _receipt(self, number: int) -> dict[str, Any]:
-        """Return a generation's receipt; of one that is damaged nothing is known."""
+        """Return a generation's receipt; empty if it is damaged."""
         try:
             found: dict[str, Any] = msgspec.json.decode(
                 self.live.host.generations.file(number, "receipt.json")
@@ -499,7 +499,7 @@ class Service:
         return found
 
     def close(self) -> None:
-        """Answer what waits and stop, and the services of the named questions as well."""
+        """Answer the waiting requests and stop, also the services of the named questions."""
         for service in tuple(self.named.values()):
             service.close()
         self._saver.stop()

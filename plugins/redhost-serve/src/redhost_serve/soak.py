@@ -1,4 +1,4 @@
-"""The soak: very many answers while experts come and go, and the memory that the server holds."""
+"""The soak test: many answers while experts are added and removed, and the server's memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from redhost_serve.process import ServerProcess, compose_home, serving
 __all__ = ["measure", "soak"]
 
 BATCH = 64
-"""Texts of a request, the most that one may have."""
+"""Texts in a request, the maximum allowed."""
 
 POINTS = 20
-"""How often memory is read on the way."""
+"""How often memory is read during the test."""
 
 Progress = Callable[[int, int], None]
-"""Called with the answers so far and how many there will be."""
+"""Called with the number of answers so far and in total."""
 
 
 def measure(*, answers: int, changes: int, progress: Progress) -> dict[str, Any]:
-    """Run a server on the shipped packages for so many answers and changes.
+    """Run a server on the shipped packages for a number of answers and changes.
 
     Args:
-        answers: Texts to be answered.
-        changes: Experts taken out or put back meanwhile, evenly spread.
+        answers: Number of texts to answer.
+        changes: Number of times an expert is detached or attached, evenly spread.
         progress: Called after every request.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -63,15 +63,15 @@ def soak(
     changes: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Ask and change by turns; read the memory on the way.
+    """Alternate requests and changes; read the memory repeatedly.
 
     Args:
         process: The server.
-        texts: What is asked, in turns.
-        ids: The experts that go and come back, in turns.
+        texts: The texts to send, in turn.
+        ids: The experts to detach and attach again, in turn.
         token: The secret that allows changes.
-        answers: Texts to be answered.
-        changes: Detaches and attaches among them.
+        answers: Number of texts to answer.
+        changes: Number of detaches and attaches among them.
         progress: Called after every request.
 
     Raises:
@@ -95,13 +95,13 @@ def soak(
                 done += 1
             progress((n + 1) * BATCH, requests * BATCH)
         points.append({"answers": requests * BATCH, "changes": done, "memory": process.memory()})
-    # What a first round of changes takes is in use from then on: growth is counted from there.
+    # The memory that the first round of changes takes stays in use: growth is counted from there.
     settled = points[1]["memory"]
     return {"points": points, "growth": points[-1]["memory"] / settled - 1}
 
 
 def _turns(ids: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each expert's leaving and return, one after the other, without an end."""
+    """Yield the detach and attach of each expert in turn, endlessly."""
     for expert in itertools.cycle(ids):
         yield "detach", expert
         yield "attach", expert

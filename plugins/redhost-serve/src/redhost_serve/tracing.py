@@ -1,6 +1,6 @@
-"""What a request's span shows of its answer, where OpenTelemetry is installed and traces.
+"""Attributes of a request's span that describe its answer, if OpenTelemetry is installed and on.
 
-Spans of the requests themselves are those of its own instrumentation of FastAPI, e.g. by
+The spans of the requests themselves come from OpenTelemetry's instrumentation of FastAPI, e.g. by
 ``opentelemetry-instrument redhost serve``.
 """
 
@@ -19,10 +19,10 @@ __all__ = ["note_answers"]
 
 
 def note_answers(answers: Sequence[redhost.Answer], *, question: str | None = None) -> None:
-    """Write on the current span which generation answered, and who had the largest weights.
+    """Record on the current span which generation answered, and the experts with most weight.
 
     Args:
-        answers: Those of one request; their texts and labels are not written.
+        answers: The answers to one request; their texts and labels are not recorded.
         question: The named question that they answer.
     """
     if trace is None or not (span := trace.get_current_span()).is_recording():

@@ -1,4 +1,4 @@
-"""Whom the texts of the last minute went to: counts by second and expert, and no text."""
+"""Traffic of the last minute by expert: counts by second and expert, and no text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redhost_serve.wire import ExpertTraffic, TrafficReply
 __all__ = ["LastMinute", "traffic_routes"]
 
 WINDOW = 60
-"""Seconds that are looked back at."""
+"""Length of the window, in seconds."""
 
 EVERY = 1.0
 """Seconds between two events."""
@@ -26,7 +26,7 @@ EVERY = 1.0
 
 @dataclass(eq=False)
 class _Counts:
-    """Of one expert: sums over texts."""
+    """Sums over the texts of one expert."""
 
     texts: int = 0
     weight: float = 0.0
@@ -42,17 +42,17 @@ class _Counts:
 
 @dataclass(eq=False)
 class _Second:
-    """What was answered within one second."""
+    """Counts of the answers within one second."""
 
     at: int
     columns: dict[str, _Counts] = field(default_factory=dict)
 
 
 class LastMinute:
-    """Counts of the last minute; the server's loop alone calls it.
+    """Counts of the last minute; called from the server's event loop only.
 
     Args:
-        clock: Tells seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -111,20 +111,20 @@ class LastMinute:
 def traffic_routes(
     report: Callable[[str | None], TrafficReply], ended: Callable[[], bool]
 ) -> APIRouter:
-    """Return the routes that show the last minute, once and as it goes on.
+    """Return the routes that show the last minute, once and as a stream.
 
     Args:
-        report: Returns it, of a named question or of the home's own.
-        ended: Whether the server is about to stop: it would wait for those who watch.
+        report: Returns the traffic of a named question, or of the default question.
+        ended: Whether the server is about to stop: open streams would delay it.
     """
     routes = APIRouter(tags=["listing"])
 
     async def traffic(question: str | None = None) -> Response:
-        """Show whom the texts of the last minute went to, by expert."""
+        """Show the traffic of the last minute, by expert."""
         return reply(report(question))
 
     async def events(question: str | None = None) -> Response:
-        first = report(question)  # which says so where there is no such question
+        first = report(question)  # raises 404 if there is no such question
 
         async def reports() -> AsyncIterator[bytes]:
             yield event("traffic", first)
@@ -137,6 +137,6 @@ def traffic_routes(
         )
 
     routes.add_api_route("/v1/traffic", traffic, responses=responses_for(TrafficReply, 404))
-    # Not in the OpenAPI, as the page that reads it: it has no end.
+    # Not in the OpenAPI, like the page that uses it: the stream does not end.
     routes.add_api_route("/v1/traffic/events", events, include_in_schema=False)
     return routes

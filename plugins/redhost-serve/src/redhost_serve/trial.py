@@ -1,7 +1,7 @@
-"""Two generations behind one address: a canary answers a share of the requests, or reads all.
+"""Two generations behind one address: a canary answers a share of the requests, or mirrors all.
 
-Texts are encoded once for both, where both read the same backbone and nothing of either acts inside
-it; a request is never split, and its answer names the generation that made it.
+If both use the same backbone and neither has modules inside it, texts are encoded once for both. A
+request is never split, and its answer names the generation that answered.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 STAGE, KEY = "x-redhost-stage", "x-redhost-key"
-"""Headers: which stage is to answer, and what a request is drawn by (e.g. its user)."""
+"""Headers: the stage that should answer, and the key of the draw (e.g. the user)."""
 CANARY = "canary"
 
 Pair = tuple[redhost.Answer, redhost.Answer]
-"""What production and the canary answer to one text."""
+"""The answers of production and of the canary to one text."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class ScoredAnswer:
 def score(
     models: Sequence[redhost.ComposedModel], labelled: Sequence[Labelled]
 ) -> list[tuple[ScoredAnswer, ...]]:
-    """Answer labelled texts by one or more generations, each scored by its own head.
+    """Answer labelled texts with one or more generations, each scored by its own head.
 
     Returns:
-        For each text what each generation makes of it, in their order.
+        For each text the scored answer of each generation, in their order.
 
     Raises:
-        UsageError: If a label is no answer.
+        UsageError: If a label is not a possible answer.
     """
     texts = [x.text for x in labelled]
     answers = [
@@ -85,13 +85,13 @@ def score(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trial:
-    """A generation beside the one that is served.
+    """A canary: a generation on trial, in addition to the served one.
 
     Attributes:
         model: The generation.
-        share: How many of the requests it answers, 0–1.
-        mirror: Whether it reads all others too, to be compared.
-        salt: What draws are made with; another trial draws other requests.
+        share: Share of the requests that it answers, 0–1.
+        mirror: Whether it also receives all other requests, for comparison.
+        salt: Salt of the draws; another trial draws other requests.
         counts: By the expert with the largest weight: texts, agree, declined, canary_declined,
             only_canary_declined and only_declined; of labelled texts better, worse and same.
     """
@@ -104,12 +104,12 @@ class Trial:
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     def chooses(self, headers: Mapping[str, str], text: str) -> bool:
-        """Tell whether the canary answers a request.
+        """Return whether the canary answers a request.
 
         Args:
-            headers: The request's: ``X-Redhost-Stage`` says who answers; otherwise the share is
-                drawn by ``X-Redhost-Key``, so that a user stays with one generation.
-            text: The first text, which draws where there is no key.
+            headers: The request's headers: ``X-Redhost-Stage`` selects the stage; otherwise the
+                share is drawn by ``X-Redhost-Key``, so that a user stays with one generation.
+            text: The first text, which is the key of the draw if there is no header.
         """
         if (stage := headers.get(STAGE)) is not None:
             return stage == CANARY
@@ -123,12 +123,12 @@ class Trial:
         *,
         observe: Observe | None = None,
     ) -> list[redhost.Answer]:
-        """Answer a batch, each text by the generation that is to; compare what both read.
+        """Answer a batch, each text with its generation; compare the texts that both answer.
 
         Args:
-            production: The generation that is served.
+            production: The served generation.
             questions: The batch.
-            observe: Called with what production reads, and how it weighs it.
+            observe: Called with the features that production reads and its router's weights.
         """
         texts = [q.text for q in questions]
         mine = [n for n, q in enumerate(questions) if q.canary]
@@ -144,7 +144,7 @@ class Trial:
         return [tried[n] if q.canary else answers[n] for n, q in enumerate(questions)]
 
     def count(self, pairs: Sequence[Pair]) -> None:
-        """Count what both answered, by the expert that production gave the largest weight."""
+        """Count pairs of answers, by the expert with the largest weight in production."""
         with self._counting:
             for first, second in pairs:
                 counts = self._counts_of(first)
@@ -156,7 +156,7 @@ class Trial:
                 counts["only_declined"] += first.declined > second.declined
 
     def count_labelled(self, scored: Sequence[tuple[ScoredAnswer, ...]]) -> None:
-        """Count which of both is right, by the same expert."""
+        """Count which of the two is right, by the same expert."""
         with self._counting:
             for first, second in scored:
                 better = "better" if second.right > first.right else "same"
@@ -180,6 +180,6 @@ def _some(
     rows: list[int],
     observe: Observe | None = None,
 ) -> list[redhost.Answer]:
-    """Answer some of the texts, whose features may be known."""
+    """Answer some of the texts, whose features may be given."""
     features = None if h is None else h[rows]
     return model.answer([texts[n] for n in rows], features=features, observe=observe)

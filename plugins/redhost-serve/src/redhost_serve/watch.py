@@ -1,7 +1,7 @@
-"""`--watch`: what is installed, or made current, in another shell is served without a restart.
+"""`--watch`: serve packages or generations that another shell installs or publishes.
 
-This process never composes: a fresh interpreter sees the environment as it is now, the code of
-upgraded plugins included, and takes its memory along when it ends. What is watched is cheap: when
+This process never composes. A fresh interpreter does: it sees the current environment, including
+the code of upgraded plugins, and frees its memory when it ends. Watching is cheap: it reads when
 each folder of packages was last changed, and which generation is current.
 """
 
@@ -30,9 +30,9 @@ class Watch(threading.Thread):
     """Follows the environment until it is stopped.
 
     Args:
-        service: Whose live host follows, and where what was found is shown.
-        backbone: The backbone to compose on, when several are installed.
-        every: Seconds between two looks.
+        service: The service whose live host is updated, and which shows the outcome.
+        backbone: The backbone to compose on, if several are installed.
+        every: Seconds between two checks.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Watch(threading.Thread):
         self._seen = self._last = packages_changed()
         self._refused: int | None = None
         self._listed: tuple[Stamps, int | None] | None = None
-        self._beside: dict[str, Watch] = {}  # looked through by this thread, one after the other
+        self._beside: dict[str, Watch] = {}  # this thread checks them one after the other
 
     def run(self) -> None:
-        """Look, again and again; what goes wrong is shown, never raised."""
+        """Check repeatedly; errors are logged, never raised."""
         if self.service.live.generation is None:
             self._try(self._compose)
         while not self._ended.wait(self.every):
@@ -62,7 +62,7 @@ class Watch(threading.Thread):
                 log.warning("cannot look at the environment: %s", e)
 
     def stop(self) -> None:
-        """Stop looking; a composition under way is given up, and none is begun."""
+        """Stop; abort a running composition and start no other."""
         with self._guard:
             self._ended.set()
             child, beside = self._child, tuple(self._beside.values())
@@ -74,9 +74,9 @@ class Watch(threading.Thread):
             self.join()
 
     def look(self) -> None:
-        """Look once: follow the home, compose when packages changed and have come to rest.
+        """Check once: follow the home, and compose if packages changed and are stable again.
 
-        So for every question, those that were composed meanwhile included.
+        This covers every question, including those composed meanwhile.
         """
         self._look()
         self.service.find_questions()
@@ -84,7 +84,7 @@ class Watch(threading.Thread):
             with self._guard:
                 if self._ended.is_set():
                     return
-                # On the backbone of its own lock: the option is about the home's own question.
+                # Its own lock names its backbone: the option applies to the default question.
                 watch = self._beside.setdefault(name, Watch(service))
             self._try(watch.look)
 
@@ -100,7 +100,7 @@ class Watch(threading.Thread):
             self._listed = state
 
     def _follow(self) -> None:
-        """Serve what another process made current; what cannot be served is tried once."""
+        """Serve a generation that another process made current; one that fails is tried once."""
         live = self.service.live
         current = live.host.generations.current()
         if current in {None, live.generation, self._refused}:
@@ -114,7 +114,7 @@ class Watch(threading.Thread):
             self._say("refused", str(e))
 
     def _compose(self) -> None:
-        """Compose what is installed now, and serve it if it passes."""
+        """Compose the installed experts, and serve the result if it passes."""
         drift = self._json("status")["drift"]
         if not drift and self.service.live.generation is not None:
             self._say("unchanged", self._failing())
@@ -128,7 +128,7 @@ class Watch(threading.Thread):
         self._publish(json.loads(out)["generation"])
 
     def _publish(self, number: int) -> None:
-        """Serve a generation just composed; if it cannot be, the home goes back to what is."""
+        """Serve a new generation; if that fails, roll the home back to the served one."""
         live = self.service.live
         try:
             self.service.change(live.refresh)
@@ -141,7 +141,7 @@ class Watch(threading.Thread):
         self._say("published", generation=number)
 
     def _failing(self) -> str | None:
-        """Return why an installed package has no part in what is served."""
+        """Return why installed packages are not part of the served generation."""
         wrong = [x for x in self._json("list-experts") if x["code"] not in {None, "disabled"}]
         reasons = [f"{x['id'] or x['dist']}: {x['reason']}" for x in wrong]
         return "; ".join(reasons) or None
@@ -185,7 +185,7 @@ def packages_changed(path: Sequence[str] | None = None) -> Stamps:
     """Return when each folder of packages was last changed, to the nanosecond.
 
     Args:
-        path: Where packages are; by default ``sys.path``.
+        path: Folders of packages; by default ``sys.path``.
     """
     found = []
     for name in dict.fromkeys(sys.path if path is None else path):

@@ -1,4 +1,4 @@
-"""What goes over the wire, as structs: they decode requests, encode answers and are the OpenAPI."""
+"""Requests and replies as structs: they decode requests, encode replies and define the OpenAPI."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 MODEL = "redhost"
-"""The model that answers the home's own question: whatever generation is served."""
+"""The model that answers the default question, with the served generation."""
 
 MAX_TEXTS = 64
 MAX_CHARACTERS = 4096
@@ -59,7 +59,7 @@ MAX_TOKENS = 4096
 
 
 def model_name(question: str | None) -> str:
-    """Return the name of the model that answers a question; a colon is in no expert's id."""
+    """Return the name of the model that answers a question; expert ids contain no colon."""
     return MODEL if question is None else f"{MODEL}:{question}"
 
 
@@ -70,7 +70,7 @@ Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
 
 
 class Failure(Struct, kw_only=True):
-    """Every answer that is not 2xx."""
+    """The body of every reply that is not 2xx."""
 
     error: str
 
@@ -82,7 +82,7 @@ class Ready(Struct, kw_only=True):
 
 
 class Metadata(Struct, kw_only=True):
-    """What the server is."""
+    """Metadata of the server."""
 
     name: str
     version: str
@@ -98,7 +98,7 @@ class TensorMetadata(Struct, kw_only=True):
 
 
 class ModelMetadata(Struct, kw_only=True):
-    """What the model reads and answers; its version is the generation."""
+    """Inputs and outputs of the model; its version is the generation."""
 
     name: str
     versions: list[str]
@@ -108,7 +108,7 @@ class ModelMetadata(Struct, kw_only=True):
 
 
 class TextTensor(Struct, kw_only=True):
-    """The texts: one BYTES tensor of as many elements as its shape says."""
+    """The texts: one BYTES tensor with as many elements as its shape states."""
 
     name: Literal["text"]
     datatype: Literal["BYTES"]
@@ -119,13 +119,13 @@ class TextTensor(Struct, kw_only=True):
 
 
 class Wanted(Struct, kw_only=True):
-    """An output the client wants."""
+    """An output that the client requests."""
 
     name: Literal["label", "probability", "value", "weights", "scores"]
 
 
 class InferRequest(Struct, kw_only=True):
-    """An Open Inference Protocol v2 request; keys that are not here are passed over."""
+    """An Open Inference Protocol v2 request; unknown keys are ignored."""
 
     inputs: Annotated[list[TextTensor], Meta(min_length=1, max_length=1)]
     id: Annotated[str, Meta(max_length=200)] = ""
@@ -143,10 +143,10 @@ class OutTensor(Struct, kw_only=True, omit_defaults=True):
 
 
 class InferReply(Struct, kw_only=True, omit_defaults=True):
-    """The answer; ``model_version`` is the one generation that made all of it.
+    """The reply; ``model_version`` is the one generation that answered all of it.
 
-    Where texts were longer than the backbone reads, ``parameters`` has ``cut_texts``, how many,
-    and ``cut_tokens``, how many tokens of each were read.
+    If texts were longer than the backbone's limit, ``parameters`` has ``cut_texts``, their number,
+    and ``cut_tokens``, the number of tokens of each that were read.
     """
 
     model_name: str
@@ -157,11 +157,11 @@ class InferReply(Struct, kw_only=True, omit_defaults=True):
 
 
 class RouteRequest(Struct, kw_only=True):
-    """Texts, or prompts, whose expert is wanted.
+    """Texts, or prompts, to route.
 
     Attributes:
         texts: The texts.
-        question: Among the experts of which question; null for the home's own.
+        question: The question whose experts are considered; null for the default question.
     """
 
     texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
@@ -169,29 +169,29 @@ class RouteRequest(Struct, kw_only=True):
 
 
 class Routed(Struct, kw_only=True):
-    """Whose one text is: the expert with the largest weight, and the weight of each."""
+    """The route of one text: the expert with the largest weight, and the weight of each."""
 
     expert: str
     weights: dict[str, float]
 
 
 class RouteReply(Struct, kw_only=True):
-    """Whose the texts are, in their order, by one generation's router."""
+    """The routes of the texts, in their order, by one generation's router."""
 
     generation: int | None
     routes: list[Routed]
 
 
 class ExpertTraffic(Struct, kw_only=True):
-    """One expert's part in the texts of the last minute.
+    """One expert's share of the texts of the last minute.
 
     Attributes:
         expert: Its id, or ``backbone``.
-        texts: How many had their largest weight on it.
-        share: Those, of all texts, 0–1.
+        texts: Number of texts on which it had the largest weight: its texts.
+        share: Its texts as a share of all texts, 0–1.
         weight: Its mean weight over all texts.
-        declined: Of its texts, the share that was declined, 0–1; null where it had none.
-        seconds: Mean time in the queue and the pass of its texts; null where it had none.
+        declined: Share of its texts that was declined, 0–1; null if it had none.
+        seconds: Mean time in queue and pass of its texts; null if it had none.
     """
 
     expert: str
@@ -203,13 +203,13 @@ class ExpertTraffic(Struct, kw_only=True):
 
 
 class TrafficReply(Struct, kw_only=True):
-    """Whom the texts of the last minute went to; no text is kept for it.
+    """The traffic of the last minute by expert; no text is kept for it.
 
     Attributes:
-        generation: The generation that is served.
-        window: How many seconds are looked back at.
-        texts: How many were answered in them.
-        experts: Who had weight, the largest share first.
+        generation: The served generation.
+        window: Length of the window, in seconds.
+        texts: Number of texts answered in it.
+        experts: The experts with weight, the largest share first.
     """
 
     generation: int | None
@@ -219,7 +219,7 @@ class TrafficReply(Struct, kw_only=True):
 
 
 class Feedback(Struct, kw_only=True):
-    """Texts with their right labels, to one question; nothing of them is written down."""
+    """Texts with their right labels, for one question; neither is stored."""
 
     texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
     labels: Annotated[
@@ -229,7 +229,7 @@ class Feedback(Struct, kw_only=True):
 
 
 class Scored(Struct, kw_only=True):
-    """How many of the texts a generation has right."""
+    """The number of texts that a generation answers right."""
 
     generation: int | None
     right: int
@@ -237,22 +237,22 @@ class Scored(Struct, kw_only=True):
 
 
 class FeedbackReply(Struct, kw_only=True):
-    """Who has how many right; the canary's is null where there is none."""
+    """The number of right answers by generation; null for the canary if there is none."""
 
     production: Scored
     canary: Scored | None
 
 
 class GenerateRequest(Struct, kw_only=True):
-    """A prompt to go on with, as `redhost generate` does with the same numbers.
+    """A prompt to continue, as `redhost generate` does with the same parameters.
 
     Attributes:
         prompt: The text; may be empty.
-        max_tokens: How many at most.
+        max_tokens: Maximum number of tokens.
         temperature: T; 0 takes the most probable token.
-        seed: Where draws come from.
-        stream: Whether each token is sent as soon as it is chosen, as a server-sent event.
-        question: Whose composition goes on; null for the home's own.
+        seed: Seed of the sampling.
+        stream: Whether each token is sent as soon as it is sampled, as a server-sent event.
+        question: The question whose composition generates; null for the default question.
     """
 
     prompt: Annotated[str, Meta(max_length=MAX_CHARACTERS)]
@@ -264,15 +264,15 @@ class GenerateRequest(Struct, kw_only=True):
 
 
 class GenerateReply(Struct, kw_only=True):
-    """What was added to a prompt, all by one generation.
+    """The continuation of a prompt, all by one generation.
 
     Attributes:
         generation: Its number.
-        expert: The column with the largest weight after the prompt; where adapters are composed it
-            goes on alone. Null where the text ends at once.
-        weights: Of each column, after the prompt.
-        text: What was added.
-        tokens: The tokens; none at the end of a stream, which sent them.
+        expert: The column with the largest weight after the prompt; if adapters are composed, it
+            alone continues the prompt. Null if the text ends at once.
+        weights: Weight of each column after the prompt.
+        text: The continuation.
+        tokens: The tokens; empty at the end of a stream, which has sent them.
     """
 
     generation: int | None
@@ -286,9 +286,9 @@ class Change(Struct, kw_only=True):
     """A swap or a rollback.
 
     Attributes:
-        generation: Which one; null is the home's current one. A rollback ignores it.
-        expected_generation: What the caller believes is served; null asks for nothing.
-        question: Whose; null is the home's own. Where a model is named, that says it.
+        generation: The generation to serve; null for the home's current one. A rollback ignores it.
+        expected_generation: The generation that must be served now; null for no check.
+        question: Its question; null for the default question. Ignored if the path names a model.
     """
 
     generation: Number | None = None
@@ -297,12 +297,12 @@ class Change(Struct, kw_only=True):
 
 
 class Attach(Struct, kw_only=True):
-    """An expert that joins what is composed.
+    """An expert to add to the composition.
 
     Attributes:
         source: The id of an installed expert; never a path.
-        expected_generation: What the caller believes is served; null asks for nothing.
-        question: Whose composition it joins; null is the home's own.
+        expected_generation: The generation that must be served now; null for no check.
+        question: The question whose composition it joins; null for the default question.
     """
 
     source: Id
@@ -311,12 +311,12 @@ class Attach(Struct, kw_only=True):
 
 
 class Detach(Struct, kw_only=True):
-    """An expert that leaves; it stays installed.
+    """An expert to remove from the composition; it stays installed.
 
     Attributes:
         id: Its id.
-        expected_generation: What the caller believes is served; null asks for nothing.
-        question: Whose composition it leaves; null is the home's own.
+        expected_generation: The generation that must be served now; null for no check.
+        question: The question whose composition it leaves; null for the default question.
     """
 
     id: Id
@@ -325,10 +325,10 @@ class Detach(Struct, kw_only=True):
 
 
 class Replace(Attach, kw_only=True):
-    """An expert that joins in place of another.
+    """An expert that replaces another.
 
     Attributes:
-        id: The id of the one that leaves.
+        id: The id of the expert to remove.
     """
 
     id: Id
@@ -341,7 +341,7 @@ class LoadRequest(Struct, kw_only=True):
 
 
 class Served(Struct, kw_only=True):
-    """What is served after a change, and what was before."""
+    """The generations served after and before a change."""
 
     generation: int | None
     previous: int | None
@@ -351,7 +351,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Decode a body.
 
     Raises:
-        HttpProblem: 400, saying where it is wrong; what was sent is not repeated.
+        HttpProblem: 400, with the location of the error; the input is not echoed.
     """
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
@@ -364,7 +364,7 @@ def texts_of(request: InferRequest) -> list[str]:
     """Return the texts of a request.
 
     Raises:
-        HttpProblem: 400, if their number is not the shape's, or is too large.
+        HttpProblem: 400, if their number differs from the shape, or is too large.
     """
     [tensor] = request.inputs
     texts: list[str] = []
@@ -381,7 +381,7 @@ def texts_of(request: InferRequest) -> list[str]:
 
 
 def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
-    """Return the answer to a request for routes."""
+    """Return the reply to a request for routes."""
     return RouteReply(
         generation=routes[0].generation,
         routes=[Routed(expert=r.expert, weights=r.weights) for r in routes],
@@ -391,7 +391,7 @@ def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
 def generate_reply(
     generation: int | None, tokens: Sequence[redhost.plugins.Token]
 ) -> GenerateReply:
-    """Return the answer to a request to go on with a prompt."""
+    """Return the reply to a request to continue a prompt."""
     weights = tokens[0].weights if tokens else {}
     return GenerateReply(
         generation=generation,
@@ -405,10 +405,10 @@ def generate_reply(
 def infer_reply(
     request: InferRequest, answers: Sequence[redhost.Answer], *, model: str = MODEL
 ) -> InferReply:
-    """Return the answer to a request, by the model of that name.
+    """Return the reply to a request, by the model of that name.
 
     Raises:
-        HttpProblem: 400, if it wants an output that this generation has not.
+        HttpProblem: 400, if it requests an output that this generation does not have.
     """
     made = {tensor.name: tensor for tensor in _outputs(answers)}
     names: list[str] = [w.name for w in request.outputs] or list(made)
@@ -425,10 +425,10 @@ def infer_reply(
 
 
 def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
-    """Return every output: a number's answers have a value, a label's a probability.
+    """Return every output: numeric answers have a value, labels a probability.
 
-    Where a text has any number of labels its label is the set, ``a|b``, or its spans,
-    ``0:5:a|9:12:b``, and the scores say how probable each label is.
+    If a text has any number of labels, its label is the set, ``a|b``, or its spans,
+    ``0:5:a|9:12:b``, and the scores are the probabilities of the labels.
     """
     count, columns = len(answers), list(answers[0].weights)
     numbers = [a.value for a in answers if a.value is not None]

@@ -1,4 +1,4 @@
-"""Texts that are gone on with: one thread makes a token of each in turn, so all come along."""
+"""Text generation: one thread generates a token of each text in turn, so all make progress."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Writer:
-    """One thread, and a bounded number of texts under way.
+    """One thread, and a bounded number of concurrent texts.
 
     Args:
-        queue: How many.
+        queue: Maximum number of concurrent texts.
     """
 
     def __init__(self, *, queue: int) -> None:
@@ -27,17 +27,17 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redhost-writer")
 
     def __len__(self) -> int:
-        """Return how many texts are under way."""
+        """Return the number of concurrent texts."""
         return self.under_way
 
     async def write(self, begin: Callable[[], Iterator[T]]) -> AsyncGenerator[T | None, None]:
-        """Yield None when a text has begun, then its tokens; it ends early when it is closed.
+        """Yield None when generation has started, then the tokens; closing it ends it early.
 
         Args:
-            begin: Returns what yields them, or refuses.
+            begin: Returns the iterator of tokens, or raises.
 
         Raises:
-            FullError: If as many are under way as may be.
+            FullError: If the maximum number of texts is reached.
         """
         if self.under_way >= self.queue:
             raise FullError
@@ -54,5 +54,5 @@ class Writer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
 
     def close(self) -> None:
-        """Make the tokens that are asked for, then stop."""
+        """Generate the requested tokens, then stop."""
         self._thread.shutdown()
