@@ -13,13 +13,13 @@ __all__ = ["Bar", "shown"]
 class Bar:
     """One line that is rewritten at most ten times a second, on a terminal only.
 
-    If stderr is not a terminal (a log), a line is written every ``quiet`` seconds instead.
+    If stderr is not a terminal (a log), a line is written every ``interval`` seconds instead.
 
     Args:
         label: The label of the work.
         total: The total number of steps.
         stream: The output stream; stderr by default.
-        quiet: Seconds between two lines of a log.
+        interval: Seconds between two lines of a log.
     """
 
     def __init__(

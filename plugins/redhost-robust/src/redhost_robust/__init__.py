@@ -6,7 +6,7 @@ Finite games are solved exactly (`solve_gate`, `solve_constant`, `capacity`), la
 Limits of the theory: exact experts gain nothing from an input-dependent gate, and no normalised
 model, modular or not, has a worst-case KL below the capacity C of the domains.
 
-Source: seed 002 (arXiv 2602.17554) with the repairs of `MATH` section 1.
+Source: seed 002 (arXiv 2602.17554) with the repairs of docs/departures.md.
 """
 
 from redhost.core.routers.minimax import (

@@ -5,7 +5,7 @@
 The weighted mean of the loss is the cross-entropy of the student under the teacher. Its minimum
 over γ attains the smallest possible KL(π_g ‖ π_γ), at or below that of `distill`'s closed form.
 
-Source: seed 002 (arXiv 2602.17554), Structural Distillation; `MATH` section 1.
+Source: seed 002 (arXiv 2602.17554), Structural Distillation; docs/departures.md.
 """
 
 from __future__ import annotations

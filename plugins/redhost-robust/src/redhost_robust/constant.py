@@ -5,7 +5,7 @@
 For K disjoint supports it is log Σ_k e^{ε_k} with w = softmax(ε), ε_k = KL(p_k ‖ π_k): on its own
 support every model is w_k π_k, and ε_k − log w_k is equal for all k.
 
-Source: seed 002 (arXiv 2602.17554), Theorem 3's constant gate; `MATH` section 1, facts.
+Source: seed 002 (arXiv 2602.17554), Theorem 3's constant gate; docs/departures.md.
 """
 
 from __future__ import annotations

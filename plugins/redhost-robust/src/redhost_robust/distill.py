@@ -8,7 +8,7 @@
 exactly. Any other gate leaves a gap KL(π_g ‖ π_γ), which has to be reported. Distillation voids the
 minimax guarantee: measure the student's worst domain again (`worst_kl`).
 
-Source: seed 002 (arXiv 2602.17554), Structural Distillation; `MATH` section 1.
+Source: seed 002 (arXiv 2602.17554), Structural Distillation; docs/departures.md.
 """
 
 from __future__ import annotations

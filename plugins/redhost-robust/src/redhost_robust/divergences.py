@@ -6,7 +6,7 @@
 Both pay-offs have the same minimax value max_k KL(p_k ‖ π): KL(p_λ ‖ π) is convex in λ, so its
 maximum is at a corner, where JSD_λ is 0.
 
-Source: seed 002 (arXiv 2602.17554), the linearised game; `MATH` section 1.
+Source: seed 002 (arXiv 2602.17554), the linearised game; docs/departures.md.
 """
 
 from __future__ import annotations

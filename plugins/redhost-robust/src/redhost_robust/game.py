@@ -5,7 +5,7 @@ Nature mixes the domains p_k; the host mixes the experts π_j by a gate at every
     min over gates g of max over λ of KL(p_λ ‖ π_g),   p_λ = Σ_k λ_k p_k,   π_g = Σ_j g(x,j) π_j(x)
 
 X is the whole alphabet. With X = ∪ supp p_k, as in the seed, a normalised gate may not exist:
-p = δ_a with the expert (.9, .1) gives Z = .9 (`MATH` section 1, repairs).
+p = δ_a with the expert (.9, .1) gives Z = .9 (docs/departures.md, repairs).
 
 Legend for shapes in this package: K domains, K' experts (K' = K where expert k is domain k's own),
 X symbols, T steps of a sequence, B rows of a batch. All values are in nats.

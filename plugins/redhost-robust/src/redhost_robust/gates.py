@@ -6,7 +6,7 @@
 At one symbol the gates in the simplex reach exactly the interval [m(x), M(x)]. The experts of
 largest and smallest probability suffice for any point of it.
 
-Source: seed 002 (arXiv 2602.17554), definition of G1; the box is derived in `MATH` section 1.
+Source: seed 002 (arXiv 2602.17554), definition of G1; the box is derived in docs/departures.md.
 """
 
 from __future__ import annotations

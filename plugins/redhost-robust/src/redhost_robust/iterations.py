@@ -6,7 +6,7 @@ Step size 1 is safe, and D(λ) never decreases: D(λ') ≥ D(λ) + d·(λ' − �
 min_π KL(p ‖ π) is convex in p and KL(p_λ' ‖ p_λ) ≤ KL(λ' ‖ λ). So V − D(λ_t) ≤ log K / t, and the
 running mean of π_λ gives an upper bound as good. Steps ∝ 1/√t are hundreds of times slower.
 
-Source: Arimoto 1972 and Blahut 1972 for m = 0, M = 1; `MATH` section 1, exact solver.
+Source: Arimoto 1972 and Blahut 1972 for m = 0, M = 1; docs/departures.md.
 """
 
 from __future__ import annotations

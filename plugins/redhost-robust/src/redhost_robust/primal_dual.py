@@ -8,7 +8,7 @@ Z_g = Σ_j E_{x∼π_j}[g(x, j)] is unbiased; Z₁ and Z₂ come from independen
 gradient of the penalty ½ρ(Z − 1)² is unbiased too. H_k, the domain's entropy or a reference loss,
 must be subtracted: plain cross-entropy defines another game, won by the noisiest domain.
 
-Source: seed 002 (arXiv 2602.17554), Stochastic Primal-Dual algorithm, and `MATH` section 1, with
+Source: seed 002 (arXiv 2602.17554), Stochastic Primal-Dual algorithm, and docs/departures.md, with
 two changes, measured on random games (K ≤ 8, X ≤ 64). First, μ moves by the mean of both batches,
 which costs nothing and halves the sampling variance of Z. Second, e is 1e-4: at 1e-3 a domain with
 λ*_k = 0 keeps about e/(K η Δ) of λ, where Δ is its distance from the worst domain (a median of .006

@@ -7,7 +7,7 @@ For every λ, D(λ) is a lower bound of V; for every π in the box, max_k KL(p_k
 The two form the certificate. With m = 0 and M = 1, V is the capacity; with m and M of the experts,
 V is the value over G1.
 
-Source: `MATH` section 1; Sion 1958 for the exchange of min and max, and Danskin for the gradient.
+Source: docs/departures.md; Sion 1958 for the exchange of min and max, and Danskin for the gradient.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Plain iterations run first; once their gap stops halving, Newton on the concave dual takes over.
 Both keep the same certificate, so the switch can cost time but not correctness.
 
-Source: seed 002 (arXiv 2602.17554), the minimax game over G1; `MATH` section 1, exact solver.
+Source: seed 002 (arXiv 2602.17554), the minimax game over G1; docs/departures.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 Why: the first two terms are L̃(λ*, π_σ), the constant gate σ's pay-off at nature's best mixture.
 g* is not worse there, and L̃(λ, π_g*) is largest at λ*. JSD_λ comes from `divergences`' identity.
 
-Source: seed 002 (arXiv 2602.17554), Theorem 3; `MATH` section 1.
+Source: seed 002 (arXiv 2602.17554), Theorem 3; docs/departures.md.
 """
 
 from __future__ import annotations

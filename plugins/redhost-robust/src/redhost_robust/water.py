@@ -6,7 +6,7 @@ The Lagrangian of −Σ p log π + μ(Σπ − 1) is separable, and its minimum 
 With the level s = 1/μ, Σ clip(s p, m, M) is piecewise linear and never decreases in s. Newton's
 step solves the correct piece exactly, and bisection on log μ keeps it in its bracket.
 
-Source: `MATH` section 1, facts.
+Source: docs/departures.md.
 """
 
 from __future__ import annotations
