@@ -20,7 +20,7 @@ from redhost.core.backbones.interventions.graft import Graft
 from redhost.core.backbones.interventions.layout import compute_features
 from redhost.core.backbones.interventions.tap import Tap
 from redhost.core.backbones.packs import packs
-from redhost.core.backbones.tiles import ROW_BY_ROW, tile_of
+from redhost.core.backbones.tiles import ROW_BY_ROW, tile_of, tiled
 
 SIZES = {
     "hidden_size": 64,
@@ -60,8 +60,12 @@ def encoder(case: str, tokenizer: Any) -> TextEncoder:
     name, sizes = CASES[case]
     torch.manual_seed(0)
     config = AutoConfig.for_model(name, vocab_size=len(tokenizer.get_vocab()), **sizes)
+    model = AutoModel.from_config(config, dtype=torch.float32)
+    for path, part in model.named_parameters():
+        if path.endswith("bias"):  # zero at the start: one left out would not show
+            torch.nn.init.normal_(part, std=0.1)
     made = TextEncoder(
-        model=AutoModel.from_config(config, dtype=torch.float32),
+        model=model,
         tokenizer=tokenizer,
         pooling="mean",
         max_tokens=100,
@@ -106,6 +110,21 @@ def test_a_pass_in_tiles_computes_what_the_model_does(bare, case) -> None:
         plain = [trunk.pool(trunk.hidden_states(torch.tensor([trunk.tokens(t)]))) for t in texts]
     off = {"rtol": 0.02, "atol": 0.02} if case.endswith(LOWERED) else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(trunk.encode(texts), torch.cat(plain), **off)
+
+
+@pytest.mark.parametrize("columns", [5, 8, 13, 24, 384])
+@pytest.mark.parametrize("count", [1, 16, 21, 64])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_rows_in_tiles_get_the_product_of_all(columns, count, with_bias) -> None:
+    """Narrow products, whose columns are filled, and those that are large enough for oneDNN."""
+    g = torch.Generator().manual_seed(columns)
+    rows, weight = torch.randn(count, 256, generator=g), torch.randn(columns, 256, generator=g)
+    bias = torch.randn(columns, generator=g) if with_bias else None
+    with torch.inference_mode():
+        found = tiled(rows, 16, weight, bias)
+        alone = torch.cat([tiled(row[None], 16, weight, bias) for row in rows])
+    torch.testing.assert_close(found, functional.linear(rows, weight, bias), rtol=1e-4, atol=1e-3)
+    assert torch.equal(found, alone)
 
 
 @pytest.mark.parametrize("case", ["bert", "qwen3, wide", "gpt2, others"])
