@@ -145,7 +145,7 @@ def test_what_the_departures_say_of_all_runs_is_so() -> None:
         "smollm2-addition-held-out"
     }
     alike, drawn = runs["smollm2-addition-seed-stratified"], runs["smollm2-addition-seed"]
-    assert difficulty(alike)[1].endswith("range3 the hardest.")
-    assert "range3 is the easiest, range5 the hardest" in difficulty(drawn)[1]
+    assert difficulty(alike)[1].endswith("hardest: range3.")
+    assert "Easiest: range3; hardest: range5." in difficulty(drawn)[1]
     gap = alike["paired"]["RED - MoE, residual"]
     assert gap["low"] < 0 < gap["high"]
