@@ -61,8 +61,8 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "(imprecise with so few); largest errors are over all seeds. The learned router is trained "
         "on segment labels. It gives the largest weight to the right expert on at least "
         f"{metrics['router']['min']:.1%} of the segments' points, but its weights are not "
-        "one-hot. *One model alone* is the base in C; A and B have no base, and the expert of 41-60 "
-        "is used everywhere. The propositions are those of "
+        "one-hot. *One model alone* is the base in C; A and B have no base, and the expert of "
+        "41-60 is used everywhere. The propositions are those of "
         "[seed 000](../../departures.md#toy-experiments-redhost-lab-toy).",
         "",
     ]
