@@ -1,7 +1,7 @@
-"""`redhost lab cost`: what experts and router add to a backbone of full size.
+"""`redhost lab cost`: the cost that experts and router add to a backbone of full size.
 
-Weights are random, for parameters, seconds and memory depend on shapes alone. Each run puts its
-figures into one metrics file, from which the page is written.
+Weights are random, since parameters, seconds and memory depend on shapes only. Each run adds its
+figures to one metrics file, from which the page is written.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def cost(
 
 
 def run(measured: dict[str, Any], *, out: Path) -> Path:
-    """Put a run's figures into metrics.json beside those of other shapes, and write the page.
+    """Add a run's figures to metrics.json, keep those of other shapes, and write the page.
 
     Args:
-        measured: What `measure` returned.
-        out: Where the results go.
+        measured: The result of `measure`.
+        out: Folder of the results.
     """
     from red_lab.cost_report import page
 

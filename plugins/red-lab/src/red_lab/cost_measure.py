@@ -28,7 +28,7 @@ def measure(load: Load) -> dict[str, Any]:
     """Count and time a backbone and its buses.
 
     Raises:
-        UsageError: If the device is not there.
+        UsageError: If the device is not available.
     """
     if load.device == "cuda" and not torch.cuda.is_available():
         raise redhost.UsageError("no such device", expected="cpu", found="cuda")
@@ -61,7 +61,7 @@ def measure(load: Load) -> dict[str, Any]:
 def _rounds(
     load: Load, trunk: nn.Module, buses: Mapping[str, redhost.Bus], memory: dict[str, int | None]
 ) -> dict[str, list[float]]:
-    """Time all systems in each round, so that a noisy machine is noisy for all of them."""
+    """Time all systems in each round, so that noise affects all of them."""
     ids = torch.randint(
         int(trunk.config.vocab_size),  # type: ignore[union-attr, arg-type]
         (load.queries, TOKENS),
@@ -111,7 +111,7 @@ def _wait(device: str) -> None:
 
 
 def peak(device: str) -> int | None:
-    """Return the most memory so far in bytes: the process's, or what CUDA allocated."""
+    """Return the peak memory so far in bytes, of the process or of CUDA's allocations."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
@@ -138,7 +138,7 @@ def _counts(trunk: nn.Module, buses: Mapping[str, redhost.Bus]) -> dict[str, Any
 
 
 def _summarise(seconds: Mapping[str, Sequence[float]], load: Load) -> dict[str, Any]:
-    """Return medians by 1,000 queries, and ratios to the trunk, each within its round."""
+    """Return medians per 1,000 queries, and ratios to the trunk, each within its round."""
     thousand = {n: 1000 * statistics.median(v) / load.queries for n, v in seconds.items()}
     return {
         "seconds_per_1000": thousand,
@@ -152,7 +152,7 @@ def _summarise(seconds: Mapping[str, Sequence[float]], load: Load) -> dict[str, 
 
 
 def _has_bf16(device: str) -> bool:
-    """Say whether the device computes in bfloat16, rather than pretends to."""
+    """Return whether the device supports bfloat16 natively, without emulation."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     known = torch.cpu.get_capabilities()

@@ -1,4 +1,4 @@
-"""`redhost lab hotswap`: take experts out, put them back and replace them, and see what moves."""
+"""`redhost lab hotswap`: remove, restore and replace experts, and check what else changes."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def hotswap(*, router: str, out: Path) -> None:
     from red_lab.hotswap_measure import measure
     from red_lab.hotswap_report import page
 
-    torch.set_num_threads(1)  # the same bits, and no waiting for a busy machine
+    torch.set_num_threads(1)  # bitwise reproducible, and robust to other load
     click.echo(write_results(measure(router=router), out, page=page))

@@ -22,7 +22,7 @@ BUILDS: Mapping[str, redhost.authoring.ExpertSettings] = {
     "seed 1": dataclasses.replace(EXPERT, seed=1),
     "rank 16": dataclasses.replace(EXPERT, rank=16),
 }
-"""What an expert is replaced by: the same range, trained from another seed or to another rank."""
+"""Replacements of an expert: the same range, trained with another seed or another rank."""
 
 LEVELS: tuple[Level, ...] = ("full", "row", "zero")
 IDS = tuple(name for name, _, _ in RANGES)
@@ -33,7 +33,7 @@ class Build:
     """Another build of an expert.
 
     Attributes:
-        name: What is different.
+        name: Description of the difference.
         project: Its project's folder.
     """
 
@@ -42,7 +42,7 @@ class Build:
 
 
 def measure(*, router: str) -> dict[str, Any]:
-    """Do everything: build the replacements, swap at every level, compose in every order."""
+    """Build the replacements, swap at every level, and compose in every order."""
     backbone, experts = shipped()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -68,11 +68,11 @@ def shipped() -> tuple[Path, list[Path]]:
 
 
 def levels_of(router: str) -> tuple[Level, ...]:
-    """Return the levels a router has: ``zero`` asks for a closed form."""
+    """Return the levels that a router supports; ``zero`` requires a closed form."""
     config = redhost.BusConfig(width=1, labels=())
     made = redhost.plugins.build_router(router, config, IDS, 0)
     if made is None:
-        return ("full",)  # a plugin's kind, of which nothing is known
+        return ("full",)  # a plugin's kind, about which nothing is known
     return LEVELS if made.closed_form else LEVELS[:2]
 
 
@@ -87,9 +87,9 @@ def build_all(
 
     Args:
         backbone: The backbone package's folder.
-        out: Where the projects go.
-        ids: Whose.
-        settings: Name of a build → how it is trained.
+        out: Folder of the projects.
+        ids: Ids of the experts.
+        settings: Name of a build → its training settings.
     """
     context = open_range_training(backbone, Split.numbered(0))
     builds: dict[str, list[Build]] = {}
@@ -101,7 +101,7 @@ def build_all(
 
 
 def swaps(site: Site, builds: Mapping[str, Sequence[Build]], *, level: Level) -> dict[str, Any]:
-    """Compose what is shipped, then swap each expert of `builds` at a level.
+    """Compose the shipped experts, then swap each expert of `builds` at a level.
 
     Returns:
         The start, and the events in their order.
@@ -125,7 +125,7 @@ def swaps(site: Site, builds: Mapping[str, Sequence[Build]], *, level: Level) ->
 
 
 def _compare(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[str, Any]:
-    """Return what one event did, compared with the step before and with the start."""
+    """Return the effect of one event, compared with the previous step and with the start."""
     router = after.receipt.router
     return {
         "accuracy": dict(after.accuracy),
@@ -143,7 +143,7 @@ def _compare(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[
 def _events(
     site: Site, expert_id: str, others: Sequence[Build], *, level: Level
 ) -> Iterator[tuple[str, Step]]:
-    """Take one expert out, put it back, replace it by each build, and put it back again."""
+    """Remove one expert, restore it, replace it by each build, and restore it again."""
     site.switch(expert_id, on=False)
     yield "removed", site.recompose(level)
     site.switch(expert_id, on=True)
@@ -157,13 +157,13 @@ def _events(
 
 
 def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path) -> dict[str, Any]:
-    """Compose experts in every order; return how many digests their routers have.
+    """Compose experts in every order; return the number of distinct router digests.
 
     Args:
         backbone: The backbone package's folder.
         experts: The expert packages' folders.
         router: The router's kind.
-        cache: Where features are remembered.
+        cache: Folder of cached features.
     """
     digests = [
         redhost.compose(

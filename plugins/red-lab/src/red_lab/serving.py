@@ -1,4 +1,4 @@
-"""The server's measurements, which its own package brings."""
+"""The server's measurements, which come with the package of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command() -> click.Command:
 
 @contextmanager
 def required() -> Iterator[None]:
-    """Import what needs the server inside the block.
+    """Import modules that need the server inside the block.
 
     Raises:
         MissingError: If redhost-serve is not installed.

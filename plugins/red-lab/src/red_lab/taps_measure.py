@@ -1,4 +1,4 @@
-"""Range experts at several places of the tiny backbone, each a real package in a composition."""
+"""Range experts at several places of the tiny backbone, each as a package in a composition."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["PLACES", "Place", "measure", "own_rows"]
 
 
 class Place(NamedTuple):
-    """Where an expert reads and writes: ``final``, or a block's number."""
+    """Where an expert reads and writes: ``final`` or the number of a block."""
 
     reads: str
     writes: str
 
     @property
     def name(self) -> str:
-        """How tables call it."""
+        """Its name in tables."""
         if self.writes == "final":
             return "the bus" if self.reads == "final" else f"reads block {self.reads}"
         return f"reads block {self.reads}, writes block {self.writes}"
@@ -51,14 +51,14 @@ PLACES = (
 )
 NAMES = tuple(name for name, _, _ in RANGES)
 EPOCHS = 60
-"""Fewer than the shipped experts' 200: the same for all places."""
+"""Epochs, the same for all places; the shipped experts have 200."""
 
 
 def measure(*, work: Path) -> dict[str, Any]:
-    """Train, package, attach and judge every expert at every place.
+    """Train, package, attach and evaluate every expert at every place.
 
     Args:
-        work: Where single results are kept; the same command goes on from there.
+        work: Folder of single results, from which a later run continues.
     """
     site = {n: _installed(f"red_expert_{n}") for n in NAMES}
     backbone = _installed("red_backbone_tiny")
@@ -95,7 +95,7 @@ def measure(*, work: Path) -> dict[str, Any]:
 def _one(
     place: Place, name: str, *, backbone: Path, site: Mapping[str, Path], work: Path
 ) -> dict[str, Any]:
-    """Train one expert, compose it in its shipped twin's place and judge it."""
+    """Train one expert, compose it in place of its shipped counterpart and evaluate it."""
     split = Split.numbered(0)
     project = work / f"red-expert-{name}-{place.reads}-{place.writes}"
     shutil.rmtree(project, ignore_errors=True)

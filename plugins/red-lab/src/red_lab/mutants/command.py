@@ -1,4 +1,4 @@
-"""`redhost lab mutants`: break a good expert in thousands of ways, and see what the host does."""
+"""`redhost lab mutants`: break a good expert in thousands of ways, and check the host."""
 
 from __future__ import annotations
 
