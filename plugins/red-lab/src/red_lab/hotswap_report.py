@@ -92,8 +92,8 @@ def _median(events: Sequence[Event]) -> str:
 def _proof(metrics: Mapping[str, Any]) -> Iterator[str]:
     yield "Changes, by the digests in the receipts. *Refused* counts recomposes that needed"
     yield "`--accept`, because the accuracy of a range would have fallen by more than the"
-    yield "tolerance. After an expert is added back or restored, expert and router are compared with"
-    yield "the start by digest, and the answers bitwise:"
+    yield "tolerance. After an expert is added back or restored, expert and router are compared"
+    yield "with the start by digest, and the answers bitwise:"
     yield ""
     yield (
         "| level | events | bytes changed outside the router | refused "
