@@ -26,8 +26,8 @@ def page(rows: Sequence[Row], results: Path) -> str:
         "",
         "The seeds are the four texts that redhost was built from ([departures]"
         f"(../departures.md)). The tables list {len(rows)} claims and requirements. Figures are "
-        "read from the results files, and comparisons in a row are checked against them when the page is written. "
-        "Figures within a claim are the seed's own.",
+        "read from the results files, and comparisons in a row are checked against them when the "
+        "page is written. Figures within a claim are the seed's own.",
         "",
         *(f"- **{status}**: {meaning}." for status, meaning in STATUSES.items()),
         "",
