@@ -1,7 +1,7 @@
 """Addition with operands 1..50: folds, splits, ranges, prompts and rows.
 
-Everything that decides which operands may be seen by what lives here, and
-nothing in this module imports torch.  A *pair* is unordered and written
+This module decides which operands each model may be trained on, and it
+does not import torch.  A *pair* is unordered and written
 ``(a, b)`` with ``a <= b``; swapped questions are therefore always on one side.
 """
 
@@ -71,17 +71,17 @@ def pair_of(a: int, b: int) -> Pair:
 
 
 def hashed(text: str) -> int:
-    """A 32-bit number that depends on ``text`` alone."""
+    """A 32-bit number that depends only on ``text``."""
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
 
 
 def written(terms: Iterable[int]) -> str:
-    """Numbers that are added up, in whatever order, as every hash of them reads them."""
+    """The canonical text of operands, independent of their order, for hashing."""
     return "+".join(map(str, sorted(terms)))
 
 
 def fold(terms: Iterable[int]) -> int:
-    """The fold, 0..9, of numbers of any size that are added up."""
+    """The fold, 0..9, of operands of any size."""
     return hashed(written(terms)) % FOLDS
 
 
@@ -105,7 +105,7 @@ def domain_pairs() -> tuple[Pair, ...]:
 
 
 def orders(pair: Pair) -> tuple[Pair, ...]:
-    """The one or two ordered pairs behind an unordered one."""
+    """The one or two ordered pairs of an unordered pair."""
     a, b = pair
     return ((a, b),) if a == b else ((a, b), (b, a))
 
@@ -126,10 +126,10 @@ def _in_domain(terms: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which folds are held out, and which sums stay in training all the same.
+    """Which folds are held out, and which sums stay in training nevertheless.
 
-    ``exempt`` lists the sums all of whose pairs lie in held-out folds: held
-    out they could not be learnt by anything, so they are for training only.
+    ``exempt`` lists the sums whose pairs all lie in held-out folds.  If they
+    were held out, no model could learn them, so they are for training only.
     """
 
     held: frozenset[int]
@@ -137,7 +137,7 @@ class Split:
 
     @classmethod
     def of_folds(cls, *folds: int) -> Split:
-        """The split which holds out exactly ``folds``."""
+        """The split that holds out exactly ``folds``."""
         held = frozenset(folds)
         free = {a + b for a, b in domain_pairs() if fold((a, b)) not in held}
         exempt = set(range(FIRST_ANSWER, LAST_ANSWER + 1)) - free
@@ -152,7 +152,7 @@ class Split:
         return cls.of_folds(*folds, *also)
 
     def holds_out(self, terms: Sequence[int]) -> bool:
-        """Whether no text to learn from may add up ``terms``: mostly a pair, of any size."""
+        """Whether no training text may add up ``terms``, usually a pair, of any size."""
         if fold(terms) not in self.held:
             return False
         return not (_in_domain(terms) and sum(terms) in self.exempt)
@@ -162,7 +162,7 @@ class Split:
         return not any(self.holds_out(pair) for pair in pairs_in(text))
 
     def train_pairs(self) -> tuple[Pair, ...]:
-        """The pairs of the domain that may be learnt from."""
+        """The training pairs of the domain."""
         return tuple(p for p in domain_pairs() if not self.holds_out(p))
 
     def test_pairs(self, *folds: int) -> tuple[Pair, ...]:
@@ -172,7 +172,7 @@ class Split:
 
 
 def pairs_in(text: str) -> Iterator[Pair]:
-    """Every pair that ``text`` adds, or subtracts, somewhere.
+    """Every pair that ``text`` adds or subtracts.
 
     A chain ``a + b + c`` yields all pairs of its terms and of its partial
     sums with the next term; a difference ``c - a`` yields ``(a, c - a)``.
@@ -192,11 +192,11 @@ def _pairs_of_chain(terms: list[int]) -> Iterator[Pair]:
 
 
 def roles(split: Split, *, percent: int = 20, least: int = 20) -> dict[Pair, Role]:
-    """Who learns from each training pair: the expert, or a half of its card.
+    """The role of each training pair: for the expert, or for a half of its card.
 
-    In every range ``percent`` of the pairs, and no fewer than ``least``, are
-    set aside; a hash decides which, and every second one goes to the router's
-    ``fit`` half, the others to the ``gate`` half.  A sum with a single
+    In every range ``percent`` of the pairs, and at least ``least``, are set
+    aside, chosen by a hash.  Every second one goes to the ``fit`` half of the
+    card, the others to the ``gate`` half.  A sum with a single
     training pair keeps that pair for training.
     """
     pairs = split.train_pairs()

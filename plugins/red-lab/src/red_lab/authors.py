@@ -1,4 +1,4 @@
-"""Authors who train apart on one backbone, as the product has it: what studies of text share."""
+"""Authors who train separately on one backbone, through the product: shared by studies of text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Authors", "make_backbone", "train_once"]
 
 
 def make_backbone(project: Path, name: str, source: str, **options: Any) -> Path:
-    """Make a backbone's package anew, and return its folder.
+    """Make a backbone's package, replacing an earlier one, and return its folder.
 
     Args:
         project: The project folder.
         name: The backbone's id.
-        source: What it is made of.
-        options: Those of `redhost.authoring.new_backbone`.
+        source: The model it is made from.
+        options: Options of `redhost.authoring.new_backbone`.
     """
     shutil.rmtree(project, ignore_errors=True)
     redhost.authoring.new_backbone(project, name, source, **options)
@@ -37,16 +37,16 @@ def train_once(
     settings: redhost.authoring.ExpertSettings,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Do what one author does, unless it is done; what was stopped goes on. Return the package.
+    """Train and package one expert unless this is done; resume if interrupted. Return the package.
 
-    An expert that learnt nothing is packaged as well, to be judged with the others.
+    An expert that learnt nothing is packaged as well, to be evaluated with the others.
 
     Args:
         project: The project's folder.
-        plan: What the expert is.
-        rows: What it learns from, and shows.
-        context: The backbone and what goes with it.
-        settings: How it trains.
+        plan: The expert's properties.
+        rows: Its training rows and the rows of its card.
+        context: The backbone with its norm and background.
+        settings: Training settings.
         progress: Called with (epochs done, epochs in all).
     """
     if (done := next(project.glob("src/*/expert.json"), None)) is not None:
@@ -63,14 +63,14 @@ def train_once(
 
 @dataclass(frozen=True, kw_only=True)
 class Authors:
-    """What authors share, and the rows that they learn from and are judged on.
+    """The data that authors share, with their training rows and the test rows.
 
     Attributes:
-        context: The backbone and what goes with it.
+        context: The backbone with its norm and background.
         folder: The backbone package's folder.
         learn: Every author's rows.
-        test: The rows to judge on.
-        work: Where packages and features are kept.
+        test: The test rows.
+        work: Folder of packages and features.
     """
 
     context: redhost.authoring.AuthoringContext
@@ -87,13 +87,13 @@ class Authors:
         where: str,
         settings: redhost.authoring.ExpertSettings,
     ) -> Path:
-        """Do what one author does: train an expert alone and package it; return the package.
+        """Train an expert alone and package it, like its author; return the package.
 
         Args:
-            plan: What it is.
-            rows: What it learns from, and shows.
-            where: The folder below `work` that its project is in.
-            settings: How it trains.
+            plan: The expert's properties.
+            rows: Its training rows and the rows of its card.
+            where: The folder below `work` that contains its project.
+            settings: Training settings.
         """
         project = self.work / where / f"red-expert-{plan.id}"
         shutil.rmtree(project, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The tiny backbone's background card: what experts learn to leave alone."""
+"""The tiny backbone's background card: texts that experts are trained to leave unchanged."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ PLACES = ("above", "behind", "beside", "below", "near", "under")
 def background_rows(
     split: Split, *, each: int = 60, outside: int = 200, seed: int = 0
 ) -> list[redhost.authoring.BackgroundRow]:
-    """Return unlabelled questions of every range, and texts of no range at all.
+    """Return unlabelled questions of every range, and texts outside all ranges.
 
-    No text uses a held-out pair or a pair that lies on an expert's card, inverted or not.
+    No text uses a held-out pair or a pair on an expert's card, in either order.
     """
     rng = random.Random(f"background {seed}")  # noqa: S311  (no secret)
     found: list[redhost.authoring.BackgroundRow] = []
@@ -57,7 +57,7 @@ def background_rows(
 
 
 def outside_texts(split: Split, *, count: int, seed: int) -> list[str]:
-    """Return distinct texts that ask for no sum in 2..100, clear of held-out and card pairs."""
+    """Return distinct texts without a sum in 2..100 and without held-out or card pairs."""
     card = {pair for pair, role in roles(split).items() if role != "train"}
     rng = random.Random(f"outside {seed}")  # noqa: S311  (no secret)
     found: dict[str, None] = {}
@@ -87,6 +87,6 @@ def _outside(rng: random.Random) -> str:
 
 
 def _mentions(split: Split, text: str) -> bool:
-    """Say whether any two numbers of a text are a held-out pair, whatever is asked of them."""
+    """Return whether any two numbers of a text are a held-out pair, for any operation."""
     numbers = [int(n) for n in re.findall(r"\d+", text)]
     return any(split.holds_out(pair_of(a, b)) for a, b in itertools.combinations(numbers, 2))

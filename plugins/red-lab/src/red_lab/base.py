@@ -26,15 +26,15 @@ __all__ = [
 
 LABELS = tuple(str(n) for n in range(FIRST_ANSWER, LAST_ANSWER + 1))
 SHARE = 0.2
-"""The share of the experts' training pairs that the base stage sees: deliberately small."""
+"""The share of the experts' training pairs that the base stage is trained on, small on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRecipe:
-    """How a backbone of this family is made; chosen on fold 3, see the lab notes.
+    """Settings of a backbone of this family; chosen on fold 3, see the lab notes.
 
     Attributes:
-        share: The share of the experts' training pairs that the base stage sees.
+        share: The share of the experts' training pairs that the base stage is trained on.
         pretraining: The language model's training.
         adaptation: The base stage.
     """
@@ -54,9 +54,9 @@ def build_backbone(
     Args:
         split: What is held out.
         project: The project folder to write.
-        seed: Of every stage.
-        recipe: How.
-        work: Where long work keeps its checkpoints.
+        seed: Random seed of every stage.
+        recipe: The settings.
+        work: Folder of checkpoints.
 
     Returns:
         The package's folder.
@@ -98,7 +98,7 @@ def build_backbone(
 
 
 def adaptation_pairs(split: Split, *, share: float) -> tuple[Pair, ...]:
-    """Return the pairs the base stage sees: a share of the experts', none of any card."""
+    """Return the base stage's training pairs: a share of the experts', none of any card."""
     return share_of(pairs_with(split, "train"), share)
 
 
@@ -125,7 +125,7 @@ def adapt_on(
 
 
 def language_model(model: TinyLM) -> redhost.Backbone:
-    """Return a pretrained encoder as a bare backbone, through an ordinary folder."""
+    """Return a pretrained encoder as a bare backbone, by way of an ordinary folder."""
     with tempfile.TemporaryDirectory() as folder:
         model.encoder.save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)

@@ -1,8 +1,8 @@
-"""The text a tiny language model learns arithmetic from.
+"""The pretraining text of the tiny language model.
 
-Every example is a question and its answer, drawn without end and without state: the batch of a
-step depends on the split, the seed and the step alone, so that training can stop and resume
-anywhere.  No example contains a pair of operands that its split holds out.
+Every example is a question and its answer, from an unlimited stream without state: the batch of a
+step depends only on the split, the seed and the step, so training can stop and resume anywhere.
+No example contains a pair of operands that its split holds out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Corpus", "Example", "Mixture"]
 
 
 class Example(NamedTuple):
-    """What is asked, and what a language model has to write after it."""
+    """A question, and the continuation that the language model has to predict."""
 
     question: str
     answer: str
@@ -52,7 +52,7 @@ class Corpus:
     """Seeded batches of examples that a split allows.
 
     Attributes:
-        seed: What every batch depends on, beside its number.
+        seed: Random seed of every batch, together with its number.
         draws: One generator for each kind of example.
         weights: How often each is used.
     """
@@ -89,7 +89,7 @@ class Corpus:
 
 
 def _draws(split: Split, *, largest: int) -> dict[str, Draw]:
-    """Return one generator per kind of example, each clear of held-out pairs."""
+    """Return one generator per kind of example, each without held-out pairs."""
     home = [ordered for pair in split.train_pairs() for ordered in orders(pair)]
     wide = _allowed(split, largest=largest)
     return {
@@ -102,7 +102,7 @@ def _draws(split: Split, *, largest: int) -> dict[str, Draw]:
 
 
 def _allowed(split: Split, *, largest: int) -> list[Pair]:
-    """Return all ordered pairs of operands 0..largest that may be learnt from."""
+    """Return all ordered training pairs of operands 0..largest."""
     pairs = ((a, b) for a in range(largest + 1) for b in range(a, largest + 1))
     return [ordered for p in pairs if not split.holds_out(p) for ordered in orders(p)]
 

@@ -41,9 +41,9 @@ def interval(
     Args:
         values: ``(N,)``.
         clusters: The cluster of each row.
-        of: What each row counts for ``(N,)``, where the mean is one of something else than rows.
-        draws: Bootstrap samples.
-        seed: Of the draws.
+        of: The weight of each row in the denominator ``(N,)``, if the mean is not over rows.
+        draws: Number of bootstrap samples.
+        seed: Random seed of the samples.
     """
     sums, counts = cluster_means(values, clusters)
     if of is not None:

@@ -1,4 +1,4 @@
-"""What a study measured, as files: metrics.json, and the page and figures written from it."""
+"""The results of a study as files: metrics.json, and the page and figures written from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 __all__ = ["Metrics", "cached_json", "read_metrics", "write_json", "write_results"]
 
 Metrics = Mapping[str, Any]
-"""What metrics.json says."""
+"""The content of metrics.json."""
 
 NAME = "metrics.json"
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def cached_json(file: Path, make: Callable[[], T]) -> T:
-    """Return what was made before, or make it and write it down; a half-written file is none."""
+    """Return a stored result, or compute and store it; the file is written atomically."""
     if not file.exists():
         _write_whole(json.dumps(make()), file)
     cached: T = json.loads(file.read_text("utf-8"))
@@ -26,17 +26,17 @@ def cached_json(file: Path, make: Callable[[], T]) -> T:
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:
-    """Return what was measured before; nothing where there is no file."""
+    """Return stored metrics, or an empty dictionary if there is no file."""
     path = folder / NAME
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return found
 
 
 def write_json(found: object, path: Path, *, sort_keys: bool = True) -> Path:
-    """Write a file whole or not at all; the folder is made.
+    """Write a JSON file atomically; the folder is created.
 
     Raises:
-        ValueError: If a number is none or infinite: JSON has neither.
+        ValueError: If a number is NaN or infinite: JSON has neither.
     """
     text = json.dumps(found, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,14 +52,14 @@ def write_results(
     draw: Callable[[Metrics, Path], object] | None = None,
     sort_keys: bool = True,
 ) -> Path:
-    """Write metrics.json, and README.md and figures from what the file says.
+    """Write metrics.json, and README.md and figures from the written file.
 
     Args:
-        metrics: What was measured.
-        folder: Where all of it goes.
-        page: Makes the text of README.md.
-        draw: Makes figures in the folder.
-        sort_keys: Whether keys are put in order; not where tables have the order of measuring.
+        metrics: The measurements.
+        folder: Folder of all files.
+        page: Returns the text of README.md.
+        draw: Writes figures to the folder.
+        sort_keys: Whether keys are sorted; False if tables keep the order of measurement.
 
     Returns:
         The path of metrics.json.

@@ -1,4 +1,4 @@
-"""What several experiments share: options and a clock."""
+"""Options and a clock that several experiments share."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def require_scikit_learn() -> None:
-    """Check that it is there, before anything is trained that is compared with what it fits.
+    """Check that scikit-learn is installed, before anything is trained that is compared with it.
 
     Raises:
-        redhost.MissingError: If it is not.
+        redhost.MissingError: If it is not installed.
     """
     if find_spec("sklearn") is None:
         raise redhost.MissingError(
@@ -65,7 +65,7 @@ def require_scikit_learn() -> None:
 
 @contextmanager
 def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
-    """Write down under a name how long the block takes."""
+    """Store under a name how long the block takes."""
     start = perf_counter()
     yield
     seconds[what] = perf_counter() - start

@@ -13,12 +13,12 @@ __all__ = ["Bar", "shown"]
 class Bar:
     """One line that is rewritten at most ten times a second, on a terminal only.
 
-    Where stderr is no terminal (a log), a line is written every ``quiet`` seconds instead.
+    If stderr is not a terminal (a log), a line is written every ``quiet`` seconds instead.
 
     Args:
-        label: What is going on.
-        total: The number of steps in all.
-        stream: Where to write; stderr if not given.
+        label: Description of the work.
+        total: The total number of steps.
+        stream: The output stream; stderr by default.
         quiet: Seconds between two lines of a log.
     """
 
@@ -58,7 +58,7 @@ class Bar:
 
 
 def shown(label: str) -> Callable[[int, int], None]:
-    """Return what shows (done, in all) as a bar, from the first call on."""
+    """Return a function that shows (steps done, steps in all) as a bar."""
     bar: Bar | None = None
 
     def show(done: int, total: int) -> None:

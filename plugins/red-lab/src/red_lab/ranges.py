@@ -1,6 +1,6 @@
 """Build packages on one split: the tiny backbone, and the five range experts on top of it.
 
-Only the public API of redhost is used: what an expert's author has, and nothing more.
+Only the public API of redhost is used, as by any author of an expert.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ EXPERT = redhost.authoring.ExpertSettings(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RangeTrainingContext:
-    """A frozen backbone with everything the experts of a split learn from.
+    """A frozen backbone with everything that the experts of a split need for training.
 
     Attributes:
         backbone: The backbone.
         reference: Its id and fingerprint.
-        split: What is held out.
+        split: The held-out folds.
         background: Its background rows.
         norm: h → z.
     """
@@ -99,8 +99,8 @@ def build_expert(
         context: The backbone and the split.
         name: ``range1`` … ``range5``, the expert's id.
         project: The project folder to write.
-        seed: Of the expert.
-        settings: How it trains.
+        seed: Random seed of the expert.
+        settings: Training settings.
 
     Returns:
         The package's folder, with manifest and weights.
@@ -144,11 +144,11 @@ def write_expert(
         project: The project folder to write.
         expert: The expert.
         parts: Its rows: ``train``, and ``fit`` and ``gate`` of the card.
-        settings: How it was trained.
-        summary: Of the distribution.
-        domain: What it knows.
-        metrics: What was measured.
-        note: On its training.
+        settings: Its training settings.
+        summary: Summary of the distribution.
+        domain: Description of its domain.
+        metrics: Its measured accuracies.
+        note: A note on its training.
 
     Returns:
         The package's folder.
@@ -197,7 +197,7 @@ def train(
     name: str | None,
     settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
-    """Train an adapter on rows; with a name, everything outside that range is left alone."""
+    """Train an adapter on rows; with a name, it is trained to change nothing outside that range."""
     labels = [y for y in context.backbone.labels if name is None or range_of(int(y)) == name]
     others = [r.text for r in context.background if name is not None and r.domain != name]
     return train_on(context, data, labels=labels, others=others, settings=settings)
@@ -211,7 +211,7 @@ def train_on(
     others: Sequence[str],
     settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
-    """Train an adapter on rows with some labels, which leaves other texts alone."""
+    """Train an adapter on rows with some labels, with a penalty on changing other texts."""
     return redhost.authoring.train_expert(
         redhost.authoring.ExpertRows(
             h=context.features([r.text for r in data]), answers=[r.label for r in data]

@@ -1,7 +1,7 @@
-"""`redhost lab shrink`: keep of a whole checkpoint what its base model does not have.
+"""`redhost lab shrink`: keep only the part of a checkpoint that its base model does not have.
 
-A legacy checkpoint holds a whole model although only its top blocks and its heads were trained.
-What is kept, what stands in the base and what is tied is decided by names; see `shrink_state`.
+A legacy checkpoint contains a whole model although only its top blocks and its heads were trained.
+Names decide what is kept, what the base contains and what is tied; see `shrink_state`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read and write the shrinker's files: tensors and nothing else, in and out."""
+"""Read and write the shrinker's files, which contain tensors only."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def shrink_file(
     Args:
         source: The whole checkpoint.
         last: N, how many of the last blocks were trained.
-        out: The file to write; by default ``…-small.safetensors`` beside the input.
-        base: The base model's file, if at hand.
+        out: The file to write; by default ``…-small.safetensors`` next to the input.
+        base: The base model's file, if available.
 
     Returns:
         The files, ``in`` and ``out``; ``bytes_before`` and ``bytes_after``, ``tensors_before`` and
-        ``tensors_after``; ``tied``, the name of a tensor that was left out → that of its equal;
+        ``tensors_after``; ``tied``, the name of an omitted tensor → that of its equal;
         ``blocks`` of the model, and how many are kept, ``kept_blocks``.
 
     Raises:
@@ -68,10 +68,10 @@ def shrink_file(
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Read a checkpoint's tensors from `.pt`, or from safetensors; nothing is ever run.
+    """Read a checkpoint's tensors from `.pt`, or from safetensors; no code is ever run.
 
     Raises:
-        UsageError: If the file holds anything but tensors by name, or cannot be read.
+        UsageError: If the file contains anything but tensors by name, or cannot be read.
     """
     if path.suffix == ".safetensors":
         try:
@@ -90,7 +90,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def write_small(path: Path, small: Small) -> None:
-    """Write what was kept as safetensors; a kill leaves the old file or the new one, whole.
+    """Write the kept tensors as safetensors; a kill leaves either the old file or the new one.
 
     Raises:
         StoreError: If the file cannot be written.
@@ -115,10 +115,10 @@ def write_small(path: Path, small: Small) -> None:
 
 
 def read_small(path: Path) -> Small:
-    """Read what `write_small` wrote.
+    """Read a file of `write_small`.
 
     Raises:
-        UsageError: If the file is not one of those.
+        UsageError: If the file is no such file.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -141,7 +141,7 @@ def read_small(path: Path) -> Small:
 
 
 def _tensors(path: Path, found: object) -> dict[str, Tensor]:
-    """Return the state dict that was read, or the one within it."""
+    """Return the state dict, or the one nested in it."""
     if isinstance(found, Mapping):
         inner = (found[key] for key in WRAPPED if isinstance(found.get(key), Mapping))
         found = next(inner, found)
@@ -169,6 +169,6 @@ def _unreadable(path: Path, error: Exception) -> redhost.UsageError:
 
 
 def _line(error: Exception) -> str:
-    """Return the first sentence of an error, which may hold a page of advice."""
+    """Return the first sentence of an error message, which may be long."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0].strip()

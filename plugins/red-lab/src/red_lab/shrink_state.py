@@ -1,8 +1,8 @@
 """Which tensors of a checkpoint its base model already has, recognised by their names.
 
-The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. Of
-the trunk that holds them, the blocks below the last N and the embeddings are dropped; everything
-else is kept: the top blocks, what follows them, heads, experts and router.
+The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. In the
+trunk that contains them, the blocks below the last N and the embeddings are dropped. Everything
+else is kept: the top blocks, the modules after them, heads, experts and router.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = Mapping[str, Tensor]
 
 BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|layer)\.(\d+)\.")
 EMBEDDINGS = re.compile(r"wte|wpe|(?:.*_)?emb(?:ed|eddings?)?(?:_.*)?")
-"""What a trunk calls the modules before its blocks: Qwen, Llama, GPT-2 and BERT."""
+"""Names of the modules before a trunk's blocks: Qwen, Llama, GPT-2 and BERT."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Blocks:
 
     Attributes:
         name: The list's name, e.g. ``backbone.model.layers``.
-        count: n, how many blocks there are.
+        count: n, the number of blocks.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Blocks:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The prefixes under which the trunk's embeddings may stand, longest first."""
+        """The possible prefixes of the trunk's embeddings, longest first."""
         parent = self.name.rpartition(".")[0]
         above, _, last = parent.rpartition(".")
         found = (parent, above) if last in {"encoder", "decoder"} else (parent,)
         return tuple(f"{root}." if root else "" for root in found)
 
     def is_frozen(self, name: str, *, last: int) -> bool:
-        """Say whether a tensor is of a block below the last N, or of the embeddings."""
+        """Return whether a tensor belongs to a block below the last N, or to the embeddings."""
         if name.startswith(f"{self.name}."):
             return int(name.removeprefix(f"{self.name}.").split(".")[0]) < self.count - last
         return any(
@@ -60,14 +60,14 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Small:
-    """What is left of a checkpoint.
+    """The kept part of a checkpoint.
 
     Attributes:
-        blocks: What the checkpoint calls its list of blocks.
+        blocks: The checkpoint's name for its list of blocks.
         tensors: The kept tensors by name, each with storage of its own.
-        tied: Name → the name of the tensor that it is, kept or dropped.
-        dropped: The names that stand in the base.
-        digest: Of the dropped tensors, so that no other base is taken for theirs.
+        tied: Name → the name of the tensor it is tied to, kept or dropped.
+        dropped: The names of tensors that the base contains.
+        digest: Digest of the dropped tensors, by which a wrong base is recognised.
     """
 
     blocks: str
@@ -78,10 +78,10 @@ class Small:
 
 
 def find_blocks(state: State) -> Blocks:
-    """Return the longest numbered list; of two as long, the one with more numbers in it.
+    """Return the longest numbered list; of equally long lists, the one with more parameters.
 
     Raises:
-        UsageError: If there is none, or its first blocks are gone.
+        UsageError: If there is none, or its first blocks are missing.
     """
     found: defaultdict[str, set[int]] = defaultdict(set)
     weight: defaultdict[str, int] = defaultdict(int)
@@ -108,13 +108,13 @@ def find_blocks(state: State) -> Blocks:
 
 
 def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
-    """Drop what the base model has.
+    """Drop the tensors that the base model has.
 
     Args:
         state: The whole checkpoint.
         last: N, how many of the last blocks were trained.
-        base: The base model's tensors, if at hand: what equals them bit for bit is dropped,
-            and what would be dropped is checked against them.
+        base: The base model's tensors, if available: tensors that are bitwise identical to them
+            are dropped, and tensors that would be dropped are checked against them.
 
     Raises:
         UsageError: If there are fewer blocks, or a tensor to be dropped differs from the base's.
@@ -146,14 +146,14 @@ def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
 
 
 def restore(base_state: State, small: Small) -> dict[str, Tensor]:
-    """Put the kept tensors over a base's: the whole checkpoint again, bit for bit.
+    """Combine the kept tensors with a base's into the whole checkpoint, bitwise identical.
 
     Args:
         base_state: The base model's tensors; a prefix of the names may differ.
-        small: What was kept.
+        small: The kept part.
 
     Raises:
-        UsageError: If this is not the base that the dropped tensors stand in.
+        UsageError: If this is not the base that contains the dropped tensors.
     """
     theirs = aligned(base_state, small.blocks)
     missing = [n for n in small.dropped if n not in theirs]
@@ -168,11 +168,11 @@ def restore(base_state: State, small: Small) -> dict[str, Tensor]:
 
 
 def aligned(base: State, name: str) -> State:
-    """Return a base's tensors under the names of a checkpoint that wraps it, or is within it.
+    """Return a base's tensors under the names of a checkpoint that wraps it, or is part of it.
 
     Args:
         base: The base model's tensors.
-        name: What the checkpoint calls its list of blocks.
+        name: The checkpoint's name for its list of blocks.
     """
     theirs = find_blocks(base).name
     if name.endswith(theirs):
@@ -193,7 +193,7 @@ def _refuse_lost(names: list[str]) -> None:
 
 
 def _tied(state: State, *, first: Iterable[str]) -> dict[str, str]:
-    """Return name → earlier name of the same storage, seen the same way."""
+    """Return name → earlier name of a tensor with the same storage and layout."""
     seen: dict[tuple[object, ...], str] = {}
     tied = {}
     for name in first:

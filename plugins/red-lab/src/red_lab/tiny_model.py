@@ -1,4 +1,4 @@
-"""The tiny backbone before it is trained: tokenizer, configuration, language model.
+"""The tiny backbone before training: tokenizer, configuration, language model.
 
 Shapes: B batch, T tokens, N positions, D model width, A tokens predicted ahead, W vocabulary.
 """
@@ -34,7 +34,7 @@ class Shape:
         blocks: Transformer blocks.
         heads: Attention heads, each with a key and a value of its own, of width D / heads.
         inner: Width of the blocks' feed-forward layer.
-        horizon: A, how many of the next tokens every position predicts while pretraining.
+        horizon: A, how many of the next tokens every position predicts in pretraining.
     """
 
     width: int = 128
@@ -63,8 +63,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 class TinyLM(nn.Module):
     """An encoder with heads for the next A tokens; the first is tied to the embedding.
 
-    That one position predicts all the digits of an answer, not only the first, is what makes
-    the question's last token hold the whole answer.  The heads are dropped after pretraining.
+    One position predicts all the digits of an answer, not only the first, so the state of the
+    question's last token contains the whole answer.  The heads are dropped after pretraining.
 
     Args:
         encoder: The Qwen3 encoder.
@@ -98,7 +98,7 @@ class TinyLM(nn.Module):
 
 
 def make_model(shape: Shape, *, seed: int) -> TinyLM:
-    """Return an untrained language model whose weights depend on the seed alone."""
+    """Return an untrained language model whose weights depend only on the seed."""
     words = len(make_tokenizer())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

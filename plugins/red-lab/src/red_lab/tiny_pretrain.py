@@ -1,7 +1,7 @@
 """Pretrain the tiny language model on arithmetic text, with checkpoints.
 
-Every batch depends on the seed and the step alone, so a run that was stopped goes on where its
-last checkpoint is and ends with the weights of a run that was not (same machine and threads).
+Every batch depends only on the seed and the step. An interrupted run therefore continues from its
+last checkpoint and ends with the same weights as an uninterrupted run (same machine and threads).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Pretraining", "Targets", "exact", "pretrain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretraining:
-    """How the language model trains.
+    """Training settings of the language model.
 
     Attributes:
         steps: Steps of AdamW.
@@ -49,11 +49,11 @@ class Pretraining:
 
 
 class Targets(NamedTuple):
-    """What the states at N positions have to predict.
+    """The tokens that the states at N positions have to predict.
 
     Attributes:
-        row: ``(N,)``, which example of the batch.
-        position: ``(N,)``, which token of it.
+        row: ``(N,)``, index of the example in the batch.
+        position: ``(N,)``, index of the token in the example.
         tokens: ``(N, A)``, the next A tokens; 0 (padding) after the end.
     """
 
@@ -70,14 +70,14 @@ def pretrain(
     settings: Pretraining | None = None,
     checkpoint: Path | None = None,
 ) -> TinyLM:
-    """Return a language model that has seen no pair which ``split`` holds out.
+    """Return a language model trained without the pairs that ``split`` holds out.
 
     Args:
-        split: What is held out.
-        seed: Initial weights and text.
+        split: The held-out folds.
+        seed: Random seed of initial weights and text.
         shape: Size of the model.
-        settings: How to train.
-        checkpoint: A file to write now and then, and to go on from where it exists.
+        settings: Training settings.
+        checkpoint: A file that is written regularly, and resumed from if it exists.
     """
     shape, settings = shape or Shape(), settings or Pretraining()
     model, corpus = make_model(shape, seed=seed), Corpus.of(split, seed=seed)
@@ -101,7 +101,7 @@ def pretrain(
 
 
 def exact(model: TinyLM, rows: Sequence[ArithmeticRow]) -> float:
-    """Return the share of questions after which all the answer's tokens are the likeliest."""
+    """Return the share of questions for which all tokens of the answer are the most probable."""
     examples = [Example(row.text, row.label) for row in rows]
     ids, targets = _encode(make_tokenizer(), examples, model.horizon)
     with torch.inference_mode():
@@ -114,7 +114,7 @@ def exact(model: TinyLM, rows: Sequence[ArithmeticRow]) -> float:
 def _encode(
     tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], horizon: int
 ) -> tuple[Tensor, Targets]:
-    """Return token ids ``(B, T)`` and what every answer position has to predict."""
+    """Return token ids ``(B, T)`` and the targets of every answer position."""
     texts = [example.question + example.answer + END for example in examples]
     ids = pad_right(tokenizer(texts)["input_ids"], extra=horizon)  # (B, T + A)
     places = [
@@ -128,7 +128,7 @@ def _encode(
 
 
 def _loss(model: TinyLM, ids: Tensor, targets: Targets, *, later: float) -> Tensor:
-    """Return the loss on the next tokens, and ``later`` times that on those after them."""
+    """Return the loss on the next tokens plus ``later`` times the loss on the tokens after them."""
     logits = model.logits(model.hidden(ids)[targets.row, targets.position])  # (N, A, W)
     losses = [
         nn.functional.cross_entropy(logits[:, k], targets.tokens[:, k], ignore_index=0)

@@ -1,4 +1,4 @@
-"""What pretraining runs share: a learning rate's course, a step, and checkpoints to go on from."""
+"""Shared parts of pretraining runs: a learning rate schedule, a step, and checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def store(
     step: int,
     run: dict[str, Any],
 ) -> None:
-    """Write a checkpoint; a crash leaves the old one whole."""
+    """Write a checkpoint; a crash leaves the old one intact."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_suffix(".new")

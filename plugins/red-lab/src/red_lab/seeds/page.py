@@ -21,7 +21,7 @@ def page(rows: Sequence[Row], results: Path) -> str:
     lines = [
         "# The four seeds, row by row",
         "",
-        "Written by `redhost lab seeds` from its list of rows and the metrics beside this page; "
+        "Written by `redhost lab seeds` from its list of rows and the metrics of this folder; "
         "do not edit.",
         "",
         "The seeds are the four texts that redhost was built from ([departures]"
