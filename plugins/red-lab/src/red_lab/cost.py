@@ -22,22 +22,22 @@ CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
 @click.command()
 @click.option("--config", type=click.Choice(CONFIGS), required=True, help="The backbone's shape.")
 @click.option(
-    "--experts", type=click.IntRange(min=1), default=5, show_default=True, help="How many experts."
+    "--experts", type=click.IntRange(min=1), default=5, show_default=True, help="Number of experts."
 )
-@click.option("--rank", type=click.IntRange(min=1), help="Of each expert (default: D/4).")
+@click.option("--rank", type=click.IntRange(min=1), help="Rank of each expert (default: D/4).")
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where it runs.",
+    help="The device.",
 )
 @click.option(
     "--queries",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="How many texts are answered.",
+    help="Number of texts to answer.",
 )
 @click.option(
     "--batch", type=click.IntRange(min=1), default=8, show_default=True, help="Texts at a time."
@@ -47,14 +47,14 @@ CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="How often each is measured.",
+    help="Number of measurements of each system.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="On a CPU; with several, a busy machine makes small products wait.",
+    help="Threads on a CPU; several slow down small products on a busy machine.",
 )
 @out_option("cost")
 def cost(

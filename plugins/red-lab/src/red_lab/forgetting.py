@@ -39,7 +39,7 @@ PASSAGES, CHARACTERS = 8, 500
 @out_option("forgetting")
 @WORK
 def forgetting(*, out: Path, work: Path) -> None:
-    """Measure a language model's bits per byte while its top blocks learn to answer sums."""
+    """Measure a language model's bits per byte while its top blocks are trained on sums."""
     import torch
 
     torch.set_num_threads(1)

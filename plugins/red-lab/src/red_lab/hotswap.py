@@ -16,10 +16,10 @@ __all__ = ["hotswap"]
 @click.option("--router", default="evidence", show_default=True, help="The router's kind.")
 @out_option("hotswap")
 def hotswap(*, router: str, out: Path) -> None:
-    """Remove, add back and replace every shipped expert; accuracy, seconds, bytes that moved.
+    """Remove, add back and replace every shipped expert; measure accuracy, seconds, changed bytes.
 
-    Packages are really switched off, installed and uninstalled, in a folder and a home of their
-    own; what is installed here stays as it is.
+    Packages are actually disabled, installed and uninstalled, in a temporary folder and home; the
+    installed packages stay unchanged.
     """
     import torch
 

@@ -22,7 +22,7 @@ WORK = click.option(
     type=FOLDER,
     default=Path("build/lab"),
     show_default=True,
-    help="Where long work keeps its checkpoints; the same command goes on from there.",
+    help="Folder of checkpoints, from which the same command resumes.",
 )
 
 
@@ -33,7 +33,7 @@ def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         type=FOLDER,
         default=Path("docs/results") / name,
         show_default=True,
-        help="Where metrics.json and its page go.",
+        help="Folder of metrics.json and its page.",
     )
 
 
@@ -44,7 +44,7 @@ def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any
         type=click.IntRange(min=1),
         default=count,
         show_default=True,
-        help="How many seeds.",
+        help="Number of random seeds.",
     )
 
 

@@ -24,14 +24,16 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "last",
     type=click.IntRange(min=0),
     required=True,
-    help="How many of the last blocks were trained.",
+    help="Number of last blocks that were trained.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The safetensors file to write (default: FILE-small.safetensors beside the input).",
+    help="The safetensors file to write (default: FILE-small.safetensors next to the input).",
 )
-@click.option("--base", type=FILE, help="The base model: what equals it is dropped as well.")
+@click.option(
+    "--base", type=FILE, help="The base model; tensors equal to its own are dropped as well."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def shrink(*, source: Path, last: int, out: Path | None, base: Path | None, as_json: bool) -> None:
     """Shrink a checkpoint to its last blocks, final norm, heads, experts and router.

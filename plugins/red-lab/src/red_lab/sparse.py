@@ -23,7 +23,7 @@ WIDTH, RANK, ROWS, RUNS = 576, 144, 256, 9
 @click.command()
 @out_option("sparse")
 def sparse(*, out: Path) -> None:
-    """Count and time top-k of E experts against all of them."""
+    """Count and time top-k of E experts, compared with all of them."""
     click.echo(write_results(measure(runs=RUNS), out, page=page))
 
 

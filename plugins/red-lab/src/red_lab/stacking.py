@@ -45,7 +45,7 @@ PENALTIES = (1e-2, 0.0)
 @seeds_option(3)
 @out_option("stacking")
 def stacking(*, seeds: int, out: Path) -> None:
-    """Withdraw and update an expert that others are stacked on, and one that is side by side."""
+    """Remove and retrain an expert that others are stacked on, and one that is side by side."""
     click.echo(write_results(measure(seeds=seeds), out, page=page))
 
 
