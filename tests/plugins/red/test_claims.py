@@ -120,8 +120,8 @@ def test_the_table_of_advantages_says_what_came_out(metrics) -> None:
     metrics["curves"]["worst"]["MoE, linear"][3] = 0.6
     assert row(metrics, "robustness")[-1] == "not as the seed claims"
     frozen = row(metrics, "backbone")
-    kept = "frozen, 99.0% of the base's correct answers stay correct"
-    assert frozen[1] == "frozen" and frozen[4] == kept
+    right = "frozen, 99.0% of the base's correct answers stay correct"
+    assert frozen[1] == "frozen" and frozen[4] == right
 
 
 def test_a_balanced_system_is_one_whose_worst_range_is_high(metrics) -> None:
