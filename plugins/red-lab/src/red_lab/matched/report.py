@@ -48,7 +48,8 @@ def _head() -> list[str]:
         "- soft MoE: five MLP heads and a linear gate, trained jointly on −log Σ α_i p_i(y).",
         "- sparse top-2 MoE: the same, but each row uses only the two heads with the largest "
         "weights. During training, noise of standard deviation 1/E is added to the gate's logits, "
-        "and a load balancing loss with coefficient .01 (`redhost_mechanisms.SparseMixture`).",
+        "and a load balancing loss with coefficient .01 is used "
+        "(`redhost_mechanisms.SparseMixture`).",
         f"- {RED}: five residual experts of rank D/4, each trained alone on its own domain and "
         "then frozen; a linear router trained to predict the rows' domains.",
         f"- {EVIDENCE}: the same experts under the host's default router, solved in closed form "
@@ -137,7 +138,7 @@ def _curvature(task: Mapping[str, Any]) -> list[str]:
         "parameters of experts and router, the value is "
         f"{_spread(task['composed'])}. The largest relative residual ‖Hv − λv‖/|λ| was "
         f"{residual:.1e}, after at most {products} products. The eigenvalue is a diagnostic of "
-        "each system's own parametrisation and cannot be compared across systems.",
+        "each system's own parametrisation, not a measure across systems.",
         "",
     ]
 
