@@ -1,10 +1,10 @@
-"""`make mutate`: make small changes to the code, one at a time, and check that a test fails.
+"""`make mutate`: make small changes to the code, one at a time, and check that tests detect them.
 
-mutmut needs the package it changes as real folders under src/, and ours are links. So each room
-that pyproject.toml names under [tool.mutation] is laid out in build/mutation/ROOM, links followed,
-and mutmut runs there with the tests of that room alone. Its results are kept: a run that is stopped
-continues later, and only functions that changed are tested again. If a whole room takes too long,
---sample tries some of its mutants, drawn by the seed, and the page states this.
+mutmut needs the package that it mutates as real folders under src/, and ours are links. Each room
+that pyproject.toml names under [tool.mutation] is therefore copied to build/mutation/ROOM, links
+followed, and mutmut runs there with the tests of that room only. Results are kept: an interrupted
+run continues where it stopped, and only changed functions are mutated again. If a whole room takes
+too long, --sample tests a random sample of its mutants, and the page states it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from mutation_report import SAMPLE, digest_of, measure, read_words, write_report
 __all__ = ["Room", "lay_out", "main", "read_rooms"]
 
 SEED = 0
-"""The seed of hypothesis and of Python's hashes."""
+"""Random seed of hypothesis and of Python's hashes."""
 
 UNNOTICED = (0, 5, 33)
-"""mutmut's codes of mutants that no test in the room noticed; other tests may notice them."""
+"""mutmut's codes of mutants that no test detected; new tests may."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Files that are mutated together, and the tests that should notice.
+    """Files that are mutated together, and the tests that should detect the mutants.
 
     Attributes:
         name: Its table under [tool.mutation].
-        folder: The folder where it is laid out.
-        package: The package whose files are mutated, below ``src``: redhost, or a plugin's.
-        mutate: The files, from the package's folder; for a plugin, from ``src``.
+        folder: The folder of its copy.
+        package: The package with the files, below ``src``: redhost, or a plugin's package.
+        mutate: The files, relative to the package's folder; for a plugin, relative to ``src``.
         tests: Files or folders of tests.
-        deselect: Tests that cannot run on mutated code: what torch compiles has no mutants.
+        deselect: Tests that cannot run on mutated code: code compiled by torch has no mutants.
     """
 
     name: str
@@ -79,7 +79,7 @@ def read_rooms(root: Path, names: Sequence[str] = ()) -> tuple[Room, ...]:
 
 
 def lay_out(root: Path, room: Room) -> None:
-    """Update a room; surviving mutants are tried again if tests changed."""
+    """Update a room; surviving mutants are tested again if tests changed."""
     mirror(_sources(root), room.folder / "src")
     if mirror([root / "tests"], room.folder / "tests"):
         shutil.rmtree(room.folder / "mutants/tests", ignore_errors=True)
@@ -92,9 +92,9 @@ def lay_out(root: Path, room: Room) -> None:
 
 
 def mirror(sources: Sequence[Path], target: Path) -> bool:
-    """Copy folders' files into one, following links; return whether anything was different.
+    """Copy the content of folders, links followed; return whether anything was different.
 
-    Equal files keep their modification time, from which mutmut knows what it has tested.
+    Equal files keep their modification time, by which mutmut recognises earlier results.
     """
     wanted = dict(file for source in sources for file in _files(source))
     stale = [path for name, path in _files(target) if name not in wanted]
@@ -140,7 +140,7 @@ def _draw(room: Room, count: int) -> list[str]:
 
 
 def _run(room: Room, mutants: Sequence[str], *, workers: int, check: bool = True) -> None:
-    """Run mutmut on some mutants, or on all that were not tried yet."""
+    """Run mutmut on some mutants, or on all that were not tested yet."""
     program = str(Path(sys.executable).with_name("mutmut"))
     command = [program, "run", "--max-children", str(workers), *mutants]
     files = room.folder / "tmp"  # its own: files of other users may keep pytest from running

@@ -1,4 +1,4 @@
-"""The results of `make mutate` so far, as numbers and as a page."""
+"""Write the results of `make mutate` so far, as numbers and as a page."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ __all__ = [
 ]
 
 Words = Mapping[tuple[str, str, str], str]
-"""(file, function, line after) → why a mutant may survive; an empty line: all of that function."""
+"""(file, function, line after) → why a mutant may survive; an empty line: the whole function."""
 
 GOAL = 0.85
-"""The share of mutants that tests should notice."""
+"""The share of mutants that tests should detect."""
 
 NOTICED = ("killed", "timeout", "segfault")
 GOT_AWAY = ("survived", "no tests", "suspicious")
 SAMPLE = "sample.txt"
-"""A file in a room where only a sample of mutants, drawn by the seed, is tried: its size."""
+"""File in the folder of a room of which only a random sample of mutants is tested: their number."""
 
 UNMEASURED = ("not checked", "check was interrupted by user", "skipped")
 STATUSES = ("killed", "timeout", "survived", "no tests", "suspicious", "not checked")
 
 
 def read_words(path: Path) -> Words:
-    """Read the hand-written notes on surviving mutants; empty if there is no file.
+    """Read the hand-written reasons for surviving mutants; nothing if there is no file.
 
     Each ``[[survivor]]`` has ``file``, ``function``, ``word``, and ``after``, lines as shown on the
-    page; without ``after`` it is about all of the function.
+    page; without ``after`` it applies to the whole function.
     """
     survivors = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     return {
@@ -66,13 +66,13 @@ def measure(
     before: Mapping[str, Any] | None = None,
     now: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Read mutmut's results in each room.
+    """Read mutmut's results of each room.
 
     Args:
-        rooms: Each room's folder, and the files that are mutated there, from the package's folder.
-        seed: The seed of the run.
-        words: Why some mutants may survive; the others get the kind of their change.
-        before: Earlier measurements, kept for files that were not measured here.
+        rooms: Each room's folder, and its mutated files, relative to the package's folder.
+        seed: Random seed of the run.
+        words: Reasons why some mutants may survive; the others get the kind of their change.
+        before: Earlier results, kept for files that were not measured here.
         now: The current sha256 of every file.
     """
     files: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def measure(
 
 
 def score(found: Mapping[str, int]) -> float | None:
-    """Return the share of measured mutants that were noticed; None if none were measured."""
+    """Return the share of measured mutants that were detected; None if none were measured."""
     measured = sum(n for status, n in found.items() if status not in UNMEASURED)
     return sum(found.get(status, 0) for status in NOTICED) / measured if measured else None
 
@@ -126,13 +126,13 @@ def write_report(metrics: Mapping[str, Any], folder: Path) -> Path:
 
 
 def write_page(metrics: Mapping[str, Any], path: Path) -> None:
-    """Write metrics as a readable page."""
+    """Write metrics as a page."""
     lines = [*_head(metrics), *_table(metrics["files"]), *_survivors(metrics["survivors"])]
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def word_for(before: str, after: str) -> str:
-    """Return a word for the kind of change that a mutant makes."""
+    """Return one word for the kind of change of a mutant."""
     old, new = Counter(_tokens(before)), Counter(_tokens(after))
     gone, come = old - new, new - old
     words = {
@@ -149,7 +149,7 @@ def word_for(before: str, after: str) -> str:
 
 
 def _statuses(folder: Path, name: str) -> dict[str, str] | None:
-    """Return mutant → status for a file; None if mutmut has not processed it yet."""
+    """Return mutant → status of a file; None if mutmut has not processed it."""
     found = sorted(_places(folder / "mutants/src", f"{name}.meta"))
     if not found:
         return None
@@ -158,7 +158,7 @@ def _statuses(folder: Path, name: str) -> dict[str, str] | None:
 
 
 def _places(src: Path, name: str) -> Iterator[Path]:
-    """Yield a file's possible paths, named from ``src`` or from a package's folder."""
+    """Yield the places of a file, named relative to ``src`` or to a package's folder."""
     yield from (p for p in (src / name, *src.glob(f"*/{name}")) if p.exists())
 
 
@@ -176,16 +176,16 @@ def _survivor(folder: Path, name: str, mutant: str, status: str, words: Words) -
 
 
 def _reworded(survivor: Mapping[str, str], words: Words) -> dict[str, str]:
-    """Return a survivor with its hand-written note, if there is one."""
+    """Return a survivor with its hand-written reason, if there is one."""
     name, function = survivor["file"], survivor["function"]
     keys = ((name, function, survivor["after"]), (name, function, ""))
     return {**survivor, "word": next((words[k] for k in keys if k in words), survivor["word"])}
 
 
 def digest_of(folders: Iterable[Path], name: str) -> str:
-    """Return the sha256 of a file's code, named from one of the folders or from a package in it.
+    """Return the sha256 of a file's code; the name is relative to a folder or a package in it.
 
-    Comments and docstrings do not count: no mutant is made of them.
+    Comments and docstrings are ignored: no mutant is made from them.
     """
     path = next(place for folder in folders for place in _places(folder, name))
     tree = ast.parse(path.read_bytes())
@@ -212,23 +212,23 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
     files = metrics["files"]
     found = sum((Counter(f) for f in files.values() if f), Counter[str]())
     share = score(found)
-    yield "# Would the tests notice?"
+    yield "# Mutation testing"
     yield ""
     yield "Written by `make mutate` from `metrics.json`; do not edit."
     yield ""
     yield (
-        "The code is broken in small ways, one at a time: a number off by one, a comparison "
-        "turned, an argument left out. A mutant that makes a test fail, or run for much too "
-        "long, is noticed; the others got away. Bodies of functions are broken, except under "
-        "decorators other than `classmethod` and `staticmethod`: properties and values at the "
-        f"head of a module are not. mutmut {metrics['mutmut']}, Python {metrics['python']}, seed "
-        f"{metrics['seed']}."
+        "Do the tests detect errors in the code? Each mutant is the code with one small change: a "
+        "number off by one, a comparison reversed, an argument removed. A mutant is detected if it "
+        "makes a test fail or run far too long; otherwise it survives. Only bodies of functions "
+        "are mutated, and not those under decorators other than `classmethod` and `staticmethod`; "
+        "properties and module-level values are therefore not covered. mutmut "
+        f"{metrics['mutmut']}, Python {metrics['python']}, random seed {metrics['seed']}."
     )
     yield ""
     left = _left(files.values())
     if share is not None:
         yield (
-            f"**{share:.1%} of {found.total() - left:,} measured mutants are noticed** (goal "
+            f"**{share:.1%} of {found.total() - left:,} measured mutants are detected** (goal "
             f"{metrics['goal']:.0%})."
         )
     sampled = {name: found for name, found in files.items() if name in metrics["sampled"]}
@@ -236,15 +236,15 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
         total = sum(sum(found.values()) for found in sampled.values() if found)
         yield ""
         yield (
-            f"Of these files {total - rest:,} of {total:,} mutants were tried, drawn by the seed "
-            f"from all that they have: {_quoted(sampled)}."
+            f"Of the following files, a random sample of {total - rest:,} of {total:,} mutants was "
+            f"tested: {_quoted(sampled)}."
         )
     if slow := left - rest:
         yield ""
-        yield f"Begun, and not yet tried: {slow:,}, the slower ones; the quickest are tried first."
+        yield f"Begun, but not tested yet: {slow:,} mutants, the slower ones; fast ones come first."
     if changed := metrics.get("changed"):
         yield ""
-        yield f"Measured before their last change: {_quoted(changed)}."
+        yield f"Changed since they were measured: {_quoted(changed)}."
     unmeasured = [n for n, f in files.items() if f is None or (f and score(f) is None)]
     if unmeasured:
         yield ""
@@ -253,7 +253,7 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _left(found: Iterable[Mapping[str, int] | None]) -> int:
-    """Return the number of mutants that were not tried."""
+    """Return the number of mutants that were not tested."""
     return sum(f.get(status, 0) for f in found if f for status in UNMEASURED)
 
 
@@ -262,7 +262,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _table(files: Mapping[str, Mapping[str, int] | None]) -> Iterator[str]:
-    yield f"| file | noticed | {' | '.join(STATUSES)} |"
+    yield f"| file | detected | {' | '.join(STATUSES)} |"
     yield "|---" * (len(STATUSES) + 2) + "|"
     for name, found in files.items():
         if found and (share := score(found)) is not None:
@@ -272,12 +272,12 @@ def _table(files: Mapping[str, Mapping[str, int] | None]) -> Iterator[str]:
 
 
 def _survivors(survivors: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    yield "## What got away"
+    yield "## Surviving mutants"
     yield ""
     if not survivors:
-        yield "Nothing that was measured."
+        yield "No measured mutant survives."
         return
-    yield "| file | function | before | after | word |"
+    yield "| file | function | before | after | kind of change, or reason |"
     yield "|---|---|---|---|---|"
     for s in survivors:
         before, after = _cell(s["before"]), _cell(s["after"])
@@ -285,6 +285,6 @@ def _survivors(survivors: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def _cell(code: str) -> str:
-    """Return code as a table cell: short, and without characters that end a cell."""
+    """Return code as a cell: shortened, with cell separators escaped."""
     shown = code if len(code) <= 90 else code[:89] + "…"  # noqa: PLR2004
     return f"`{shown.replace('`', '´')}`".replace("|", "\\|") if shown else "nothing"

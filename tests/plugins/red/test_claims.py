@@ -55,20 +55,20 @@ def test_every_claim_can_hold(metrics) -> None:
 def test_difficulty_increases_only_if_every_range_is_harder_than_the_one_before(metrics) -> None:
     metrics["systems"]["global"]["domains"]["range3"] = 0.8
     holds, why = difficulty(metrics)
-    assert holds == "does not hold" and "range1 is the easiest, range5 the hardest" in why
+    assert holds == "does not hold" and "Easiest: range1; hardest: range5" in why
 
 
 def test_errors_are_interpreted_where_most_are_slips_of_one_digit(metrics) -> None:
     found = metrics["systems"]["red"]["errors"]
     assert "20 wrong answers 40.0% are off by one and 20.0% by ten" in errors(metrics)[1]
     assert (
-        "half of them by at most 1, nine in ten by at most 12, the farthest by 30"
+        "Half of them are off by at most 1, nine in ten by at most 12, the worst by 30."
         in errors(metrics)[1]
     )
     found["ten"] = 0.1
     assert errors(metrics)[0] == "does not hold"
     found["wrong"] = 0
-    assert errors(metrics) == ("not measured", "RED answers nothing wrongly.")
+    assert errors(metrics) == ("not measured", "RED gives no wrong answer.")
     del metrics["systems"]["red"]["errors"]
     assert errors(metrics)[0] == "not measured"
 
@@ -87,7 +87,7 @@ def test_wrong_routes_have_to_cost_less_in_both_ways(metrics, kind) -> None:
     assert ", more" in wrong_routes(metrics)[1]
     metrics["curves"][kind]["MoE, residual"][3] = 0.6
     holds, why = wrong_routes(metrics)
-    assert holds == "does not hold" and "75.0% against 75.0%, as much" in why
+    assert holds == "does not hold" and "75.0% against 75.0%, equal to within half" in why
 
 
 @pytest.mark.parametrize("other", ["MoE, residual", "oracle, residual"])
@@ -101,7 +101,9 @@ def test_without_intervals_help_has_to_be_half_a_point(metrics) -> None:
     del metrics["paired_boundary"]
     assert boundary(metrics)[0] == "holds"
     metrics["systems"]["oracle"]["boundary"] = 0.896
-    assert boundary(metrics)[0] == "does not hold" and "no mutual help" in boundary(metrics)[1]
+    assert (
+        boundary(metrics)[0] == "does not hold" and "do not help each other" in boundary(metrics)[1]
+    )
     metrics["systems"]["red"]["boundary"] = None
     assert boundary(metrics)[0] == "not measured"
 
@@ -113,19 +115,20 @@ def row(metrics: dict[str, Any], name: str) -> list[str]:
 
 def test_the_table_of_advantages_says_what_came_out(metrics) -> None:
     routes = row(metrics, "robustness")
-    assert routes[1:5] == ["25.0% / 25.0%", "nothing is routed", "50.0% / 50.0%", "75.0% / 75.0%"]
-    assert routes[-1] == "as the seed says"
+    assert routes[1:5] == ["25.0% / 25.0%", "no router", "50.0% / 50.0%", "75.0% / 75.0%"]
+    assert routes[-1] == "as the seed claims"
     metrics["curves"]["worst"]["MoE, linear"][3] = 0.6
-    assert row(metrics, "robustness")[-1] == "not as the seed says"
+    assert row(metrics, "robustness")[-1] == "not as the seed claims"
     frozen = row(metrics, "backbone")
-    assert frozen[1] == "frozen" and frozen[4] == "frozen, 99.0% of its right answers stay right"
+    right = "frozen, 99.0% of the base's correct answers stay correct"
+    assert frozen[1] == "frozen" and frozen[4] == right
 
 
 def test_a_balanced_system_is_one_whose_worst_range_is_high(metrics) -> None:
     assert spread(metrics["systems"]["red"]) == pytest.approx(0.1)
     found = row(metrics, "per range")
     assert found[4] == "0.800, 0.100" and found[-1].endswith(
-        ", and of a mixture over the same experts"
+        ", and above that of a mixture over the same experts"
     )
     metrics["systems"]["moe_residual"]["domains"]["range5"] = 0.797
     assert "not above that of a mixture" in row(metrics, "per range")[-1]
@@ -142,7 +145,7 @@ def test_what_the_departures_say_of_all_runs_is_so() -> None:
         "smollm2-addition-held-out"
     }
     alike, drawn = runs["smollm2-addition-seed-stratified"], runs["smollm2-addition-seed"]
-    assert difficulty(alike)[1].endswith("range3 the hardest.")
-    assert "range3 is the easiest, range5 the hardest" in difficulty(drawn)[1]
+    assert difficulty(alike)[1].endswith("hardest: range3.")
+    assert "Easiest: range3; hardest: range5." in difficulty(drawn)[1]
     gap = alike["paired"]["RED - MoE, residual"]
     assert gap["low"] < 0 < gap["high"]

@@ -93,7 +93,9 @@ def test_what_readme_says_of_mixed_expressions_is_what_was_measured() -> None:
         for name in ("smollm2-mixed-seed-fourier-long", "smollm2-addition-seed")
     )
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert "more of their base trains, and for longer, than was published (three seeds)" in readme
+    assert (
+        "more of their base is trained, and for longer, than was published (three seeds)" in readme
+    )
     assert longer["plan"]["seeds"] == usual_run["plan"]["seeds"] == 3
     assert longer["systems"]["red"]["accuracy"]["low"] > 0.758  # the published figure
     paired = longer["paired"]["RED - MoE, residual"]

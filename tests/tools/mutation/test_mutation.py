@@ -95,7 +95,7 @@ def test_what_gets_away_is_reported_and_tried_again_with_new_tests(project: Path
     survivors = {(s["function"], s["after"], s["word"]) for s in first["survivors"]}
     assert ("clipped", "return most if x >= most else x", "boundary") in survivors
     assert ("unseen", "return x - 1", "no test runs it") in survivors
-    assert "**20.0% of 5 measured mutants are noticed**" in page(folder)
+    assert "**20.0% of 5 measured mutants are detected**" in page(folder)
     assert "| `return most if x >= most else x` | boundary |" in page(folder)
 
     (project / "tools").mkdir()
@@ -122,8 +122,8 @@ def test_a_sample_is_drawn_by_the_seed_and_is_all_that_counts(project: Path) -> 
     assert first == again and first["sampled"] == ["room/__init__.py", "room/calc.py"]
     counts = first["files"]["room/calc.py"]
     assert counts["not checked"] == 2 and sum(counts.values()) == 5
-    assert "3 of 5 mutants were tried, drawn by the seed" in page(folder)
-    assert "the quickest are tried first" not in page(folder)
+    assert "a random sample of 3 of 5 mutants was tested" in page(folder)
+    assert "fast ones come first" not in page(folder)
     mutation.main(["--root", str(project)])
     assert json.loads((folder / "metrics.json").read_text()) == whole
 
@@ -157,7 +157,7 @@ def test_earlier_figures_stay_and_the_page_names_what_changed_since(project: Pat
     mutation.main(["--root", str(project), "--report"])
     again = json.loads((folder / "metrics.json").read_text())
     assert again == {**whole, "changed": ["room/calc.py"]}
-    assert "Measured before their last change: `room/calc.py`." in page(folder)
+    assert "Changed since they were measured: `room/calc.py`." in page(folder)
 
 
 def test_a_room_that_is_not_there_is_named(project: Path) -> None:

@@ -1,8 +1,8 @@
 """Addition with operands 1..50: folds, splits, ranges, prompts and rows.
 
-All decisions on which part may use which operands are made here, without
-importing torch.  A *pair* is unordered and written ``(a, b)`` with ``a <= b``,
-so swapped questions are always on the same side of a split.
+This module decides which operands each model may be trained on, and it
+does not import torch.  A *pair* is unordered and written
+``(a, b)`` with ``a <= b``; swapped questions are therefore always on one side.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class ArithmeticRow(NamedTuple):
-    """One question: its text, its answer as a string, its range."""
+    """One question: its text, its answer as a string, the range it lies in."""
 
     text: str
     label: str
@@ -71,17 +71,17 @@ def pair_of(a: int, b: int) -> Pair:
 
 
 def hashed(text: str) -> int:
-    """A 32-bit number that depends on ``text`` alone."""
+    """A 32-bit number that depends only on ``text``."""
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
 
 
 def written(terms: Iterable[int]) -> str:
-    """The canonical text of added numbers, independent of their order, as hashes use it."""
+    """The canonical text of operands, independent of their order, for hashing."""
     return "+".join(map(str, sorted(terms)))
 
 
 def fold(terms: Iterable[int]) -> int:
-    """The fold, 0..9, of added numbers of any size."""
+    """The fold, 0..9, of operands of any size."""
     return hashed(written(terms)) % FOLDS
 
 
@@ -105,7 +105,7 @@ def domain_pairs() -> tuple[Pair, ...]:
 
 
 def orders(pair: Pair) -> tuple[Pair, ...]:
-    """The one or two ordered pairs behind an unordered one."""
+    """The one or two ordered pairs of an unordered pair."""
     a, b = pair
     return ((a, b),) if a == b else ((a, b), (b, a))
 
@@ -128,8 +128,8 @@ def _in_domain(terms: Sequence[int]) -> bool:
 class Split:
     """Which folds are held out, and which sums stay in training nevertheless.
 
-    ``exempt`` lists the sums all of whose pairs are in held-out folds: held
-    out they could not be learnt at all, so they are used for training only.
+    ``exempt`` lists the sums whose pairs all lie in held-out folds.  If they
+    were held out, no model could learn them, so they are for training only.
     """
 
     held: frozenset[int]
@@ -137,7 +137,7 @@ class Split:
 
     @classmethod
     def of_folds(cls, *folds: int) -> Split:
-        """The split which holds out exactly ``folds``."""
+        """The split that holds out exactly ``folds``."""
         held = frozenset(folds)
         free = {a + b for a, b in domain_pairs() if fold((a, b)) not in held}
         exempt = set(range(FIRST_ANSWER, LAST_ANSWER + 1)) - free
@@ -152,7 +152,7 @@ class Split:
         return cls.of_folds(*folds, *also)
 
     def holds_out(self, terms: Sequence[int]) -> bool:
-        """Whether no training text may add ``terms``, usually a pair, of any size."""
+        """Whether no training text may add up ``terms``, usually a pair, of any size."""
         if fold(terms) not in self.held:
             return False
         return not (_in_domain(terms) and sum(terms) in self.exempt)
@@ -172,7 +172,7 @@ class Split:
 
 
 def pairs_in(text: str) -> Iterator[Pair]:
-    """Every pair that ``text`` adds or subtracts anywhere.
+    """Every pair that ``text`` adds or subtracts.
 
     A chain ``a + b + c`` yields all pairs of its terms and of its partial
     sums with the next term; a difference ``c - a`` yields ``(a, c - a)``.
@@ -192,12 +192,12 @@ def _pairs_of_chain(terms: list[int]) -> Iterator[Pair]:
 
 
 def roles(split: Split, *, percent: int = 20, least: int = 20) -> dict[Pair, Role]:
-    """The use of each training pair: by the expert, or in one half of its card.
+    """The role of each training pair: for the expert, or for a half of its card.
 
     In every range ``percent`` of the pairs, and at least ``least``, are set
-    aside, chosen by hash.  Every second one goes to the router's ``fit``
-    half, the others to the ``gate`` half.  A sum with a single training pair
-    keeps that pair for training.
+    aside, chosen by a hash.  Every second one goes to the ``fit`` half of the
+    card, the others to the ``gate`` half.  A sum with a single
+    training pair keeps that pair for training.
     """
     pairs = split.train_pairs()
     counts = Counter(sum(pair) for pair in pairs)
@@ -218,11 +218,11 @@ def pairs_with(split: Split, role: Role) -> tuple[Pair, ...]:
 
 
 def share_of(pairs: Iterable[Pair], share: float) -> tuple[Pair, ...]:
-    """The fraction (0..1) of ``pairs`` that a hash of each pair selects."""
+    """The share (0..1) of ``pairs`` that a hash of each pair selects."""
     limit = round(share * 10_000)
     return tuple(p for p in pairs if hashed(f"share {p[0]}+{p[1]}") % 10_000 < limit)
 
 
 def in_range(pairs: Iterable[Pair], name: str) -> tuple[Pair, ...]:
-    """The pairs whose sum is in the range ``name``."""
+    """The pairs whose sum lies in the range ``name``."""
     return tuple(p for p in pairs if range_of(sum(p)) == name)

@@ -1,4 +1,4 @@
-"""Authors who train independently on one backbone, through the product's API; shared by studies."""
+"""Authors who train separately on one backbone, through the product: shared by studies of text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Authors", "make_backbone", "train_once"]
 
 
 def make_backbone(project: Path, name: str, source: str, **options: Any) -> Path:
-    """Make a backbone's package from scratch, and return its folder.
+    """Make a backbone's package, replacing an earlier one, and return its folder.
 
     Args:
         project: The project folder.
         name: The backbone's id.
-        source: The backbone's source.
+        source: The model it is made from.
         options: Options of `redhost.authoring.new_backbone`.
     """
     shutil.rmtree(project, ignore_errors=True)
@@ -37,17 +37,17 @@ def train_once(
     settings: redhost.authoring.ExpertSettings,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Train and package an expert unless it exists; resume an interrupted run. Return the package.
+    """Train and package one expert unless this is done; resume if interrupted. Return the package.
 
-    An expert that learnt nothing is packaged too, to be evaluated with the others.
+    An expert that learnt nothing is packaged as well, to be evaluated with the others.
 
     Args:
         project: The project's folder.
-        plan: The expert's plan.
-        rows: Its training rows and card rows.
-        context: The backbone and its authoring context.
+        plan: The expert's properties.
+        rows: Its training rows and the rows of its card.
+        context: The backbone with its norm and background.
         settings: Training settings.
-        progress: Called with (epochs done, total epochs).
+        progress: Called with (epochs done, epochs in all).
     """
     if (done := next(project.glob("src/*/expert.json"), None)) is not None:
         return done.parent
@@ -63,14 +63,14 @@ def train_once(
 
 @dataclass(frozen=True, kw_only=True)
 class Authors:
-    """The authors' backbone, and their training and test rows.
+    """The data that authors share, with their training rows and the test rows.
 
     Attributes:
-        context: The backbone and its authoring context.
+        context: The backbone with its norm and background.
         folder: The backbone package's folder.
-        learn: All authors' training rows.
+        learn: Every author's rows.
         test: The test rows.
-        work: The folder for packages and features.
+        work: Folder of packages and features.
     """
 
     context: redhost.authoring.AuthoringContext
@@ -87,12 +87,12 @@ class Authors:
         where: str,
         settings: redhost.authoring.ExpertSettings,
     ) -> Path:
-        """Train one author's expert, in isolation, and package it; return the package.
+        """Train an expert alone and package it, like its author; return the package.
 
         Args:
-            plan: The expert's plan.
-            rows: Its training rows and card rows.
-            where: The folder of its project, below `work`.
+            plan: The expert's properties.
+            rows: Its training rows and the rows of its card.
+            where: The folder below `work` that contains its project.
             settings: Training settings.
         """
         project = self.work / where / f"red-expert-{plan.id}"

@@ -1,4 +1,4 @@
-"""The tiny backbone's background card: texts on which experts learn to have no effect."""
+"""The tiny backbone's background card: texts that experts are trained to leave unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def background_rows(
 ) -> list[redhost.authoring.BackgroundRow]:
     """Return unlabelled questions of every range, and texts outside all ranges.
 
-    No text uses a held-out pair, or a pair that is on an expert's card, in either order.
+    No text uses a held-out pair or a pair on an expert's card, in either order.
     """
     rng = random.Random(f"background {seed}")  # noqa: S311  (no secret)
     found: list[redhost.authoring.BackgroundRow] = []
@@ -57,7 +57,7 @@ def background_rows(
 
 
 def outside_texts(split: Split, *, count: int, seed: int) -> list[str]:
-    """Return distinct texts that ask for no sum in 2..100, without held-out or card pairs."""
+    """Return distinct texts without a sum in 2..100 and without held-out or card pairs."""
     card = {pair for pair, role in roles(split).items() if role != "train"}
     rng = random.Random(f"outside {seed}")  # noqa: S311  (no secret)
     found: dict[str, None] = {}
@@ -87,6 +87,6 @@ def _outside(rng: random.Random) -> str:
 
 
 def _mentions(split: Split, text: str) -> bool:
-    """Return whether any two numbers of a text are a held-out pair, in any operation."""
+    """Return whether any two numbers of a text are a held-out pair, for any operation."""
     numbers = [int(n) for n in re.findall(r"\d+", text)]
     return any(split.holds_out(pair_of(a, b)) for a, b in itertools.combinations(numbers, 2))

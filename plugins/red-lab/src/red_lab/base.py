@@ -26,15 +26,15 @@ __all__ = [
 
 LABELS = tuple(str(n) for n in range(FIRST_ANSWER, LAST_ANSWER + 1))
 SHARE = 0.2
-"""The fraction of the experts' training pairs that the base stage uses: deliberately small."""
+"""The share of the experts' training pairs that the base stage is trained on, small on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRecipe:
-    """The training recipe of a backbone of this family; chosen on fold 3, see the lab notes.
+    """Settings of a backbone of this family; chosen on fold 3, see the lab notes.
 
     Attributes:
-        share: The fraction of the experts' training pairs that the base stage uses.
+        share: The share of the experts' training pairs that the base stage is trained on.
         pretraining: The language model's training.
         adaptation: The base stage.
     """
@@ -52,11 +52,11 @@ def build_backbone(
     """Build a backbone for a split and write it as a package.
 
     Args:
-        split: The held-out folds.
+        split: What is held out.
         project: The project folder to write.
-        seed: Seed of every stage.
-        recipe: The training recipe.
-        work: The folder for checkpoints.
+        seed: Random seed of every stage.
+        recipe: The settings.
+        work: Folder of checkpoints.
 
     Returns:
         The package's folder.
@@ -98,7 +98,7 @@ def build_backbone(
 
 
 def adaptation_pairs(split: Split, *, share: float) -> tuple[Pair, ...]:
-    """Return the base stage's pairs: a fraction of the experts', none from a card."""
+    """Return the base stage's training pairs: a share of the experts', none of any card."""
     return share_of(pairs_with(split, "train"), share)
 
 
@@ -125,7 +125,7 @@ def adapt_on(
 
 
 def language_model(model: TinyLM) -> redhost.Backbone:
-    """Return a pretrained encoder as a bare backbone, through an ordinary folder."""
+    """Return a pretrained encoder as a bare backbone, by way of an ordinary folder."""
     with tempfile.TemporaryDirectory() as folder:
         model.encoder.save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)

@@ -47,14 +47,14 @@ def lab() -> None:
     type=click.IntRange(0, 4),
     default=0,
     show_default=True,
-    help="Which pairs are held out.",
+    help="Number of the split: which pairs are held out.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Where randomness comes from.",
+    help="Random seed.",
 )
 @click.option(
     "--out",
@@ -66,7 +66,7 @@ def lab() -> None:
 def build(*, number: int, seed: int, out: Path, work: Path) -> None:
     """Pretrain and adapt the tiny backbone of a split, and train its five experts.
 
-    `redhost lab build --out plugins` makes the packages that ship.
+    `redhost lab build --out plugins` makes the shipped packages.
     """
     from red_lab.packages import build_all
 
@@ -76,7 +76,7 @@ def build(*, number: int, seed: int, out: Path, work: Path) -> None:
 
 @lab.command()
 def share() -> None:
-    """Print the fraction of the data that the installed tiny backbone was trained on."""
+    """Show the share of the data that the installed tiny backbone was trained on."""
     from red_lab.packages import installed_share
 
     click.echo(installed_share())
@@ -84,12 +84,12 @@ def share() -> None:
 
 @lab.command()
 @click.option(
-    "--splits", type=click.IntRange(1, 5), default=5, show_default=True, help="How many splits."
+    "--splits", type=click.IntRange(1, 5), default=5, show_default=True, help="Number of splits."
 )
 @out_option("tiny-ranges")
 @WORK
 def results(*, splits: int, out: Path, work: Path) -> None:
-    """Measure everything over the splits, a backbone built for each; writes metrics.json."""
+    """Measure everything over the splits, with one backbone per split; write metrics.json."""
     from red_lab.results import run
 
     click.echo(run(splits=splits, out=out, work=work))

@@ -1,8 +1,8 @@
-"""The arithmetic text on which a tiny language model is trained.
+"""The pretraining text of the tiny language model.
 
-Every example is a question and its answer. The stream has no end and no state: the batch of a step
-depends on the split, the seed and the step alone, so that training can resume anywhere.  No example
-contains a pair of operands that its split holds out.
+Every example is a question and its answer, from an unlimited stream without state: the batch of a
+step depends only on the split, the seed and the step, so training can stop and resume anywhere.
+No example contains a pair of operands that its split holds out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Corpus", "Example", "Mixture"]
 
 
 class Example(NamedTuple):
-    """A question, and the continuation that a language model has to generate."""
+    """A question, and the continuation that the language model has to predict."""
 
     question: str
     answer: str
@@ -30,7 +30,7 @@ Draw = Callable[[random.Random], Example]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """How often each kind of example is drawn (weights; they need not sum to 1).
+    """How often each kind of example is drawn (weights; they need not add up to 1).
 
     Attributes:
         plus: Sums of the training pairs of the domain, operands 1..50.
@@ -52,9 +52,9 @@ class Corpus:
     """Seeded batches of examples that a split allows.
 
     Attributes:
-        seed: The seed of all batches; a batch also depends on its step.
+        seed: Random seed of every batch, together with its number.
         draws: One generator for each kind of example.
-        weights: The weight of each kind.
+        weights: How often each is used.
     """
 
     seed: int
@@ -68,7 +68,7 @@ class Corpus:
         """Return the corpus of a split.
 
         Args:
-            split: The held-out folds.
+            split: What is held out.
             seed: The seed of all batches.
             mixture: How often each kind of example is drawn.
             largest: The largest operand of wide sums, of differences and of comparisons.

@@ -1,6 +1,6 @@
 """`redhost lab cost`: the cost that experts and router add to a backbone of full size.
 
-Weights are random, since parameters, seconds and memory depend on shapes alone. Each run adds its
+Weights are random, since parameters, seconds and memory depend on shapes only. Each run adds its
 figures to one metrics file, from which the page is written.
 """
 
@@ -22,22 +22,22 @@ CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
 @click.command()
 @click.option("--config", type=click.Choice(CONFIGS), required=True, help="The backbone's shape.")
 @click.option(
-    "--experts", type=click.IntRange(min=1), default=5, show_default=True, help="How many experts."
+    "--experts", type=click.IntRange(min=1), default=5, show_default=True, help="Number of experts."
 )
-@click.option("--rank", type=click.IntRange(min=1), help="Of each expert (default: D/4).")
+@click.option("--rank", type=click.IntRange(min=1), help="Rank of each expert (default: D/4).")
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Where it runs.",
+    help="The device.",
 )
 @click.option(
     "--queries",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="How many texts are answered.",
+    help="Number of texts to answer.",
 )
 @click.option(
     "--batch", type=click.IntRange(min=1), default=8, show_default=True, help="Texts at a time."
@@ -47,14 +47,14 @@ CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="How often each is measured.",
+    help="Number of measurements of each system.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="On a CPU; with several, a busy machine makes small products wait.",
+    help="Threads on a CPU; several slow down small products on a busy machine.",
 )
 @out_option("cost")
 def cost(
@@ -89,11 +89,11 @@ def cost(
 
 
 def run(measured: dict[str, Any], *, out: Path) -> Path:
-    """Add a run's figures to those of other shapes in metrics.json, and write the page.
+    """Add a run's figures to metrics.json, keep those of other shapes, and write the page.
 
     Args:
         measured: The result of `measure`.
-        out: The folder for results.
+        out: Folder of the results.
     """
     from red_lab.cost_report import page
 

@@ -1,4 +1,4 @@
-"""Build a random backbone of full size, and a bus on top of it.
+"""Make a random backbone of full size, and a bus on top of it.
 
 Legend for shapes: B batch, T tokens, D model width, N queries, R rank, K columns, C labels.
 """
@@ -19,7 +19,7 @@ CLASSES = 99
 """C of the seed's additions: the sums 2 to 100."""
 
 ROUTERS = ("evidence", "statistics", "centroid", "linear", "mlp")
-"""Router kinds to count and time; the first is the host's default."""
+"""Kinds of routers that are counted and timed; the first is the host's default."""
 
 ROWS_A_LABEL = 4
 SMOLLM2 = {
@@ -45,16 +45,16 @@ QWEN3 = {
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The configuration to measure.
+    """The settings of a measurement.
 
     Attributes:
         config: ``qwen3-0.6b``, ``smollm2-135m`` or ``tiny``.
         experts: Number of experts, all of the residual form in hidden space.
-        rank: R of each; None for a quarter of D.
+        rank: R of each; None is a quarter of D.
         device: ``cpu`` or ``cuda``.
         queries: N, in batches of `batch`.
         batch: B.
-        rounds: Timed rounds; an additional warm-up round is not counted.
+        rounds: Timed rounds, after one warm-up round.
     """
 
     config: str
@@ -131,7 +131,7 @@ def _random_signals(z: torch.Tensor, columns: int) -> redhost.plugins.RouterSign
 def _column(
     column: str, labels: Sequence[str], width: int, *, seed: int
 ) -> redhost.plugins.ColumnData:
-    """Return random rows of a column; a router's shape depends on the number of labels alone."""
+    """Return random rows of a column; a router's shape depends only on the number of labels."""
     answers = [y for y in labels for _ in range(ROWS_A_LABEL)]
     z = torch.randn(len(answers), width, generator=torch.Generator().manual_seed(seed))
     return redhost.plugins.ColumnData(
@@ -140,7 +140,7 @@ def _column(
 
 
 def rank_of(load: Load, width: int) -> int:
-    """Return R, by default a quarter of D."""
+    """Return R, or a quarter of D if none is given."""
     return load.rank or max(1, width // 4)
 
 

@@ -61,7 +61,7 @@ def measure(load: Load) -> dict[str, Any]:
 def _rounds(
     load: Load, trunk: nn.Module, buses: Mapping[str, redhost.Bus], memory: dict[str, int | None]
 ) -> dict[str, list[float]]:
-    """Time all systems in each round, so that machine noise affects all of them alike."""
+    """Time all systems in each round, so that noise affects all of them."""
     ids = torch.randint(
         int(trunk.config.vocab_size),  # type: ignore[union-attr, arg-type]
         (load.queries, TOKENS),
@@ -111,7 +111,7 @@ def _wait(device: str) -> None:
 
 
 def peak(device: str) -> int | None:
-    """Return the peak memory so far in bytes: of the process, or allocated by CUDA."""
+    """Return the peak memory so far in bytes, of the process or of CUDA's allocations."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
@@ -123,7 +123,7 @@ def peak(device: str) -> int | None:
 
 
 def parameters(module: nn.Module) -> int:
-    """Return the number of parameters, counting tied ones once."""
+    """Return the number of parameters, tied ones once."""
     return sum(p.numel() for p in module.parameters())
 
 
@@ -152,7 +152,7 @@ def _summarise(seconds: Mapping[str, Sequence[float]], load: Load) -> dict[str, 
 
 
 def _has_bf16(device: str) -> bool:
-    """Return whether the device has native bfloat16, as opposed to emulation."""
+    """Return whether the device supports bfloat16 natively, without emulation."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     known = torch.cpu.get_capabilities()

@@ -1,4 +1,4 @@
-"""Write the metrics of `redhost lab cost` as a page that people read."""
+"""Write the metrics of `redhost lab cost` as a page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def page(metrics: Metrics) -> str:
 
 def _head() -> list[str]:
     return [
-        "# What experts and router cost",
+        "# Cost of experts and router",
         "",
         "Written by `redhost lab cost` from `metrics.json`; do not edit.",
         "",
-        "Backbones of full size with random weights: parameters, seconds and memory depend on",
-        "shapes alone. Experts are of the residual form in hidden space; the shared classifier",
-        "over 99 answers is part of the backbone. Percentages are of the trunk.",
+        "Backbones have full size and random weights, since parameters, seconds and memory",
+        "depend only on shapes. Experts have the residual form in hidden space. The shared",
+        "classifier over 99 answers is part of the backbone. Percentages are of the trunk.",
         "",
     ]
 
@@ -44,9 +44,9 @@ def _parameters(runs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _routers(runs: list[dict[str, Any]]) -> Iterator[str]:
-    yield "What a router adds, for as many columns as experts and the backbone's. Those with a"
-    yield "closed form hold matrices of D × D: `evidence`, the default, one for each column and one"
-    yield "more, so on a wide backbone it weighs more than the experts."
+    yield "Parameters that a router adds, with one column per expert and one for the backbone."
+    yield "Routers in closed form contain D × D matrices. `evidence`, the default, has one per"
+    yield "column and one more, so on a wide backbone it has more parameters than the experts."
     yield ""
     yield "| backbone | router | its parameters | experts and router |"
     yield "|---|---|---|---|"
@@ -67,10 +67,10 @@ def _seconds(runs: list[dict[str, Any]]) -> Iterator[str]:
             f"**{r['config']} on {r['device']}** ({_place(r['machine'])}, threads used: "
             f"{r['threads']}): {r['queries']} queries "
             f"of {r['tokens']} tokens in batches of {r['batch']}, the median of {r['rounds']} "
-            "rounds; shares are within a round, for machines are noisy."
+            "rounds. Shares are computed within each round, since timings are noisy."
         )
         yield ""
-        yield "| part | seconds per 1,000 queries | of the trunk's time |"
+        yield "| part | seconds per 1,000 queries | share of the trunk's time |"
         yield "|---|---|---|"
         for name in sorted(times, key=lambda n: (not n.startswith("trunk"), n)):
             seconds = r["seconds_per_1000"][name]
@@ -79,8 +79,8 @@ def _seconds(runs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _memory(runs: list[dict[str, Any]]) -> Iterator[str]:
-    yield "Peak memory in MiB: on a CPU of the whole process, libraries and data that start it"
-    yield "included; on CUDA of tensors alone."
+    yield "Peak memory in MiB: on a CPU of the whole process, including libraries and start-up"
+    yield "data; on CUDA of tensors only."
     yield ""
     yield "| backbone | before | with the trunk's weights | after a pass | with buses and rounds |"
     yield "|---" * 5 + "|"

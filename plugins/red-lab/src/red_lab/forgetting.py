@@ -1,8 +1,8 @@
-"""`redhost lab forgetting`: what the base stage takes from the language model it adapts.
+"""`redhost lab forgetting`: how much the base stage degrades the language model it adapts.
 
 Seed 001, 4.5.1: training the top two blocks preserves general language and arithmetic ability. The
-blocks learn to answer sums by the seed's recipe; beside that the language model reads passages,
-its own head on the adapted blocks, and its bits per byte are measured as the steps go by.
+blocks are trained on sums with the seed's recipe. After some steps the language model, with its own
+head on the adapted blocks, is evaluated on passages in bits per byte.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["forgetting", "page", "passages"]
 
 STEPS = (0, 20, 40, 80)
-"""Where bits are measured."""
+"""Steps after which bits per byte are measured."""
 
 WHOLE = 1250
 """Steps of the seed's recipe: 8 epochs of 20,000 questions in batches of 128."""
 
 PASSAGES, CHARACTERS = 8, 500
-"""Passages of a kind, and what they are cut to."""
+"""Passages of each kind, and the length they are truncated to."""
 
 
 @click.command()
 @out_option("forgetting")
 @WORK
 def forgetting(*, out: Path, work: Path) -> None:
-    """Measure a language model's bits per byte while its top blocks learn to answer sums."""
+    """Measure a language model's bits per byte while its top blocks are trained on sums."""
     import torch
 
     torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def forgetting(*, out: Path, work: Path) -> None:
 
 
 def passages() -> dict[str, list[str]]:
-    """Return what the language model reads, by kind: tales, newswire, and sums in figures."""
+    """Return the evaluation passages by kind: tales, newswire, and sums in figures."""
     from red_lab import newsgroups
     from red_lab.newsgroups import cells
 
@@ -62,7 +62,7 @@ def passages() -> dict[str, list[str]]:
 
 
 def measure(*, work: Path) -> dict[str, Any]:
-    """Take the seed's first steps, and stop at some of them to read."""
+    """Take the first steps of the seed's recipe, and evaluate after some of them."""
     import torch
 
     import redhost
@@ -105,7 +105,7 @@ def measure(*, work: Path) -> dict[str, Any]:
 def _bits(
     job: BaseTraining, backbone: redhost.Backbone, texts: Sequence[str], hidden: Below
 ) -> float:
-    """Return −log₂ p of every token but the first, over the bytes of the texts."""
+    """Return the sum of −log₂ p over all tokens but the first, divided by the texts' bytes."""
     import torch
 
     head = backbone.trunk.model.get_input_embeddings().weight  # tied to the model's own head
@@ -125,7 +125,7 @@ def _bits(
 
 
 def _right(job: BaseTraining, hidden: Below, some: Sequence[Query]) -> float:
-    """Return the share of questions that the base answers."""
+    """Return the share of questions that the base answers correctly."""
     import torch
 
     from red_lab.red.queries import LABELS
@@ -144,16 +144,18 @@ def page(metrics: Mapping[str, Any]) -> str:
     kinds = list(metrics["passages"])
     first = metrics["rows"][0]["bits"]
     lines = [
-        "# What the base stage takes from the language model",
+        "# Forgetting: how the base stage changes the language model",
         "",
         "Written by `redhost lab forgetting` from `metrics.json`; do not edit.",
         "",
-        "SmolLM2-135M, whose top two blocks learn to answer additions by the seed's recipe (AdamW "
-        "at 1e-4, batches of 128). After some steps the language model reads passages with its own "
-        f"head on the adapted blocks. The seed takes {metrics['steps of the seed']:,} steps; these "
-        "are its first. Bits per byte, less is better; in brackets, what was lost since the first "
-        "line, which is the model as it came and what a host without `--last-blocks` keeps. The "
-        "last column: the share of the first two batches' questions that the base answers.",
+        "The top two blocks of SmolLM2-135M are trained on additions with the recipe of "
+        "[seed 001](../../departures.md) (AdamW at 1e-4, batches of 128). After some steps the "
+        "language model, with its own head on the adapted blocks, is evaluated on passages. The "
+        f"recipe has {metrics['steps of the seed']:,} steps; only the first ones are measured. The "
+        "figures are bits per byte, lower is better. The change relative to the first line is "
+        "given in brackets; that line is the model before training, which a host without "
+        "`--last-blocks` keeps. The last column is the share of the questions of the first two "
+        "batches that the base answers correctly.",
         "",
         f"| steps | {' | '.join(kinds)} | answered |",
         "|---" * (len(kinds) + 2) + "|",

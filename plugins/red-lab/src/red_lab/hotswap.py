@@ -1,4 +1,4 @@
-"""`redhost lab hotswap`: remove, add back and replace experts, and measure what changes."""
+"""`redhost lab hotswap`: remove, restore and replace experts, and check what else changes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["hotswap"]
 @click.option("--router", default="evidence", show_default=True, help="The router's kind.")
 @out_option("hotswap")
 def hotswap(*, router: str, out: Path) -> None:
-    """Remove, add back and replace every shipped expert; report accuracy, seconds, changed bytes.
+    """Remove, add back and replace every shipped expert; measure accuracy, seconds, changed bytes.
 
-    Packages are actually disabled, installed and uninstalled, in a separate folder and home; this
-    environment is not changed.
+    Packages are actually disabled, installed and uninstalled, in a temporary folder and home; the
+    installed packages stay unchanged.
     """
     import torch
 
     from red_lab.hotswap_measure import measure
     from red_lab.hotswap_report import page
 
-    torch.set_num_threads(1)  # bitwise reproducible, and less affected by a busy machine
+    torch.set_num_threads(1)  # bitwise reproducible, and robust to other load
     click.echo(write_results(measure(router=router), out, page=page))

@@ -22,7 +22,7 @@ BUILDS: Mapping[str, redhost.authoring.ExpertSettings] = {
     "seed 1": dataclasses.replace(EXPERT, seed=1),
     "rank 16": dataclasses.replace(EXPERT, rank=16),
 }
-"""Replacements of an expert: the same range, trained with another seed or rank."""
+"""Replacements of an expert: the same range, trained with another seed or another rank."""
 
 LEVELS: tuple[Level, ...] = ("full", "row", "zero")
 IDS = tuple(name for name, _, _ in RANGES)
@@ -33,7 +33,7 @@ class Build:
     """Another build of an expert.
 
     Attributes:
-        name: The difference from the shipped build.
+        name: Description of the difference.
         project: Its project's folder.
     """
 
@@ -68,11 +68,11 @@ def shipped() -> tuple[Path, list[Path]]:
 
 
 def levels_of(router: str) -> tuple[Level, ...]:
-    """Return the levels of a router: ``zero`` requires a closed form."""
+    """Return the levels that a router supports; ``zero`` requires a closed form."""
     config = redhost.BusConfig(width=1, labels=())
     made = redhost.plugins.build_router(router, config, IDS, 0)
     if made is None:
-        return ("full",)  # a plugin's kind, whose levels are unknown
+        return ("full",)  # a plugin's kind, about which nothing is known
     return LEVELS if made.closed_form else LEVELS[:2]
 
 
@@ -87,8 +87,8 @@ def build_all(
 
     Args:
         backbone: The backbone package's folder.
-        out: The folder for the projects.
-        ids: The experts' ids.
+        out: Folder of the projects.
+        ids: Ids of the experts.
         settings: Name of a build → its training settings.
     """
     context = open_range_training(backbone, Split.numbered(0))
@@ -125,7 +125,7 @@ def swaps(site: Site, builds: Mapping[str, Sequence[Build]], *, level: Level) ->
 
 
 def _compare(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[str, Any]:
-    """Return the changes of one event, compared with the step before and with the start."""
+    """Return the effect of one event, compared with the previous step and with the start."""
     router = after.receipt.router
     return {
         "accuracy": dict(after.accuracy),
@@ -143,7 +143,7 @@ def _compare(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[
 def _events(
     site: Site, expert_id: str, others: Sequence[Build], *, level: Level
 ) -> Iterator[tuple[str, Step]]:
-    """Remove one expert, add it back, replace it with each build, and restore it."""
+    """Remove one expert, restore it, replace it by each build, and restore it again."""
     site.switch(expert_id, on=False)
     yield "removed", site.recompose(level)
     site.switch(expert_id, on=True)
@@ -163,7 +163,7 @@ def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path)
         backbone: The backbone package's folder.
         experts: The expert packages' folders.
         router: The router's kind.
-        cache: The feature cache.
+        cache: Folder of cached features.
     """
     digests = [
         redhost.compose(

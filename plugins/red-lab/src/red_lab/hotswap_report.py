@@ -1,4 +1,4 @@
-"""Write the metrics of `redhost lab hotswap` as a page that people read."""
+"""Write the metrics of `redhost lab hotswap` as a page."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "Written by `redhost lab hotswap` from `metrics.json`; do not edit."
     yield ""
-    yield "Every shipped expert in turn is taken out (`redhost disable`), put back, replaced by"
-    yield "other builds of the same package (installed before it on the path) and put back again;"
-    yield f"after each event `redhost recompose` with the router `{metrics['router']}`. Accuracy is"
-    yield "on the backbone's held-out rows."
+    yield "Every shipped expert in turn is removed (`redhost disable`), added back, replaced by"
+    yield "other builds of the same package (installed before it on the path) and restored. After"
+    yield f"each event `redhost recompose` runs with the router `{metrics['router']}`. Accuracy is"
+    yield "measured on the backbone's held-out rows."
     yield ""
 
 
 def _accuracy(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one table for each level whose accuracies are not those of the first."""
+    """Yield one table for each group of levels with the same accuracies."""
     tables: dict[str, list[str]] = {}
     for level, found in _levels(metrics):
         tables.setdefault("\n".join(_table(found)), []).append(f"`{level}`")
@@ -70,8 +70,8 @@ def _table(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _seconds(metrics: Mapping[str, Any]) -> Iterator[str]:
-    yield "Seconds of a whole recompose in a host just opened (of which the router's training), the"
-    yield "median over the experts; the machine was shared, so read ratios:"
+    yield "Seconds of a whole recompose in a newly opened host, in brackets the router's training;"
+    yield "medians over the experts. The machine was shared, so only ratios are meaningful:"
     yield ""
     levels = _levels(metrics)
     yield f"| event | {' | '.join(f'`{level}`' for level, _ in levels)} |"
@@ -90,13 +90,14 @@ def _median(events: Sequence[Event]) -> str:
 
 
 def _proof(metrics: Mapping[str, Any]) -> Iterator[str]:
-    yield "What moved, by the digests of the receipts; refused means: without `--accept`, for a"
-    yield "range that worked would have fallen by more than the tolerance. What is put back is"
-    yield "compared with the start: the expert and the router by digest, the answers bit by bit:"
+    yield "Changes, by the digests in the receipts. *Refused* counts recomposes that needed"
+    yield "`--accept`, because the accuracy of a range would have fallen by more than the"
+    yield "tolerance. After an expert is added back or restored, expert and router are compared"
+    yield "with the start by digest, and the answers bitwise:"
     yield ""
     yield (
         "| level | events | bytes changed outside the router | refused "
-        "| expert back | router back | answers back |"
+        "| same expert | same router | same answers |"
     )
     yield "|---" * 7 + "|"
     for level, found in _levels(metrics):
@@ -111,19 +112,19 @@ def _proof(metrics: Mapping[str, Any]) -> Iterator[str]:
         )
     yield ""
     o = metrics["orders"]
-    yield f"Composed in all {o['orders']} orders of the packages: {o['routers']} router digest(s)."
+    yield f"All {o['orders']} orders of the packages give {o['routers']} distinct router digest(s)."
     yield ""
 
 
 def _note(metrics: Mapping[str, Any]) -> Iterator[str]:
     events = [e for _, found in _levels(metrics) for e in found["events"]]
     if any(e["same_answers"] and not e["same_router"] for e in events):
-        yield "Where the router's digest alone differs, its file holds the same in another order:"
-        yield "level `row` puts the entries of columns that moved last."
+        yield "If only the router's digest differs, its file has the same entries in another order:"
+        yield "level `row` writes the entries of changed columns last."
         yield ""
 
 
 def _levels(metrics: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the levels, the one that does most first."""
+    """Return the levels, the one that retrains most first."""
     order = ("full", "row", "zero")
     return sorted(metrics["levels"].items(), key=lambda pair: order.index(pair[0]))

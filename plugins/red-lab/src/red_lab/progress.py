@@ -16,7 +16,7 @@ class Bar:
     If stderr is not a terminal (a log), a line is written every ``interval`` seconds instead.
 
     Args:
-        label: The label of the work.
+        label: Description of the work.
         total: The total number of steps.
         stream: The output stream; stderr by default.
         interval: Seconds between two lines of a log.
@@ -58,7 +58,7 @@ class Bar:
 
 
 def shown(label: str) -> Callable[[int, int], None]:
-    """Return a function that shows (done, total) as a bar, created at the first call."""
+    """Return a function that shows (steps done, steps in all) as a bar."""
     bar: Bar | None = None
 
     def show(done: int, total: int) -> None:

@@ -1,6 +1,6 @@
 """Build packages on one split: the tiny backbone, and the five range experts on top of it.
 
-Only the public API of redhost is used, as an expert's author would.
+Only the public API of redhost is used, as by any author of an expert.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXPERT = redhost.authoring.ExpertSettings(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RangeTrainingContext:
-    """A frozen backbone with the training data of a split's experts.
+    """A frozen backbone with everything that the experts of a split need for training.
 
     Attributes:
         backbone: The backbone.
@@ -99,7 +99,7 @@ def build_expert(
         context: The backbone and the split.
         name: ``range1`` … ``range5``, the expert's id.
         project: The project folder to write.
-        seed: The expert's seed.
+        seed: Random seed of the expert.
         settings: Training settings.
 
     Returns:
@@ -145,9 +145,9 @@ def write_expert(
         expert: The expert.
         parts: Its rows: ``train``, and ``fit`` and ``gate`` of the card.
         settings: Its training settings.
-        summary: The summary of the distribution.
-        domain: The description of its domain.
-        metrics: The measured metrics.
+        summary: Summary of the distribution.
+        domain: Description of its domain.
+        metrics: Its measured accuracies.
         note: A note on its training.
 
     Returns:
@@ -197,7 +197,7 @@ def train(
     name: str | None,
     settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
-    """Train an adapter on rows; given a name, texts outside that range serve as off-domain."""
+    """Train an adapter on rows; with a name, it is trained to change nothing outside that range."""
     labels = [y for y in context.backbone.labels if name is None or range_of(int(y)) == name]
     others = [r.text for r in context.background if name is not None and r.domain != name]
     return train_on(context, data, labels=labels, others=others, settings=settings)
@@ -211,7 +211,7 @@ def train_on(
     others: Sequence[str],
     settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
-    """Train an adapter on rows with some labels, and to have no effect on other texts."""
+    """Train an adapter on rows with some labels, with a penalty on changing other texts."""
     return redhost.authoring.train_expert(
         redhost.authoring.ExpertRows(
             h=context.features([r.text for r in data]), answers=[r.label for r in data]

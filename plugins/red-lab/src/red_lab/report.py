@@ -1,4 +1,4 @@
-"""Write the metrics of the tiny ranges as a page that people read."""
+"""Write the metrics of the tiny ranges as a page."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "",
         "Written by `redhost lab results` from `metrics.json`; do not edit.",
         "",
-        f"{metrics['rows']} unseen operand pairs in order, over {metrics['splits']} splits, a "
-        f"backbone built for each on {metrics['share']:.0%} of the experts' training pairs. "
-        "Intervals are 95 %, by bootstrap over unordered pairs.",
+        f"Accuracy on {metrics['rows']} held-out ordered pairs of operands, over "
+        f"{metrics['splits']} splits. For each split a backbone is built on {metrics['share']:.0%} "
+        "of the experts' training pairs. Intervals are 95 %, by bootstrap over unordered pairs.",
         "",
-        f"Router kinds on the cards' gate rows: {gate}; the best is the default "
+        f"Accuracy of the router kinds on the cards' gate rows: {gate}. The best is the default "
         f"(`{metrics['default_router']}`).",
         "",
     ]
@@ -71,8 +71,8 @@ def _paired(metrics: Mapping[str, Any]) -> list[str]:
         for name, d in metrics["paired"].items()
     ]
     names = [n for n, _, _ in RANGES]
-    lines += ["", "What each range gains or loses when an expert is uninstalled and the router", ""]
-    lines[-1:] = ["retrained (points, paired, 95 %):", ""]
+    lines += ["", "Change of the accuracy of each range when one expert is uninstalled and the", ""]
+    lines[-1:] = ["router is retrained (points, paired, 95 %):", ""]
     lines += [f"| without | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for left, row in metrics["left_out"].items():
         cells = " | ".join(

@@ -1,8 +1,8 @@
 """Measure the shipped set-up over the splits: a backbone built for each, intervals by pair.
 
-Everything that needs no extra training comes from `evaluate`; what does need training
-is added here: one adapter with all the experts' parameters on all their data, and the ceiling,
-the backbone's own blocks adapted on all the data.
+Systems that need no extra training come from `evaluate`. Two systems are trained here: one adapter
+with the parameters of all experts on all their data, and the ceiling, the backbone's own blocks
+adapted on all the data.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Hits = dict[str, list[float]]
 
 
 def run(*, splits: int, out: Path, work: Path) -> Path:
-    """Measure the splits, those already measured excepted, and write the report.
+    """Measure the splits that are not measured yet, and write the report.
 
     Args:
-        splits: How many of the five splits.
-        out: Where metrics.json and the report go.
-        work: Where checkpoints and the splits' own results are kept.
+        splits: Number of splits, at most five.
+        out: Folder of metrics.json and the report.
+        work: Folder of checkpoints and of the results of single splits.
 
     Returns:
         The path of metrics.json.
@@ -144,7 +144,7 @@ class Pool:
         return self._mean(self.hits(one) - self.hits(other), self.clusters)
 
     def without(self, expert_id: str) -> dict[str, dict[str, float]]:
-        """Return what each range gains or loses without an expert, paired, router retrained."""
+        """Return each range's change of accuracy without an expert, paired, router retrained."""
         change = self.hits(expert_id, key="left_out") - self.hits(f"routed_{KINDS[0]}")
         found = {}
         for name, _, _ in RANGES:

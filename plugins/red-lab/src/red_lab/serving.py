@@ -1,4 +1,4 @@
-"""The server's measurements, which are in its own package."""
+"""The server's measurements, which come with the package of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command() -> click.Command:
 
 @contextmanager
 def required() -> Iterator[None]:
-    """Turn a failed import of the server inside the block into `MissingError`.
+    """Import modules that need the server inside the block.
 
     Raises:
         MissingError: If redhost-serve is not installed.

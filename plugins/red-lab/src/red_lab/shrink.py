@@ -1,7 +1,7 @@
-"""`redhost lab shrink`: reduce a whole checkpoint to the tensors that its base model lacks.
+"""`redhost lab shrink`: keep only the part of a checkpoint that its base model does not have.
 
-A legacy checkpoint holds a whole model although only its top blocks and its heads were trained.
-Tensors are classified by name as kept, contained in the base, or tied; see `shrink_state`.
+A legacy checkpoint contains a whole model although only its top blocks and its heads were trained.
+Names decide what is kept, what the base contains and what is tied; see `shrink_state`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     "last",
     type=click.IntRange(min=0),
     required=True,
-    help="How many of the last blocks were trained.",
+    help="Number of last blocks that were trained.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The safetensors file to write (default: FILE-small.safetensors beside the input).",
+    help="The safetensors file to write (default: FILE-small.safetensors next to the input).",
 )
-@click.option("--base", type=FILE, help="The base model: what equals it is dropped as well.")
+@click.option(
+    "--base", type=FILE, help="The base model; tensors equal to its own are dropped as well."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def shrink(*, source: Path, last: int, out: Path | None, base: Path | None, as_json: bool) -> None:
     """Shrink a checkpoint to its last blocks, final norm, heads, experts and router.
 
-    A `.pt` file is read as tensors alone; any other content is refused, never executed.
+    A `.pt` file is read as tensors alone; whatever else it holds is refused, never run.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""Read and write the shrinker's files, which contain only tensors."""
+"""Read and write the shrinker's files, which contain tensors only."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SCHEMA = "red-lab.small/1"
 def shrink_file(
     source: Path, *, last: int, out: Path | None = None, base: Path | None = None
 ) -> dict[str, Any]:
-    """Shrink a file; return a summary of input and output.
+    """Shrink a file; return what was read and written.
 
     Args:
         source: The whole checkpoint.
-        last: N, the number of last blocks that were trained.
-        out: The file to write; by default ``…-small.safetensors`` in the input's folder.
+        last: N, how many of the last blocks were trained.
+        out: The file to write; by default ``…-small.safetensors`` next to the input.
         base: The base model's file, if available.
 
     Returns:
         The files, ``in`` and ``out``; ``bytes_before`` and ``bytes_after``, ``tensors_before`` and
         ``tensors_after``; ``tied``, the name of an omitted tensor → that of its equal;
-        ``blocks``, the model's number of blocks, and ``kept_blocks``, how many are kept.
+        ``blocks`` of the model, and how many are kept, ``kept_blocks``.
 
     Raises:
         UsageError: If the output would be the input or the base, or an input cannot be read.
@@ -68,10 +68,10 @@ def shrink_file(
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Read a checkpoint's tensors from `.pt`, or from safetensors, without executing code.
+    """Read a checkpoint's tensors from `.pt`, or from safetensors; no code is ever run.
 
     Raises:
-        UsageError: If the file contains anything but named tensors, or cannot be read.
+        UsageError: If the file contains anything but tensors by name, or cannot be read.
     """
     if path.suffix == ".safetensors":
         try:
@@ -90,7 +90,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def write_small(path: Path, small: Small) -> None:
-    """Write the kept tensors as safetensors, atomically.
+    """Write the kept tensors as safetensors; a kill leaves either the old file or the new one.
 
     Raises:
         StoreError: If the file cannot be written.
@@ -118,7 +118,7 @@ def read_small(path: Path) -> Small:
     """Read a file of `write_small`.
 
     Raises:
-        UsageError: If the file is not of this kind.
+        UsageError: If the file is no such file.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -141,7 +141,7 @@ def read_small(path: Path) -> Small:
 
 
 def _tensors(path: Path, found: object) -> dict[str, Tensor]:
-    """Return the state dict that was read, or the one within it."""
+    """Return the state dict, or the one nested in it."""
     if isinstance(found, Mapping):
         inner = (found[key] for key in WRAPPED if isinstance(found.get(key), Mapping))
         found = next(inner, found)
@@ -169,6 +169,6 @@ def _unreadable(path: Path, error: Exception) -> redhost.UsageError:
 
 
 def _line(error: Exception) -> str:
-    """Return the first sentence of an error message, which may be a page long."""
+    """Return the first sentence of an error message, which may be long."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0].strip()

@@ -1,8 +1,8 @@
-"""Identify by name the tensors of a checkpoint that its base model already has.
+"""Which tensors of a checkpoint its base model already has, recognised by their names.
 
-The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. The
-trunk's blocks below the last N, and its embeddings, are dropped. Everything else is kept: the top
-blocks, the modules after them, heads, experts and router.
+The blocks are the longest numbered list ``….layers.<i>.``, ``….h.<i>.`` or ``….layer.<i>.``. In the
+trunk that contains them, the blocks below the last N and the embeddings are dropped. Everything
+else is kept: the top blocks, the modules after them, heads, experts and router.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ State = Mapping[str, Tensor]
 
 BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|layer)\.(\d+)\.")
 EMBEDDINGS = re.compile(r"wte|wpe|(?:.*_)?emb(?:ed|eddings?)?(?:_.*)?")
-"""Names of the modules before a trunk's blocks, in Qwen, Llama, GPT-2 and BERT."""
+"""Names of the modules before a trunk's blocks: Qwen, Llama, GPT-2 and BERT."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """The numbered list of the model's blocks.
+    """The numbered list that is the model's blocks.
 
     Attributes:
         name: The list's name, e.g. ``backbone.model.layers``.
@@ -48,7 +48,7 @@ class Blocks:
         return tuple(f"{root}." if root else "" for root in found)
 
     def is_frozen(self, name: str, *, last: int) -> bool:
-        """Return whether a tensor is of a block below the last N, or of the embeddings."""
+        """Return whether a tensor belongs to a block below the last N, or to the embeddings."""
         if name.startswith(f"{self.name}."):
             return int(name.removeprefix(f"{self.name}.").split(".")[0]) < self.count - last
         return any(
@@ -60,14 +60,14 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Small:
-    """A shrunken checkpoint.
+    """The kept part of a checkpoint.
 
     Attributes:
-        blocks: The name of the checkpoint's list of blocks.
-        tensors: The kept tensors by name, each with its own storage.
-        tied: Name → the name of the tensor that it is tied to, kept or dropped.
-        dropped: The names of tensors that are in the base.
-        digest: Digest of the dropped tensors, so that another base is recognised as wrong.
+        blocks: The checkpoint's name for its list of blocks.
+        tensors: The kept tensors by name, each with storage of its own.
+        tied: Name → the name of the tensor it is tied to, kept or dropped.
+        dropped: The names of tensors that the base contains.
+        digest: Digest of the dropped tensors, by which a wrong base is recognised.
     """
 
     blocks: str
@@ -78,7 +78,7 @@ class Small:
 
 
 def find_blocks(state: State) -> Blocks:
-    """Return the longest numbered list; of equally long ones, the one with more parameters.
+    """Return the longest numbered list; of equally long lists, the one with more parameters.
 
     Raises:
         UsageError: If there is none, or its first blocks are missing.
@@ -112,9 +112,9 @@ def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
 
     Args:
         state: The whole checkpoint.
-        last: N, the number of last blocks that were trained.
-        base: The base model's tensors, if available: bitwise equal tensors are dropped, and all
-            tensors to be dropped are checked against them.
+        last: N, how many of the last blocks were trained.
+        base: The base model's tensors, if available: tensors that are bitwise identical to them
+            are dropped, and tensors that would be dropped are checked against them.
 
     Raises:
         UsageError: If there are fewer blocks, or a tensor to be dropped differs from the base's.
@@ -146,14 +146,14 @@ def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
 
 
 def restore(base_state: State, small: Small) -> dict[str, Tensor]:
-    """Merge the kept tensors into a base's: the bitwise identical whole checkpoint.
+    """Combine the kept tensors with a base's into the whole checkpoint, bitwise identical.
 
     Args:
         base_state: The base model's tensors; a prefix of the names may differ.
-        small: The shrunken checkpoint.
+        small: The kept part.
 
     Raises:
-        UsageError: If this base does not contain the dropped tensors.
+        UsageError: If this is not the base that contains the dropped tensors.
     """
     theirs = aligned(base_state, small.blocks)
     missing = [n for n in small.dropped if n not in theirs]
@@ -168,11 +168,11 @@ def restore(base_state: State, small: Small) -> dict[str, Tensor]:
 
 
 def aligned(base: State, name: str) -> State:
-    """Return a base's tensors under the names of a checkpoint that wraps it, or is inside it.
+    """Return a base's tensors under the names of a checkpoint that wraps it, or is part of it.
 
     Args:
         base: The base model's tensors.
-        name: The name of the checkpoint's list of blocks.
+        name: The checkpoint's name for its list of blocks.
     """
     theirs = find_blocks(base).name
     if name.endswith(theirs):
@@ -193,7 +193,7 @@ def _refuse_lost(names: list[str]) -> None:
 
 
 def _tied(state: State, *, first: Iterable[str]) -> dict[str, str]:
-    """Return name → earlier name of a tensor with the same storage and view."""
+    """Return name → earlier name of a tensor with the same storage and layout."""
     seen: dict[tuple[object, ...], str] = {}
     tied = {}
     for name in first:
@@ -205,7 +205,7 @@ def _tied(state: State, *, first: Iterable[str]) -> dict[str, str]:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Compare bitwise, so that −0 differs from 0 and a NaN equals itself."""
+    """Compare bits, so that −0 is not 0 and a NaN is itself."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(_bits(one), _bits(other))

@@ -1,4 +1,4 @@
-"""`redhost lab sparse`: what a sparse mixture costs, against the dense one, side by side."""
+"""`redhost lab sparse`: compare the cost of a sparse mixture with that of a dense one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ WIDTH, RANK, ROWS, RUNS = 576, 144, 256, 9
 @click.command()
 @out_option("sparse")
 def sparse(*, out: Path) -> None:
-    """Count and time top-k of E experts against all of them."""
+    """Count and time top-k of E experts, compared with all of them."""
     click.echo(write_results(measure(runs=RUNS), out, page=page))
 
 
 def measure(*, runs: int) -> dict[str, Any]:
-    """Return multiply-adds and median seconds for every E and k, dense ones beside them.
+    """Return multiply-adds and median seconds for every E and k, including the dense mixture.
 
-    Sparse and dense passes take turns, so that a busy machine slows both.
+    Sparse and dense passes alternate, so that other load affects both.
     """
     import torch
 
@@ -64,15 +64,16 @@ def measure(*, runs: int) -> dict[str, Any]:
 def page(metrics: Mapping[str, Any]) -> str:
     """Return the page for metrics of the schema ``red-lab.sparse/1``."""
     lines = [
-        "# What a sparse mixture costs",
+        "# Cost of a sparse mixture",
         "",
         "Written by `redhost lab sparse` from `metrics.json`; do not edit.",
         "",
-        f"`redhost_mechanisms.SparseMixture` over experts of width {metrics['width']} and rank "
-        f"{metrics['rank']}, {metrics['batch']} rows, one thread; k = E is the dense mixture. "
-        "Operations are counted by torch, seconds are medians of passes taken in turns.",
+        f"`redhost_mechanisms.SparseMixture` over E experts of width {metrics['width']} and rank "
+        f"{metrics['rank']}, of which each row uses k; {metrics['batch']} rows, one thread. k = E "
+        "is the dense mixture, and ratios are relative to it. Operations are counted by torch; "
+        "seconds are medians of alternating passes.",
         "",
-        "| experts | k | operations, of dense | seconds, of dense | milliseconds |",
+        "| experts | k | operations, relative | seconds, relative | milliseconds |",
         "|---|---|---|---|---|",
     ]
     lines += [

@@ -1,14 +1,14 @@
-"""`redhost lab stacking`: experts that stand on experts, when one below them leaves or changes.
+"""`redhost lab stacking`: the effect of removing or updating an expert that others are stacked on.
 
-Growth on a frozen substrate (seed 002's related work) puts every new part on top of the parts
-before it. Five range experts are trained so, each on the states that those before it leave, and
-once more side by side, as the bus has them:
+Growth on a frozen substrate (seed 002's related work) puts every new part on top of the earlier
+parts. Five range experts are trained in this way, each on the states after all earlier experts, and
+once more side by side, as on the bus:
 
     stacked        h_k = h_{k−1} + Δ_k(LayerNorm(h_{k−1})),   h_0 = h
     side by side   ĥ = h + Σ_k Δ_k(LayerNorm(h))
 
-Then the first of them is withdrawn, or gives way to one that was trained again, and questions of
-the other four are asked. No router is in between: only what experts stand on differs.
+Then the first expert is removed, or replaced by a retrained one, and the questions of the other
+four are answered. There is no router: the two ways differ only in the experts' inputs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Way = Literal["stacked", "side by side"]
 WAYS: tuple[Way, ...] = ("stacked", "side by side")
 
 PENALTIES = (1e-2, 0.0)
-"""What moving states that are not its own costs an expert: what range experts pay, or nothing."""
+"""Weights of the off-domain penalty: that of the range experts, or zero."""
 
 
 @click.command()
 @seeds_option(3)
 @out_option("stacking")
 def stacking(*, seeds: int, out: Path) -> None:
-    """Withdraw and update an expert that others stand on, and one that stands beside them."""
+    """Remove and retrain an expert that others are stacked on, and one that is side by side."""
     click.echo(write_results(measure(seeds=seeds), out, page=page))
 
 
@@ -56,8 +56,8 @@ def run_through(
 
     Args:
         h: Features of the backbone ``(B, D)``.
-        experts: In the order that they were trained.
-        way: What each of them reads.
+        experts: In the order in which they were trained.
+        way: Whether they are stacked or side by side.
         norm: h → z.
     """
     moved = h
@@ -67,7 +67,7 @@ def run_through(
 
 
 def measure(*, seeds: int) -> dict[str, Any]:
-    """Train all experts in both ways, and answer before and after the first of them changes."""
+    """Train all experts in both ways, and answer before and after the first one changes."""
     import torch
 
     from red_lab.bench.peers.domains import SPLIT
@@ -97,7 +97,7 @@ def measure(*, seeds: int) -> dict[str, Any]:
 
 
 def _spread(found: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return mean, least and most over seeds."""
+    """Return mean, minimum and maximum over seeds."""
     return {
         key: {
             "mean": statistics.fmean(f[key] for f in found),
@@ -145,7 +145,7 @@ class _Subject:
         return torch.tensor([r.domain != self.names[0] for r in self._test])
 
     def best(self, h: Tensor) -> Tensor:
-        """Return what is answered from states, ``(N,)``."""
+        """Return the answers from states, ``(N,)``."""
         return (h @ self.context.classifier.T).argmax(-1)
 
     def right(self, h: Tensor) -> float:
@@ -153,7 +153,7 @@ class _Subject:
         return float((self.best(h) == self.answers)[self.others].float().mean())
 
     def answered(self, way: Way, *, penalty: float, seed: int) -> dict[str, float]:
-        """Train the experts in turn; return the others' accuracy, and which answers changed."""
+        """Train the experts in turn; return the other experts' accuracy and changed answers."""
         import torch
 
         experts: list[redhost.Expert] = []
@@ -181,7 +181,7 @@ class _Subject:
     def _train(
         self, name: str, before: Sequence[redhost.Expert], *, way: Way, penalty: float, seed: int
     ) -> redhost.Expert:
-        """Train one expert, on the states that those before it leave where it stands on them."""
+        """Train one expert, on the states after the earlier experts if it is stacked on them."""
         import torch
 
         import redhost
@@ -211,27 +211,27 @@ class _Subject:
 
 COLUMNS = {
     "all": "all five",
-    "withdrawn": "the first withdrawn",
-    "updated": "the first trained again",
-    "changed by withdrawal": "answers changed by the withdrawal",
-    "changed by update": "answers changed by the update",
+    "withdrawn": "first removed",
+    "updated": "first retrained",
+    "changed by withdrawal": "answers changed by removal",
+    "changed by update": "answers changed by retraining",
 }
 
 
 def page(metrics: Mapping[str, Any]) -> str:
     """Return the page for metrics of the schema ``red-lab.stacking/1``."""
     lines = [
-        "# Experts that stand on experts",
+        "# Experts stacked on experts",
         "",
         "Written by `redhost lab stacking` from `metrics.json`; do not edit.",
         "",
-        "Five range experts on the tiny backbone, trained one after the other on the states that "
-        "those before them leave (stacked), or each on the backbone's own (side by side, as the "
-        "bus has them); all at weight 1, no router. Then the first is withdrawn, or trained again "
-        f"from another seed. Accuracy on the {metrics['others']} test questions of the other four "
-        f"ranges, and the share of their answers that changed: means of {metrics['seeds']} seeds, "
-        "in brackets the least and the most. The backbone alone answers "
-        f"{metrics['without experts']:.3f}.",
+        "Five range experts on the tiny backbone are trained one after the other on the states "
+        "after all earlier experts (stacked), or each on the backbone's own states (side by side, "
+        "as on the bus). All have weight 1, and there is no router. Then the first expert is "
+        "removed, or retrained with another random seed. The table gives the accuracy on the "
+        f"{metrics['others']} test questions of the other four ranges, and the share of their "
+        f"answers that changed: means of {metrics['seeds']} random seeds, in brackets minimum and "
+        f"maximum. The accuracy of the backbone alone is {metrics['without experts']:.3f}.",
         "",
         f"| off-domain penalty | experts | {' | '.join(COLUMNS.values())} |",
         "|---" * (len(COLUMNS) + 2) + "|",

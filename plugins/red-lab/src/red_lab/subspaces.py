@@ -1,8 +1,9 @@
-"""`redhost lab subspaces`: how many dimensions an expert's Δ uses, and whose they are.
+"""`redhost lab subspaces`: how many dimensions an expert's Δ uses, and how experts overlap.
 
-Seed 001, 4.4.4 C: each Δ_i uses only the dimensions that matter for its range. A natural reading:
-on its own questions Δ_i lies in few directions, answers by these alone are as good, and they are
-those in which the classifier tells its own labels apart, not those of the other experts.
+Seed 001, 4.4.4 C: each Δ_i uses only the dimensions that matter for its range. This is interpreted
+as follows: on its own questions Δ_i lies in few directions; answers from these directions alone are
+as accurate; and they are the directions in which the classifier separates the expert's own labels,
+not those of the other experts.
 
     Δ_i (N, D) on the expert's own questions, ΔᵀΔ = Σ λ_k v_k v_kᵀ
     participation ratio  (Σ λ)² / Σ λ²
@@ -30,24 +31,24 @@ __all__ = ["directions", "overlap", "page", "participation", "subspaces"]
 
 NAMES = tuple(f"range{n}" for n in range(1, 6))
 TITLES = {
-    "kept": "its own first k",
-    "left out": "all but its own first k",
+    "kept": "its own first k directions",
+    "left out": "all except its own first k",
     "others": "another expert's first k",
-    "random": "k at random",
+    "random": "k random directions",
 }
-"""What Δ is projected on, and what the table calls it."""
+"""What Δ is projected on, with the title in the table."""
 
 MOST = 0.95
 """Share of the energy whose directions are counted."""
 
 SIZES = (1, 2, 4, 8, 16, 32)
-"""How many directions Δ is projected on."""
+"""Numbers of directions that Δ is projected on."""
 
 SHARED = 8
 """k of the overlaps."""
 
 DRAWS = 5
-"""Random subspaces a row of chance is the mean of."""
+"""Number of random subspaces that the row of random directions averages over."""
 
 
 @click.command()
@@ -58,7 +59,7 @@ def subspaces(*, out: Path) -> None:
 
 
 def directions(delta: Tensor) -> tuple[Tensor, Tensor]:
-    """Return λ ``(D,)``, falling, and v ``(D, D)``, a column each, of ΔᵀΔ for Δ ``(N, D)``."""
+    """Return decreasing λ ``(D,)`` and v ``(D, D)``, as columns, of ΔᵀΔ for Δ ``(N, D)``."""
     import torch
 
     values, vectors = torch.linalg.eigh(delta.double().T @ delta.double())
@@ -119,7 +120,7 @@ def measure() -> dict[str, Any]:
 
 
 def _questions_of(composed: redhost.ComposedModel, name: str) -> _Questions:
-    """Return an expert's own questions, and what it says on them."""
+    """Return an expert's own questions and its outputs on them."""
     import torch
 
     bus, backbone = composed.bus, composed.backbone
@@ -141,12 +142,12 @@ class _Questions(NamedTuple):
     classifier: Tensor
 
     def right(self, moved: Tensor) -> float:
-        """Return the share of questions that h and a part of Δ answer."""
+        """Return the share of questions that h with a part of Δ answers correctly."""
         answers = ((self.h + moved) @ self.classifier.T).argmax(-1)
         return float((answers == self.target).double().mean())
 
     def sizes(self) -> dict[str, float]:
-        """Return how many directions Δ uses, and what it is worth."""
+        """Return the number of directions of Δ, and the accuracy with and without it."""
         values, _ = directions(self.delta)
         return {
             "rows": len(self.delta),
@@ -157,7 +158,7 @@ class _Questions(NamedTuple):
         }
 
     def projected(self, own: Tensor, others: Sequence[Tensor]) -> dict[str, dict[str, float]]:
-        """Return accuracy when Δ is projected on k columns ``(D, D)``, by what they are."""
+        """Return the accuracy with Δ projected on k columns ``(D, D)``, by kind of columns."""
         bases = {"kept": [own], "others": others, "random": _random(len(own))}
         found = {
             title: {
@@ -206,7 +207,7 @@ def _random(width: int) -> Sequence[Tensor]:
 
 
 def _energy(delta: Tensor, basis: Tensor) -> float:
-    """Return what share of Σ ‖Δ‖² lies in the span of orthonormal columns."""
+    """Return the share of Σ ‖Δ‖² in the span of orthonormal columns."""
     return float((delta @ basis).square().sum() / delta.square().sum())
 
 
@@ -219,13 +220,15 @@ def page(metrics: Mapping[str, Any]) -> str:
         "",
         "Written by `redhost lab subspaces` from `metrics.json`; do not edit.",
         "",
-        f"The five shipped experts on the tiny backbone (D = {width}), each on its own held-out "
-        "questions. Participation ratio and the directions of 95 % are of ΔᵀΔ; energy is the share "
-        "of ‖Δ‖² in the span of the classifier's rows of the expert's own labels, of another "
-        "expert's as many, and of as many random directions.",
+        f"Each of the five shipped experts on the tiny backbone (D = {width}) is evaluated on its "
+        "own held-out questions. The participation ratio of ΔᵀΔ is the effective number of "
+        "directions; the next column counts the directions with 95 % of the energy ‖Δ‖². The last "
+        "three columns give the share of the energy in the span of the classifier's rows for the "
+        "expert's own labels, in that for another expert's labels, and in a random subspace of the "
+        "same dimension as that of its own labels.",
         "",
-        "| expert | questions | participation ratio | directions of 95 % | energy: own labels | "
-        "another's labels | by chance |",
+        "| expert | questions | participation ratio | directions with 95 % | energy: own labels | "
+        "another expert's labels | by chance |",
         "|---|---|---|---|---|---|---|",
     ]
     for n in names:
@@ -236,10 +239,10 @@ def page(metrics: Mapping[str, Any]) -> str:
         )
     lines += [
         "",
-        f"Accuracy of an expert on its own questions when Δ is projected on k directions, the mean "
-        f"over experts; without Δ {mean['none']:.3f}, with all of it {mean['all']:.3f}:",
+        "Accuracy of an expert on its own questions with Δ projected on k directions, the mean "
+        f"over experts. Without Δ it is {mean['none']:.3f}, with all of Δ {mean['all']:.3f}:",
         "",
-        f"| Δ on | {' | '.join(f'k = {k}' for k in SIZES)} |",
+        f"| Δ projected on | {' | '.join(f'k = {k}' for k in SIZES)} |",
         "|---" * (len(SIZES) + 1) + "|",
     ]
     for title, shown in TITLES.items():
@@ -247,8 +250,8 @@ def page(metrics: Mapping[str, Any]) -> str:
     k, chance = metrics["shared"], metrics["shared by chance"]
     lines += [
         "",
-        f"Overlap of the first {k} directions of two experts; {chance:.3f} by chance, "
-        f"{mean['overlap']:.3f} in the mean:",
+        f"Overlap of the first {k} directions of two experts: the mean is {mean['overlap']:.3f}; "
+        f"{chance:.3f} is expected by chance:",
         "",
         f"| | {' | '.join(names)} |",
         "|---" * (len(names) + 1) + "|",

@@ -1,4 +1,4 @@
-"""`redhost lab taps`: experts that read or write inside the trunk, compared with final ones."""
+"""`redhost lab taps`: experts inside the trunk, compared with experts at its end."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def taps(*, out: Path, work: Path) -> None:
     from red_lab.taps_measure import measure
     from red_lab.taps_report import page
 
-    torch.set_num_threads(1)  # bitwise reproducible, and less affected by a busy machine
+    torch.set_num_threads(1)  # bitwise reproducible, and robust to other load
     click.echo(write_results(measure(work=work / "taps"), out, page=page, sort_keys=False))

@@ -1,4 +1,4 @@
-"""Range experts at several places of the tiny backbone, each a real package in a composition."""
+"""Range experts at several places of the tiny backbone, each as a package in a composition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["PLACES", "Place", "measure", "own_rows"]
 
 
 class Place(NamedTuple):
-    """The blocks that an expert reads and writes: ``final``, or a block's number."""
+    """Where an expert reads and writes: ``final`` or the number of a block."""
 
     reads: str
     writes: str
@@ -51,14 +51,14 @@ PLACES = (
 )
 NAMES = tuple(name for name, _, _ in RANGES)
 EPOCHS = 60
-"""Fewer than the shipped experts' 200: the same for all places."""
+"""Epochs, the same for all places; the shipped experts have 200."""
 
 
 def measure(*, work: Path) -> dict[str, Any]:
     """Train, package, attach and evaluate every expert at every place.
 
     Args:
-        work: The folder of single results, from which an interrupted run resumes.
+        work: Folder of single results, from which a later run continues.
     """
     site = {n: _installed(f"red_expert_{n}") for n in NAMES}
     backbone = _installed("red_backbone_tiny")
@@ -95,7 +95,7 @@ def measure(*, work: Path) -> dict[str, Any]:
 def _one(
     place: Place, name: str, *, backbone: Path, site: Mapping[str, Path], work: Path
 ) -> dict[str, Any]:
-    """Train one expert, compose it in place of its shipped twin, and evaluate it."""
+    """Train one expert, compose it in place of its shipped counterpart and evaluate it."""
     split = Split.numbered(0)
     project = work / f"red-expert-{name}-{place.reads}-{place.writes}"
     shutil.rmtree(project, ignore_errors=True)

@@ -12,18 +12,21 @@ def page(metrics: Mapping[str, Any]) -> str:
     """Return the page for metrics of the schema ``red-lab.taps/1``."""
     places = metrics["places"]
     domains = list(next(iter(places.values()))["domains"])
-    head = ["place", "alone", "less the twin, points", *domains, "composed", "routed home"]
+    head = ["place", "alone", "minus the bus, points", *domains, "composed", "routed correctly"]
     head += ["parameters", "seconds"]
     lines = [
-        "# Experts that tap the trunk",
+        "# Experts that read or write inside the trunk",
         "",
         "Written by `redhost lab taps` from `metrics.json`; do not edit.",
         "",
-        "Every range expert of the shipped tiny backbone (four blocks, 0 … 3), trained at each "
+        "Every range expert of the shipped tiny backbone (four blocks, 0 … 3) is trained at each "
         f"place for {metrics['epochs']} epochs with the same settings, packaged, and composed with "
-        f"the four other shipped experts. {metrics['rows']} unseen operand pairs in order: `alone` "
-        "is each row answered by its own expert at weight 1 (95 % by bootstrap over pairs), "
-        "`composed` the routed composition with that one expert replaced, the mean over experts.",
+        "the four other shipped experts. `the bus` is the usual place, at the end of the trunk. "
+        f"Accuracy on {metrics['rows']} held-out ordered pairs of operands: `alone` means that "
+        "each row is answered by its own expert at weight 1 (95 % by bootstrap over pairs), "
+        "`composed` is the routed composition with this one expert replaced, the mean over "
+        "experts. `routed correctly` is the share of the expert's own rows on which it has the "
+        "largest weight.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",

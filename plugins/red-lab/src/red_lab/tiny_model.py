@@ -1,4 +1,4 @@
-"""The tiny backbone before it is trained: tokenizer, configuration, language model.
+"""The tiny backbone before training: tokenizer, configuration, language model.
 
 Shapes: B batch, T tokens, N positions, D model width, A tokens predicted ahead, W vocabulary.
 """
@@ -32,9 +32,9 @@ class Shape:
     Attributes:
         width: D, the model width.
         blocks: Transformer blocks.
-        heads: Attention heads, each with its own key and value, of width D / heads.
+        heads: Attention heads, each with a key and a value of its own, of width D / heads.
         inner: Width of the blocks' feed-forward layer.
-        horizon: A, the number of next tokens that every position predicts during pretraining.
+        horizon: A, how many of the next tokens every position predicts in pretraining.
     """
 
     width: int = 128
@@ -63,8 +63,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 class TinyLM(nn.Module):
     """An encoder with heads for the next A tokens; the first is tied to the embedding.
 
-    One position predicts all digits of an answer, not only the first, so that the state of the
-    question's last token encodes the whole answer.  The heads are dropped after pretraining.
+    One position predicts all the digits of an answer, not only the first, so the state of the
+    question's last token contains the whole answer.  The heads are dropped after pretraining.
 
     Args:
         encoder: The Qwen3 encoder.
@@ -80,7 +80,7 @@ class TinyLM(nn.Module):
 
     @property
     def horizon(self) -> int:
-        """A, the number of next tokens that are predicted."""
+        """A, how many of the next tokens are predicted."""
         return 1 + len(self.later)
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class TinyLM(nn.Module):
 
 
 def make_model(shape: Shape, *, seed: int) -> TinyLM:
-    """Return an untrained language model whose weights depend on the seed alone."""
+    """Return an untrained language model whose weights depend only on the seed."""
     words = len(make_tokenizer())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,7 +1,7 @@
 """Pretrain the tiny language model on arithmetic text, with checkpoints.
 
-Every batch depends on the seed and the step alone. An interrupted run therefore resumes from its
-last checkpoint, and ends with the weights of an uninterrupted one (same machine and threads).
+Every batch depends only on the seed and the step. An interrupted run therefore continues from its
+last checkpoint and ends with the same weights as an uninterrupted run (same machine and threads).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Pretraining:
 
     Attributes:
         steps: Steps of AdamW.
-        batch: Examples per step.
-        learning_rate: The peak, reached after ``warmup`` steps, held for half of the steps, then
-            decayed along a cosine to 2 %.
+        batch: Examples a step.
+        learning_rate: Reached after ``warmup`` steps, held for half of the steps, then decayed
+            along a cosine to 2 %.
         warmup: Steps of linear warm-up.
-        weight_decay: AdamW's weight decay.
+        weight_decay: AdamW's.
         later: Weight of the loss on each token after the next one.
         every: Steps between two checkpoints.
     """
@@ -49,11 +49,11 @@ class Pretraining:
 
 
 class Targets(NamedTuple):
-    """The prediction targets of the states at N positions.
+    """The tokens that the states at N positions have to predict.
 
     Attributes:
-        row: ``(N,)``, the index of the example in the batch.
-        position: ``(N,)``, the index of the token.
+        row: ``(N,)``, index of the example in the batch.
+        position: ``(N,)``, index of the token in the example.
         tokens: ``(N, A)``, the next A tokens; 0 (padding) after the end.
     """
 
@@ -74,10 +74,10 @@ def pretrain(
 
     Args:
         split: The held-out folds.
-        seed: Seed of the initial weights and the text.
+        seed: Random seed of initial weights and text.
         shape: Size of the model.
         settings: Training settings.
-        checkpoint: A file to write periodically, and to resume from if it exists.
+        checkpoint: A file that is written regularly, and resumed from if it exists.
     """
     shape, settings = shape or Shape(), settings or Pretraining()
     model, corpus = make_model(shape, seed=seed), Corpus.of(split, seed=seed)
@@ -101,7 +101,7 @@ def pretrain(
 
 
 def exact(model: TinyLM, rows: Sequence[ArithmeticRow]) -> float:
-    """Return the fraction of questions for which all tokens of the answer are the most probable."""
+    """Return the share of questions for which all tokens of the answer are the most probable."""
     examples = [Example(row.text, row.label) for row in rows]
     ids, targets = _encode(make_tokenizer(), examples, model.horizon)
     with torch.inference_mode():
@@ -128,7 +128,7 @@ def _encode(
 
 
 def _loss(model: TinyLM, ids: Tensor, targets: Targets, *, later: float) -> Tensor:
-    """Return the loss on the next tokens, and ``later`` times that on those after them."""
+    """Return the loss on the next tokens plus ``later`` times the loss on the tokens after them."""
     logits = model.logits(model.hidden(ids)[targets.row, targets.position])  # (N, A, W)
     losses = [
         nn.functional.cross_entropy(logits[:, k], targets.tokens[:, k], ignore_index=0)

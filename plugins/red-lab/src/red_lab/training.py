@@ -1,4 +1,4 @@
-"""Shared parts of pretraining runs: learning-rate schedule, optimiser step, checkpoints."""
+"""Shared parts of pretraining runs: a learning rate schedule, a step, and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def adamw(model: nn.Module, *, weight_decay: float) -> torch.optim.Optimizer:
 
 
 def rate(step: int, *, steps: int, warmup: int) -> float:
-    """Return the learning rate of a step, as a fraction of its peak.
+    """Return the learning rate of a step, as a share of its peak.
 
     It rises over ``warmup`` steps, holds for half of all steps and falls along a cosine to 2 %.
     """
@@ -51,7 +51,7 @@ def store(
     step: int,
     run: dict[str, Any],
 ) -> None:
-    """Write a checkpoint atomically; a crash leaves the old one intact."""
+    """Write a checkpoint; a crash leaves the old one intact."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_suffix(".new")

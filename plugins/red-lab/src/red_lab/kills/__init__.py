@@ -1,1 +1,1 @@
-"""Kill recomposes and servers with signal 9, hundreds of times; look at what each kill left."""
+"""Kill recomposes and servers with signal 9, hundreds of times, and check the home afterwards."""

@@ -19,26 +19,26 @@ __all__ = ["kills"]
 @click.option(
     "--count",
     type=click.IntRange(min=1),
-    help="Kills at least (500, 160 with --server, or 650 faults with --faults).",
+    help="Minimum number of kills (500, 160 with --server, or 650 faults with --faults).",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Where randomness comes from.",
+    help="Random seed.",
 )
 @click.option("--backbone", default="tiny", show_default=True, help="The backbone to compose on.")
-@click.option("--server", is_flag=True, help="Kill servers in the middle of swaps instead.")
-@click.option("--faults", is_flag=True, help="Full disks, flipped bits and loud experts instead.")
+@click.option("--server", is_flag=True, help="Kill servers during swaps instead.")
+@click.option("--faults", is_flag=True, help="Full disks, flipped bits and bad packages instead.")
 @out_option("kills")
 def kills(
     *, count: int | None, seed: int, backbone: str, server: bool, faults: bool, out: Path
 ) -> None:
     """Kill recomposes at every step and at random moments, in a home of their own.
 
-    Each of the three campaigns keeps what the others wrote. Exits with 1 if any kill left a home
-    that does not answer.
+    Each of the three campaigns keeps the results of the others. Exits with 1 if any kill left a
+    home that does not answer.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Fill the disk, forbid to write, flip bits, bring a loud expert: the same generation goes on."""
+"""Inject faults other than kills: full disk, no write access, flipped bits, broken packages."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 
 def fault_campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
-    """Let everything but a kill go wrong; return the section ``faults`` of the metrics.
+    """Inject all faults other than kills; return the section ``faults`` of the metrics.
 
     Args:
         folder: An empty folder.
-        count: How many faults at least; every step and every bit of ``current`` always get theirs,
-            the rest are bits of caches.
-        seed: Of the bits.
+        count: Minimum number of faults. Every step and every bit of ``current`` are always tested;
+            the remaining faults are bits of caches.
+        seed: Random seed of the bits.
         backbone: The backbone's id.
     """
     bar, done = Bar("faults", total=count), 0
@@ -58,14 +58,14 @@ def fault_campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dic
 
 
 def fault_at_every_step(home: Watched, *, code: int) -> Iterator[Kill]:
-    """Let a recompose fail at each step it writes, in one run after the other.
+    """Let a recompose fail at each of its writes, one write per run.
 
     Args:
-        home: Where.
-        code: How, as of `errno`.
+        home: The home.
+        code: The error, as in `errno`.
 
     Yields:
-        Each fault; it may end in an error of ours, and in no other.
+        Each fault; it may end with an error of redhost, but no other error.
     """
     for step in steps_from(1):
         with fail_at(at=step, code=code) as calls:
@@ -77,10 +77,10 @@ def fault_at_every_step(home: Watched, *, code: int) -> Iterator[Kill]:
 
 
 def flipped_current(home: Watched) -> Iterator[Kill]:
-    """Flip each bit of ``current``; it is refused, or the generation is loaded that it named.
+    """Flip each bit of ``current``; it must be refused, or the same generation must be loaded.
 
     Args:
-        home: Where.
+        home: The home.
     """
     while home.before % 2 == 0:  # of an odd number one bit makes that of the generation before
         home.publish()
@@ -94,12 +94,12 @@ def flipped_current(home: Watched) -> Iterator[Kill]:
 
 
 def flipped_caches(home: Watched, *, count: int, seed: int) -> Iterator[Kill]:
-    """Flip a bit of the caches before each recompose; it makes the same router, and blames nobody.
+    """Flip a bit of the caches before each recompose; the router must stay the same.
 
     Args:
-        home: Where.
-        count: How many.
-        seed: Of the bits.
+        home: The home.
+        count: Number of faults.
+        seed: Random seed of the bits.
     """
     right, random = outcome(home.publish()), Random(seed)  # noqa: S311
     home.check()
@@ -119,7 +119,7 @@ def _flipped(data: bytes, bit: int) -> bytes:
 
 
 def _find(files: Sequence[Path], place: int) -> tuple[Path, int]:
-    """Return the file that holds a bit of them all, and which of its bits it is."""
+    """Return the file that holds the n-th bit of all files, and the bit's index in it."""
     for path in files:
         bits = 8 * path.stat().st_size
         if place < bits:

@@ -1,4 +1,4 @@
-"""A home that real recomposes publish into, and everything that must hold of it after a kill."""
+"""A home into which real recomposes publish, and the conditions it must meet after a kill."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ KEEP = 3
 
 @dataclass(eq=False)
 class Watched:
-    """A home, and what was known of it before the kill.
+    """A home and its state before the kill.
 
     Attributes:
         path: The home.
         backbone: The backbone's id.
         before: The generation that was current.
-        published: How many of the kills came after the new generation was current.
+        published: Number of kills that happened after the new generation was current.
     """
 
     path: Path
@@ -42,15 +42,15 @@ class Watched:
             return host.recompose(router="centroid", accept=True)
 
     def loaded(self) -> int | None:
-        """Return the number of the generation that a new host would answer with."""
+        """Return the number of the generation that a new host answers with."""
         with self.open() as host:
             return host.generations.load(host.session.require_current()).number
 
     def check(self) -> str | None:
-        """Return what is wrong after a kill, then put it right and tidy up."""
+        """Return the problems after a kill, then repair the home and clean up."""
         try:
             found = self._problem()
-        except Exception as e:  # whatever it is, it is what a user would meet
+        except Exception as e:  # any exception is one that a user would get
             found = repr(e)
         if found is not None:
             shutil.rmtree(self.path)

@@ -1,4 +1,4 @@
-"""Bring what is wrong: a loud expert, a wreck on the disk, a second backbone, changed byte code."""
+"""Install bad packages: scaled experts, broken folders, a second backbone, changed byte code."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 LOUD = (2**11, 2**13, 2**15)
-"""Times as loud as it was; powers of two change no other digit."""
+"""Factors by which outputs are scaled; powers of two change only the exponent."""
 
 DEEP = 1_100
-"""Folders in each other: deeper than Python recurses."""
+"""Number of nested folders, deeper than Python's recursion limit."""
 
 Damage = Callable[[Path], object]
 
 
 def loud_newcomers(home: Watched, folder: Path) -> Iterator[Kill]:
-    """Attach a copy of an expert that says the same, thousands of times as loud; it is refused.
+    """Attach a copy of an expert with outputs scaled by thousands; it must be refused.
 
     Args:
-        home: Where.
-        folder: For the copies.
+        home: The home.
+        folder: Folder for the copies.
     """
     for factor in LOUD:
         package = _write_loud(folder / f"red_expert_loud{factor}", factor)
@@ -54,19 +54,19 @@ def loud_newcomers(home: Watched, folder: Path) -> Iterator[Kill]:
 
 
 def _let_in(home: Watched, package: Path) -> str | None:
-    """Return what is wrong where an expert that drowns out the others is not refused for that."""
+    """Return the problem if an expert that dominates all others is not refused for it."""
     try:
         with home.open() as host:
             host.attach(package, accept=True)
     except redhost.errors.ContractError as e:
         return None if e.found.startswith("not_computable: ") else repr(e)
-    except Exception as e:  # whatever it is, it is what a user would meet
+    except Exception as e:  # any exception is one that a user would get
         return repr(e)
     return "it was let in"
 
 
 def _write_loud(folder: Path, factor: int) -> Path:
-    """Write range1's package under another id, its V and its canary's Δ times a factor."""
+    """Write range1's package under another id, with V and the canary's Δ times a factor."""
     files = _files("red_expert_range1")
     manifest = json.loads(files["expert.json"])
     manifest |= {"id": "loud", "norm_bound": None, "off_domain": None}
@@ -83,10 +83,10 @@ def _write_loud(folder: Path, factor: int) -> Path:
 
 
 def wrecks(home: Watched, folder: Path) -> Iterator[Kill]:
-    """Install a copy of an expert and break it; the others are composed as if it were not there.
+    """Install a broken copy of an expert; the others must be composed as if it were absent.
 
     Args:
-        home: Where.
+        home: The home.
         folder: An empty folder for the copies.
     """
     right = outcome(home.publish())
@@ -99,11 +99,11 @@ def wrecks(home: Watched, folder: Path) -> Iterator[Kill]:
 
 
 def second_backbone(home: Watched, folder: Path) -> Iterator[Kill]:
-    """Install another backbone of the same id; which one is meant is not guessed.
+    """Install another backbone with the same id; the host must not guess between them.
 
     Args:
-        home: Where.
-        folder: For the copy.
+        home: The home.
+        folder: Folder for the copy.
     """
     with installed(folder, "red-backbone-second", "red_backbone_tiny"):
         try:
@@ -114,7 +114,7 @@ def second_backbone(home: Watched, folder: Path) -> Iterator[Kill]:
 
 
 def changed_plugins(folder: Path) -> Iterator[Kill]:
-    """Bring byte code that Python runs whatever its source says; it ends trust in a plugin.
+    """Install byte code that Python runs without comparing its source; it must end trust.
 
     Args:
         folder: An empty folder.
@@ -145,7 +145,7 @@ BYTE_CODE: Mapping[str, tuple[str, py_compile.PycInvalidationMode]] = {
         py_compile.PycInvalidationMode.CHECKED_HASH,
     ),
 }
-"""Name → where it lies, and whether Python compares it: the last is the twin, which is harmless."""
+"""Name → its place, and whether Python compares it with its source; the last is harmless."""
 
 
 def _pipe(name: str) -> Damage:
@@ -186,7 +186,7 @@ def _huge_vectors(package: Path) -> None:
 
 
 def _card(package: Path, name: str, data: bytes, **changes: object) -> None:
-    """Give a package a card, its manifest and RECORD made to fit."""
+    """Replace a package's card and update its manifest and RECORD."""
     manifest = json.loads((package / "expert.json").read_bytes())
     changes |= {"file": name, "sha256": hashlib.sha256(data).hexdigest()}
     manifest["card"] |= changes
@@ -208,21 +208,21 @@ WRECKS: Mapping[str, Damage] = {
     "a card of 1e37": _huge_vectors,
     "a card with an empty text": _empty_text,
 }
-"""Name → what is done to an installed package."""
+"""Name → a change to an installed package."""
 
 
 def _differs(home: Watched, right: object) -> str | None:
-    """Return what is wrong where a recompose does not go on as if nobody had come."""
+    """Return the problem if a recompose differs from one without the broken package."""
     try:
         require(outcome(home.publish()), right)
-    except Exception as e:  # an error of ours would be as bad: nobody needs the wreck
+    except Exception as e:  # an error of redhost is as bad: no command needs the broken package
         return repr(e)
     return None
 
 
 @contextmanager
 def installed(folder: Path, dist: str, origin: str) -> Iterator[Path]:
-    """Install a copy of a package that ships, under another name; yield its folder."""
+    """Install a copy of a shipped package under another name; yield its folder."""
     site, kind = Environment(folder), dist.split("-")[1]
     files, package = _files(origin), site.package(dist)
     package.mkdir(parents=True)
@@ -248,14 +248,14 @@ def _on_path(folder: Path) -> Iterator[None]:
 
 
 def _files(module: str) -> dict[str, bytes]:
-    """Return the data of a package that ships, by name."""
+    """Return the data of a shipped package, by name."""
     spec = importlib.util.find_spec(module)
     folder = Path(str(spec and spec.origin)).parent
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".py" and p.is_file()}
 
 
 def _flatten(package: Path) -> None:
-    """Take folders in each other apart: who removes them would recurse."""
+    """Remove nested folders without recursion."""
     outer, inner = package / "d", package / "d/d"
     while inner.exists():
         inner.rename(package / "next")

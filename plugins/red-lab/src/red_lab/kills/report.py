@@ -1,4 +1,4 @@
-"""Write the metrics of `redhost lab kills` as a page that people read."""
+"""Write the metrics of `redhost lab kills` as a page."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ __all__ = ["page"]
 EVERY_STEP = "before, within and after every write, sync, rename and removal"
 
 RECOMPOSES = """\
-A process that runs `redhost recompose` on the five shipped experts is killed with signal
-9. Then a new host opens the home: the old or the new generation must be current, every
-stored byte of it must be sound, it must answer, and after the next writer nothing
-partial may be left."""
+A process that runs `redhost recompose` on the five shipped experts is killed with signal 9. Then a
+new host opens the home. The old or the new generation must be current, all its stored bytes must
+match their digests, and it must answer. After the next write no partial files may be left. A kill
+counts as *bad* if any of this fails."""
 
 SERVERS = """\
-`redhost lab kills --server`: a server with an admin token is asked over HTTP for one swap after
-the other, between two generations that answer differently, and killed with signal 9. Then the old
-or the new generation must be current, `Host.predict` must answer bit for bit as it did before, a
-freshly started server the same over HTTP, and `gc` must remove every other generation: no lease
-of the dead server may hold one, nothing partial and no lease file may be left. Every kill begins
-with a home of its own.
+`redhost lab kills --server`: a server with an admin token receives a series of requests over HTTP
+to swap between two generations with different answers, and is killed with signal 9. Then the old or
+the new generation must be current. `Host.predict` and a newly started server, over HTTP, must give
+answers that are bitwise identical to those before the kill. `gc` must remove every other
+generation: no lease of the dead server may hold one, and no partial files or lease files may be
+left. Every kill starts from a new home.
 
-Starting Python and loading torch takes seconds, and no byte is written meanwhile. So most servers
-are forks of a process that has done so: live host, uvicorn, routes and client are the same, and
-the steps of taking the first lease are among those at which they die. The last row is
-`redhost serve` as users start it, and so is the fresh server that is asked afterwards."""
+Starting Python and loading torch takes seconds, during which nothing is written. Most servers are
+therefore forks of a process that has already done so; live host, uvicorn, routes and client are the
+same, and the steps that take the first lease are among those at which they are killed. The last row
+uses `redhost serve` as users start it, and so does the server that is started after each of these
+kills."""
 
 
 FAULTS = """\
-`redhost lab kills --faults`: nothing is killed. The disk is full, or the home cannot be written, at
-one step of a recompose after the other: it ends in an error of redhost or goes on without what it
-could not write, and all that is asked after a kill must hold. With any bit of `current` flipped a
-host must refuse the home or find the same generation; with a bit of a cache flipped a recompose
-must make the same router and leave nobody out. A copy of an expert that says the same, 2,048 times
-as loud or more, must be refused, `--accept` or not. With a copy of an expert installed that is
-1,100 folders deep, a pipe, without an end, or has a card of 1e37 or an empty text, a recompose must
-make the same router out of the others; a second backbone of the same id must be refused by name;
-byte code that Python does not compare with its source must end the trust in a plugin."""
+`redhost lab kills --faults`: nothing is killed; other faults are injected.
+
+- The disk is full, or the home cannot be written, at each step of a recompose in turn. The
+  recompose must end with an error of redhost or continue without the file it could not write, and
+  all conditions that apply after a kill must hold.
+- With any single bit of `current` flipped, a host must refuse the home or load the same generation.
+  With a bit of a cache flipped, a recompose must produce the same router and leave no expert out.
+- A copy of an expert whose outputs are scaled by 2,048 or more must be refused, with or without
+  `--accept`.
+- If a broken copy of an expert is installed (1,100 nested folders, a pipe, a file without an end, a
+  card with values of 1e37 or an empty text), a recompose must produce the same router from the
+  other experts.
+- A second backbone with the same id must be refused by name.
+- Byte code that Python does not compare with its source must end the trust in a plugin."""
 
 
 def page(metrics: Metrics) -> str:
@@ -63,15 +69,15 @@ def page(metrics: Metrics) -> str:
         }
         lines += _section(SERVERS, server, rows, then="the generation swapped to was current")
     if (faults := metrics.get("faults")) is not None:
-        lines += ["## Faults that are no kills", ""]
+        lines += ["## Faults other than kills", ""]
         rows = {
             "the disk is full, at every write, sync, rename and removal": "full",
-            "the home cannot be written, at each of them": "read_only",
-            "a bit of `current` flipped, every one": "current",
-            "a bit of a cache flipped, at random": "caches",
-            "an expert thousands of times as loud": "loud",
-            "a broken package or a hopeless card installed": "wrecks",
-            "a second backbone of the same id installed": "namesake",
+            "the home cannot be written, at each of these steps": "read_only",
+            "a bit of `current` flipped, each bit in turn": "current",
+            "a random bit of a cache flipped": "caches",
+            "an expert with outputs scaled by thousands": "loud",
+            "a broken package or an unusable card installed": "wrecks",
+            "a second backbone with the same id installed": "namesake",
             "byte code in a trusted plugin": "byte_code",
         }
         then, head = "after the new generation was current", ("fault", "faults")

@@ -1,4 +1,4 @@
-"""Kill at every step and at random moments, and put figures on it."""
+"""Kill recomposes at every step and at random moments, and summarise the results."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str,
 
     Args:
         folder: An empty folder.
-        count: How many kills at least; those at every step come first.
-        seed: Of the random moments.
+        count: Minimum number of kills; those at every step come first.
+        seed: Random seed of the moments.
         backbone: The backbone's id.
     """
     steps = Watched(folder / "steps", backbone)
@@ -55,12 +55,12 @@ def campaign(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str,
 
 
 def watch(kills: Iterator[Kill], bar: Bar, done: int) -> list[Kill]:
-    """Return kills as they happen to be, and show how far they are.
+    """Return all kills, and show the progress.
 
     Args:
-        kills: Each as it happens.
-        bar: Where to show it.
-        done: How many there were before.
+        kills: Each kill as it happens.
+        bar: The progress bar.
+        done: Number of earlier kills.
     """
     found: list[Kill] = []
     for kill in kills:
@@ -73,8 +73,8 @@ def summary(kills: Sequence[Kill], current: int) -> dict[str, Any]:
     """Return the metrics of kills.
 
     Args:
-        kills: All of one kind.
-        current: How many came after the new generation was current.
+        kills: All kills of one kind.
+        current: Number of kills after the new generation was current.
     """
     return {
         "kills": len(kills),
@@ -84,29 +84,29 @@ def summary(kills: Sequence[Kill], current: int) -> dict[str, Any]:
 
 
 def outcome(receipt: redhost.Receipt) -> tuple[str, tuple[str, ...]]:
-    """Return what a recompose made: the digest of its router, and its experts."""
+    """Return the outcome of a recompose: the digest of its router, and its experts."""
     return receipt.router.digest, tuple(sorted(receipt.experts))
 
 
 def require(found: object, right: object) -> None:
-    """Raise where something is not what it should be: an error that no user may meet."""
+    """Raise an AssertionError, which is no error of redhost, if a result is not as expected."""
     if found != right:
         raise AssertionError(f"found {found}, not {right}")
 
 
 def unexpected(body: Callable[[], object]) -> str | None:
-    """Return what a body raises, if that is no error of ours."""
+    """Return the exception that a function raises, unless it is an error of redhost."""
     try:
         body()
     except redhost.errors.RedhostError:
         return None
-    except Exception as e:  # whatever it is, it is what a user would meet
+    except Exception as e:  # any exception is one that a user would get
         return repr(e)
     return None
 
 
 def forked_seconds(body: Callable[[], object]) -> float:
-    """Return how long a body takes in a process of its own, as those that are killed.
+    """Return how long a function takes in a process of its own, like those that are killed.
 
     Raises:
         CompositionError: If it fails although nothing was killed.

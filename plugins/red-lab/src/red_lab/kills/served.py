@@ -1,4 +1,4 @@
-"""A home whose server is killed while it swaps, and everything that must hold of it afterwards."""
+"""A home whose server is killed during swaps, and the conditions it must meet afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["ServedHome", "ask_forked", "ask_process", "kill_processes"]
 
 TEXTS = ("What is 37 plus 12?", "What is 4 plus 5?", "nothing of the kind")
 OLD, NEW = 3, 1
-"""The generation that is served at first, and the one that is swapped to; 2 is nobody's."""
+"""The generation that is served first, and the one that is swapped to; 2 is never served."""
 
 ServedAnswers = tuple[int, list[str], list[float], list[float]]
 """A generation, its labels, probabilities and weights, bit for bit."""
@@ -36,12 +36,12 @@ ServedAnswers = tuple[int, list[str], list[float], list[float]]
 
 @dataclass(eq=False)
 class ServedHome:
-    """A home that is made anew after every kill.
+    """A home that is restored after every kill.
 
     Attributes:
         folder: An empty folder.
-        ask: What a server just started on a home answers.
-        swapped: How many of the kills left the generation that was swapped to.
+        ask: Returns the answer of a server newly started on a home.
+        swapped: Number of kills after which the generation swapped to was current.
     """
 
     folder: Path
@@ -50,7 +50,7 @@ class ServedHome:
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
 
     def __post_init__(self) -> None:
-        """Compose generations 1, 2 and 3, and note what each answers."""
+        """Compose generations 1, 2 and 3, and store the answers of each."""
         self.home, self.whole = self.folder / "home", self.folder / "whole"
         self.secret = self.folder / "token"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -66,23 +66,23 @@ class ServedHome:
         self.restore()
 
     def restore(self) -> None:
-        """Put the home back as it was before any kill."""
+        """Restore the home to its state before any kill."""
         shutil.rmtree(self.home, ignore_errors=True)
         shutil.copytree(self.whole, self.home)
 
     def swap(self) -> None:
-        """Serve over HTTP and ask for one swap."""
+        """Serve over HTTP and request one swap."""
         self._serve((NEW,))
 
     def swap_on(self) -> None:
-        """Serve over HTTP and ask for one swap after the other."""
+        """Serve over HTTP and request a series of swaps."""
         self._serve(itertools.cycle((NEW, OLD)))
 
     def check(self) -> str | None:
-        """Return what is wrong after a kill, then make the home anew."""
+        """Return the problems after a kill, then restore the home."""
         try:
             found = self._problem()
-        except Exception as e:  # whatever it is, it is what a user would meet
+        except Exception as e:  # any exception is one that a user would get
             found = repr(e)
         self.restore()
         return found
@@ -110,7 +110,7 @@ class ServedHome:
 
 
 def ask_forked(home: Path) -> ServedAnswers:
-    """Return what a server answers that a fork of this process starts."""
+    """Return the answer of a server that is started by a fork of this process."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(home, send))
@@ -126,7 +126,7 @@ def ask_forked(home: Path) -> ServedAnswers:
 
 
 def ask_process(home: Path) -> ServedAnswers:
-    """Return what a `redhost serve` answers that is started for it."""
+    """Return the answer of a newly started `redhost serve`."""
     with serving(home) as process, Client(process.url) as client:
         return _answers_in(client.infer(TEXTS))
 
@@ -135,10 +135,10 @@ def kill_processes(home: ServedHome, *, count: int, longest: float, seed: int) -
     """Start `redhost serve` over and over, and kill each at a random moment of its swaps.
 
     Args:
-        home: What is served, and checked after each kill.
-        count: How many kills.
+        home: The home that is served, and checked after each kill.
+        count: Number of kills.
         longest: Seconds from the first swap until the latest kill.
-        seed: Of the moments.
+        seed: Random seed of the moments.
 
     Yields:
         Each kill, as it happens.
@@ -190,7 +190,7 @@ def _require(reply: Reply) -> Reply:
 
 
 def _left_over(host: redhost.Host, current: int) -> str | None:
-    """Return what a dead server still keeps from being collected."""
+    """Return what a dead server still keeps from garbage collection."""
     others = tuple(n for n in host.generations.numbers() if n != current)
     gone = host.generations.gc(1)
     if gone.generations != others or gone.held:

@@ -1,4 +1,4 @@
-"""Kill servers in the middle of swaps, at every step and at random moments."""
+"""Kill servers during swaps, at every step and at random moments."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from redhost.testing import Kill, kill_at_every_step, kill_at_random
 __all__ = ["server_campaign"]
 
 PROCESSES = 25
-"""Kills of a `redhost serve` started for it, which takes seconds."""
+"""Number of kills of a newly started `redhost serve`, which takes seconds."""
 
 LIFE = 1.0
 """Seconds of swaps within which it is killed."""
 
 
 def server_campaign(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
-    """Kill servers in the middle of swaps; return the section ``server`` of the metrics.
+    """Kill servers during swaps; return the section ``server`` of the metrics.
 
     Args:
         folder: An empty folder.
-        count: How many kills at least; those at every step and of processes are always made.
-        seed: Of the random moments.
+        count: Minimum number of kills; those at every step and of processes are always made.
+        seed: Random seed of the moments.
     """
     bar, done = Bar("server kills", total=count), 0
     parts: dict[str, Any] = {}

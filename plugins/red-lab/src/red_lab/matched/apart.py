@@ -1,7 +1,7 @@
-"""RED: experts trained apart, each on its own domain, then frozen; and a router over them.
+"""RED: experts trained separately, each on its own domain, then frozen; and a router over them.
 
 experts write hidden states        p = softmax(W_c (h + Σ_i α_i Δ_i(z)))
-experts have labels of their own   p(y) = α_i p_i(y), i being the one whose label y is
+experts have labels of their own   p(y) = α_i p_i(y), where i is the expert that has label y
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Alone", "ComposedSystem", "train_experts", "train_gate"]
 def train_experts(
     problem: Problem, *, recipe: Recipe, seed: int, tick: Tick
 ) -> tuple[redhost.Expert, ...]:
-    """Train one residual expert for each domain, on nothing but its rows."""
+    """Train one residual expert for each domain, on the rows of this domain only."""
     own = problem.classifier is None
     settings = recipe.settings(
         form="residual", space="labels" if own else "hidden", rank=problem.rank, seed=seed
@@ -43,7 +43,7 @@ def train_experts(
 
 
 def train_gate(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> redhost.Expert:
-    """Train a linear router on the rows' domains: a linear expert whose labels they are."""
+    """Train a linear router on the rows' domains: a linear expert with the domains as labels."""
     settings = recipe.settings(form="linear", space="labels", rank=1, seed=seed)
     answers = [problem.domains[int(k)] for k in problem.train.owner]
     return redhost.authoring.train_expert(
@@ -63,7 +63,7 @@ class ComposedSystem(System):
     Args:
         experts: E of them, in the order of the domains.
         router: z → logits ``(B, E)``.
-        classifier: W_c ``(C, D)``; None where experts have labels of their own.
+        classifier: W_c ``(C, D)``; None if experts have labels of their own.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ComposedSystem(System):
         return [e for e in self.experts if isinstance(e, redhost.Expert)]
 
     def multiply_adds(self) -> int:
-        """Return the products of one row: every expert's, the router's and the classifier's."""
+        """Return the multiply-adds of one row: of every expert, the router and the classifier."""
         shared = 0 if self.classifier is None else self.classifier.numel()
         if isinstance(self.router, ClosedFormRouter):
             shared += self.router.multiply_adds()
@@ -102,12 +102,12 @@ class ComposedSystem(System):
 
 
 class Alone(System):
-    """One expert with all the weight: what its own training minimised.
+    """One expert at weight 1, the system that its own training minimised.
 
     Args:
         expert: The expert.
-        classifier: W_c ``(C, D)``; None where it has labels of its own.
-        first: The index of its first label, where it has its own.
+        classifier: W_c ``(C, D)``; None if it has labels of its own.
+        first: The index of its first label, if it has labels of its own.
     """
 
     def __init__(self, expert: redhost.Expert, *, classifier: Tensor | None, first: int) -> None:

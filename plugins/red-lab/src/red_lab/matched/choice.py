@@ -1,4 +1,4 @@
-"""How many epochs: the number with the best mean accuracy of all systems on validation rows."""
+"""Choose the number of epochs with the best mean validation accuracy over all systems."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def choose(
     shown: Callable[[str, int], Tick],
     epochs: Sequence[int] = EPOCHS,
 ) -> dict[str, Any]:
-    """Return the epochs chosen, and what each number of them gave; seed 0, no test row is read.
+    """Return the chosen epochs and the accuracies of all candidates; seed 0, without test rows.
 
     Args:
-        open_problem: Returns the data; called where nothing was found before.
-        recipe: Everything else.
-        file: What was found before; written where it is not there.
+        open_problem: Returns the data; called if no stored result exists.
+        recipe: The other training settings.
+        file: File of the stored result; written if it does not exist.
         shown: Label and epochs of a training → its progress.
-        epochs: What to choose from; ties go to the earlier.
+        epochs: The candidates; ties go to the earlier one.
     """
     if not file.exists():
         problem, valid = open_problem(), {}

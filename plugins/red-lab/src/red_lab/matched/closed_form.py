@@ -1,4 +1,4 @@
-"""The host's default router over experts that were trained apart: closed form, no gradient."""
+"""The host's default router over separately trained experts: closed form, no gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ClosedFormRouter", "closed_form_router"]
 
 
 class ClosedFormRouter(nn.Module):
-    """The host's default router with the evidence it reads: z → logits ``(B, E)``."""
+    """The host's default router with the evidence it takes as input: z → logits ``(B, E)``."""
 
     def __init__(self, bus: redhost.Bus) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class ClosedFormRouter(nn.Module):
         return cast("Tensor", bus.router(z, bus.signals(z)))
 
     def stored(self) -> int:
-        """Return how many numbers the router keeps, all in closed form."""
+        """Return how many numbers the router stores, all in closed form."""
         (bus,) = self.bus
         return sum(p.numel() for p in bus.router.parameters())
 
     def multiply_adds(self) -> int:
-        """Return the products of one row: whiteners, distances, and W_c Δ_i of every expert."""
+        """Return the multiply-adds of one row: whiteners, distances, and W_c Δ_i of all experts."""
         (bus,) = self.bus
         whiteners = sum(p.numel() for p in bus.router.parameters() if p.dim() == 3)  # noqa: PLR2004
         distances = bus.router.get_parameter("center").numel()
@@ -44,8 +44,9 @@ class ClosedFormRouter(nn.Module):
 def closed_form_router(problem: Problem, experts: Sequence[redhost.Expert]) -> ClosedFormRouter:
     """Solve the host's default router kind, `evidence`, in closed form.
 
-    Sums are over the training rows, every input once. How confident an expert is at home and away
-    is measured on the validation rows: on rows it learnt from it would be too sure of itself.
+    Sums are over the training rows, every input once. The confidence of an expert on its own
+    domain and on other domains is measured on the validation rows, since it would be overconfident
+    on its training rows.
     """
     named = dict(zip(problem.domains, experts, strict=True))
     shared = () if problem.classifier is None else problem.labels

@@ -17,13 +17,13 @@ __all__ = ["matched"]
     type=click.Choice(["arithmetic", "text", "both"]),
     default="both",
     show_default=True,
-    help="The other one's results stay as they are.",
+    help="The results of the other one are kept.",
 )
 @seeds_option(3)
 @out_option("matched")
 @WORK
 def matched(*, task: str, seeds: int, out: Path, work: Path) -> None:
-    """Dense head, soft and sparse mixtures and RED with the same number of parameters."""
+    """Compare a dense head, soft and sparse mixtures and RED with equally many parameters."""
     from red_lab.matched.run import run
     from red_lab.matched.tasks import TASKS
 

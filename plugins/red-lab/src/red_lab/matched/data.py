@@ -1,4 +1,4 @@
-"""What is learnt: frozen features, labels that stand in the order of five domains."""
+"""The data: frozen features, and labels in the order of five domains."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DataPart:
         return self[torch.tensor(sorted(first.values()))]
 
     def some(self, rows: int, *, seed: int = 0) -> DataPart:
-        """Return so many rows, the same ones for the same seed; all where there are fewer."""
+        """Return a number of rows, the same ones for the same seed; all rows if there are fewer."""
         generator = torch.Generator().manual_seed(seed)
         return self[torch.randperm(len(self), generator=generator)[:rows]]
 
@@ -59,13 +59,13 @@ class Problem:
     Attributes:
         name: ``arithmetic`` or ``text``.
         domains: The domains' names, E of them, sorted.
-        labels_of: The labels of each domain; none is in two.
-        train: What every system learns from.
-        valid: What settings are chosen by.
-        test: What is reported.
-        clusters: What counts as one observation, for each test row.
+        labels_of: The labels of each domain, disjoint.
+        train: The training rows of every system.
+        valid: The rows by which settings are chosen.
+        test: The test rows.
+        clusters: The observation that each test row belongs to.
         norm: h → z.
-        classifier: A frozen W_c ``(C, D)`` that experts write through, or None: they bring labels
+        classifier: A frozen W_c ``(C, D)`` that experts write through, or None if they have labels
             of their own.
     """
 

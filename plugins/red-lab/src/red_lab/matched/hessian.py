@@ -1,8 +1,8 @@
-"""The largest eigenvalue of a loss's Hessian, by power iteration; a diagnostic, not a verdict.
+"""The largest eigenvalue of a loss's Hessian, by power iteration; a diagnostic only.
 
     v ← H v / ‖H v‖,   λ = vᵀ H v,   H v = ∇ (∇L · v)                Pearlmutter 1994
 
-Where the eigenvalue of largest magnitude is negative, the iteration runs again on H − λ I. The
+If the eigenvalue of largest magnitude is negative, the iteration runs again on H − λ I. The
 residual ‖H v − λ v‖ bounds how far λ is from an eigenvalue. Sharpness of this kind depends on how
 a function is parametrised (Dinh et al. 2017, "Sharp minima can generalize for deep nets").
 """
@@ -24,17 +24,17 @@ __all__ = ["Eigenvalue", "Product", "hessian_product", "sharpness", "top_eigenva
 Product = Callable[[Tensor], Tensor]
 
 ROWS = 512
-"""Training rows on which the loss is taken."""
+"""Number of training rows on which the loss is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Eigenvalue:
-    """What the iteration found.
+    """The result of the iteration.
 
     Attributes:
         value: λ.
         residual: ‖H v − λ v‖ / |λ|.
-        products: How many products H v it took.
+        products: The number of products H v.
     """
 
     value: float
@@ -43,12 +43,12 @@ class Eigenvalue:
 
 
 def sharpness(system: System, part: DataPart, *, rows: int = ROWS) -> Eigenvalue:
-    """Return the top eigenvalue for the mean loss on some rows, by all parameters, in float64.
+    """Return the top Hessian eigenvalue of the mean loss over all parameters, in float64.
 
     Args:
-        system: What was trained; it is not changed.
-        part: Its training rows, of which a fixed choice is taken; no dropout and no noise.
-        rows: How many.
+        system: The trained system; it is not changed.
+        part: Its training rows, of which a fixed sample is taken; no dropout and no noise.
+        rows: Size of the sample.
     """
     some, twin = part.some(rows), copy.deepcopy(system).double().eval().requires_grad_(True)
     parameters = [p for p in twin.parameters() if p.is_floating_point()]
@@ -58,7 +58,7 @@ def sharpness(system: System, part: DataPart, *, rows: int = ROWS) -> Eigenvalue
 
 
 def hessian_product(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
-    """Return v → H v ``(P,)`` for the Hessian of a loss by parameters, P numbers in all."""
+    """Return v → H v ``(P,)`` for the Hessian of a loss with respect to P parameters."""
     slopes = torch.autograd.grad(loss, parameters, create_graph=True, materialize_grads=True)
     slope = torch.cat([s.reshape(-1) for s in slopes])
 
@@ -80,8 +80,8 @@ def top_eigenvalue(
         product: v → H v, ``(P,)`` in float64.
         size: P.
         tolerance: The residual at which the iteration ends.
-        limit: The most products of one iteration.
-        seed: Of the first v.
+        limit: The maximum number of products of one iteration.
+        seed: Random seed of the initial v.
     """
     first = _dominant(product, size=size, tolerance=tolerance, limit=limit, seed=seed)
     if first.value >= 0:

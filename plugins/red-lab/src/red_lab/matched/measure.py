@@ -1,4 +1,4 @@
-"""One seed of one data set: train every system, judge it, and look at its curvature."""
+"""One seed of one data set: train and evaluate every system, and measure its curvature."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["hits", "measure"]
 
 
 def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[str, Any]:
-    """Train everything with one seed and return what is measured, by system.
+    """Train everything with one seed and return the measurements by system.
 
     Args:
         problem: The data.
-        recipe: How everything is trained.
-        seed: Initial weights, order of rows, dropout and noise.
+        recipe: The training settings.
+        seed: Random seed of initial weights, order of rows, dropout and noise.
         tick: Called after each epoch of each system.
     """
     trained = train_all(problem, recipe=recipe, seed=seed, tick=tick)
@@ -68,15 +68,15 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
 
 
 def hits(system: System, part: DataPart) -> Tensor:
-    """Say for each row whether it is answered rightly, ``(N,)`` of 0.0 and 1.0."""
+    """Return for each row whether the answer is correct, ``(N,)`` of 0.0 and 1.0."""
     with torch.inference_mode():
         return (system.log_p(part.h, part.z).argmax(-1) == part.target).double()
 
 
 def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
-    """Return the top eigenvalue of each expert's own loss: RED's Hessian has no other entries.
+    """Return the top eigenvalue of each expert's own loss, the blocks of RED's Hessian.
 
-    Nothing an expert minimised depends on another one's parameters, or on the router's.
+    The loss of an expert does not depend on the parameters of other experts or of the router.
     """
     if not isinstance(red, ComposedSystem):
         raise TypeError(f"expected a composition, found {type(red).__name__}")
@@ -95,7 +95,7 @@ def _entropy(system: System, part: DataPart) -> float | None:
 
 
 def _right(system: System, part: DataPart) -> float:
-    """Return how often the largest weight is that of the row's own domain."""
+    """Return the share of rows whose own domain has the largest weight."""
     with torch.inference_mode():
         alpha = system.alpha(part.z)
     if alpha is None:

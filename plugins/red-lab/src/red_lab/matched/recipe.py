@@ -1,6 +1,6 @@
-"""One recipe for all systems of a data set, and the loop of those that no host can train.
+"""One recipe for all systems of a data set, and the training loop of the joint systems.
 
-The loop is that of `redhost.authoring.train_expert`, step for step and draw for draw.
+The loop does the same steps and random draws as `redhost.authoring.train_expert`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from red_lab.red.experts import Budget
 __all__ = ["ARITHMETIC", "TEXT", "Recipe", "Tick", "descend"]
 
 Tick = Callable[[str], None]
-"""Called with the name of what is being trained, after each of its epochs."""
+"""Called with the name of the system in training, after each of its epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How everything is trained; the last epoch is taken.
+    """Training settings of all systems; the last epoch is used.
 
     Attributes:
         epochs: Passes over the rows; for an expert, over those of its domain.
@@ -45,7 +45,7 @@ class Recipe:
     def settings(
         self, *, form: str, space: Literal["hidden", "labels"], rank: int, seed: int
     ) -> redhost.authoring.ExpertSettings:
-        """Return the same for `train_expert`; no background term, nobody else has one."""
+        """Return the same settings for `train_expert`, without its background term."""
         return redhost.authoring.ExpertSettings(
             form=form,
             space=space,
@@ -67,7 +67,7 @@ ARITHMETIC = Recipe(
     weight_decay=Budget().weight_decay,
     dropout=0.0,
 )
-"""What `redhost lab red` trains every expert with."""
+"""The settings with which `redhost lab red` trains every expert."""
 
 TEXT = Recipe(
     epochs=redhost.authoring.ExpertSettings().epochs,
@@ -76,7 +76,7 @@ TEXT = Recipe(
     weight_decay=redhost.authoring.ExpertSettings().weight_decay,
     dropout=redhost.authoring.ExpertSettings().dropout,
 )
-"""What `redhost lab text` trains experts and union head with; `choice` says for how long."""
+"""The settings of experts and union head in `redhost lab text`; `choice` selects the epochs."""
 
 
 def descend(
@@ -104,7 +104,7 @@ def descend(
 
 
 def _dropped(z: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Return z with a share of its entries dropped, the others scaled up."""
+    """Return z with a share of its entries dropped and the others scaled up."""
     if not share:
         return z
     keep = torch.rand(z.shape, generator=generator) >= share

@@ -1,4 +1,4 @@
-"""The page of `redhost lab matched`: a function of its metrics and of nothing else."""
+"""Write the page of `redhost lab matched` from its metrics."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from red_lab.matched.train import EVIDENCE, RED
 __all__ = ["page"]
 
 TITLES = {
-    "arithmetic": "Arithmetic: additions on SmolLM2-135M, the seed's protocol",
+    "arithmetic": "Arithmetic: additions on SmolLM2-135M, protocol `seed`",
     "text": "Text: 20 Newsgroups on all-MiniLM-L6-v2",
 }
 
 NOTES = {
-    "arithmetic": "Five domains are five ranges of answers; RED's experts write hidden states "
-    "through the base's frozen classifier, which the others do not use. Test questions were nearly "
-    "all trained on, as the seed has it: this is capacity, not generalisation.",
-    "text": "Five domains are five teams, whose labels nobody shares; RED's experts bring labels "
-    "of their own and are mixed. All rows but the validation rows are learnt from; tested on later "
-    "posts.",
+    "arithmetic": "The five domains are five ranges of answers. RED's experts write hidden states "
+    "and use the base's frozen classifier, which the other systems do not use. As in seed 001, "
+    "nearly all test questions are also training questions: this measures capacity, not "
+    "generalisation.",
+    "text": "The five domains are five teams with disjoint labels. RED's experts have labels of "
+    "their own and are combined as a mixture. All rows except the validation rows are training "
+    "rows; the test rows are later posts.",
 }
 
 
@@ -39,23 +40,26 @@ def _head() -> list[str]:
         "",
         "Written by `redhost lab matched` from `metrics.json`; do not edit.",
         "",
-        "On frozen features z = LayerNorm(h), with one recipe for all systems of a data set:",
+        "This page compares joint training with the modular way at the same number of trained "
+        "parameters. All systems take frozen features z = LayerNorm(h) as input, with one training "
+        "recipe per data set:",
         "",
         "- dense head: one MLP, D → W → C.",
-        "- soft MoE: five MLP heads and a linear gate, trained together by −log Σ α_i p_i(y).",
-        "- sparse top-2 MoE: the same, but a row sees the two heads with the largest weights; "
-        "noise of standard deviation 1/E on the gate's logits while it is trained, load balancing "
-        "loss with coefficient .01 (`redhost_mechanisms.SparseMixture`).",
+        "- soft MoE: five MLP heads and a linear gate, trained jointly on −log Σ α_i p_i(y).",
+        "- sparse top-2 MoE: the same, but each row uses only the two heads with the largest "
+        "weights. During training, noise of standard deviation 1/E is added to the gate's logits, "
+        "and a load balancing loss with coefficient .01 is used "
+        "(`redhost_mechanisms.SparseMixture`).",
         f"- {RED}: five residual experts of rank D/4, each trained alone on its own domain and "
-        "then frozen; a linear router trained on the rows' domains.",
+        "then frozen; a linear router trained to predict the rows' domains.",
         f"- {EVIDENCE}: the same experts under the host's default router, solved in closed form "
         "from sums over training rows and the experts' output norms on validation rows.",
         "",
-        f"Widths are chosen so that all train as many parameters as {RED}. Only {RED} gets the "
-        "domains; the others find their own division of labour or have none. Everybody passes over "
-        "its rows equally often, so an expert trained apart takes only its domain's share of the "
-        "steps. Intervals are 95 %, by bootstrap over what counts as one observation; differences "
-        "are paired.",
+        f"Widths are chosen so that all systems train as many parameters as {RED}. Only {RED} is "
+        "given the domains; the mixtures learn their own division, and the dense head has none. "
+        "Every system passes over its rows equally often, so an expert that is trained alone takes "
+        "only its domain's share of the steps. Intervals are 95 %, by bootstrap over independent "
+        "observations; differences are paired.",
         "",
     ]
 
@@ -67,9 +71,9 @@ def _setting(name: str, task: Mapping[str, Any]) -> list[str]:
         f"{NOTES[name]} D = {shape['width'][0]}, C = {shape['classes'][0]}, "
         f"R = {shape['rank'][0]}; {rows} training rows, {distinct} of them distinct; "
         f"{task['seeds']} seeds, {task['rows']:,} test rows in all, {task['clusters']:,} "
-        f"observations. Recipe: {r['epochs']} epochs, batches of {r['batch']}, AdamW "
-        f"{r['learning_rate']:g} along a cosine, weight decay {r['weight_decay']:g}, dropout of z "
-        f"{r['dropout']:g}; the last epoch is taken.",
+        f"observations. Recipe: {r['epochs']} epochs, batches of {r['batch']}, AdamW at "
+        f"{r['learning_rate']:g} with cosine decay, weight decay {r['weight_decay']:g}, dropout of "
+        f"z {r['dropout']:g}; the last epoch is used.",
         "",
     ]
 
@@ -77,7 +81,7 @@ def _setting(name: str, task: Mapping[str, Any]) -> list[str]:
 def _systems(task: Mapping[str, Any]) -> list[str]:
     lines = [
         "| system | accuracy | 95 % | worst domain | on training rows | trained parameters "
-        "| multiply-adds a row | CPU seconds | usage entropy | top Hessian eigenvalue |",
+        "| multiply-adds per row | CPU seconds | usage entropy | top Hessian eigenvalue |",
         "|---" * 10 + "|",
     ]
     for name, s in task["systems"].items():
@@ -94,12 +98,12 @@ def _systems(task: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"The largest weight is that of the row's own domain on {routed['gate']:.1%} of the test "
-        f"rows under {RED}'s linear router, {routed['listening']:.1%} under the evidence router, "
-        f"which keeps {task['stored']:,} numbers, none of them trained by gradient. Usage entropy "
-        "is that of the mean weights, in units of log E. Multiply-adds are one for each entry of "
-        "each matrix that a row meets above the backbone. Seconds are medians over seeds, one "
-        "thread.",
+        f"The row's own domain has the largest weight on {routed['gate']:.1%} of the test rows "
+        f"under {RED}'s linear router, and on {routed['listening']:.1%} under the evidence router, "
+        f"which stores {task['stored']:,} numbers, none of them trained by gradient. Usage entropy "
+        "is the entropy of the mean weights, divided by log E. Multiply-adds count one for each "
+        "entry of each matrix that a row passes through above the backbone. Seconds are medians "
+        "over random seeds, on one thread.",
         "",
     ]
 
@@ -125,14 +129,16 @@ def _curvature(task: Mapping[str, Any]) -> list[str]:
     kinds = [*(s["eigenvalue"] for s in task["systems"].values()), task["composed"]]
     residual, products = (max(k[n] for k in kinds) for n in ("residual", "products"))
     return [
-        "The eigenvalue is that of the mean −log p(y) of 512 fixed training rows by all trained "
-        "parameters, without dropout, noise and penalties: power iteration in float64, median over "
-        f"seeds with the least and the largest. {RED}'s experts are independent blocks, so its "
-        "value is the largest of the experts' own, each on 512 rows of its own domain. Taken "
-        f"as one system, −log p(y) of the composition on the same 512 rows by experts and router, "
-        f"it is {_spread(task['composed'])}. The largest relative residual ‖Hv − λv‖/|λ| was "
-        f"{residual:.1e}, after {products} products at most. A diagnostic of each system's own "
-        "parametrisation, not a measure across systems.",
+        "The eigenvalue is the largest of the Hessian of the mean −log p(y) over 512 fixed "
+        "training rows with respect to all trained parameters, without dropout, noise and "
+        "penalties. It is computed by power iteration in float64; the table gives the median over "
+        f"random seeds, with the minimum and the maximum. {RED}'s experts are independent blocks, "
+        "so its value is the largest of the experts' own values, each on 512 rows of its own "
+        "domain. For the composition as one system, with −log p(y) on the same 512 rows and the "
+        "parameters of experts and router, the value is "
+        f"{_spread(task['composed'])}. The largest relative residual ‖Hv − λv‖/|λ| was "
+        f"{residual:.1e}, after at most {products} products. The eigenvalue is a diagnostic of "
+        "each system's own parametrisation, not a measure across systems.",
         "",
     ]
 
@@ -143,9 +149,9 @@ def _choice(task: Mapping[str, Any]) -> list[str]:
     valid, rows = task["choice"]["valid"], task["choice"]["rows"]
     systems, most = list(next(iter(valid.values()))), max(map(int, valid))
     return [
-        f"Epochs were chosen by the mean over systems of the accuracy on {rows} validation rows, "
-        f"seed 0; {task['choice']['epochs']} was best"
-        + (", the most that were tried:" if task["choice"]["epochs"] == most else ":"),
+        "The number of epochs was chosen by validation accuracy, as the mean over systems on "
+        f"{rows} rows of random seed 0; {task['choice']['epochs']} was best"
+        + (", the largest number tried:" if task["choice"]["epochs"] == most else ":"),
         "",
         f"| epochs | {' | '.join(systems)} | mean |",
         "|---" * (len(systems) + 2) + "|",
@@ -163,6 +169,6 @@ def _spread(values: Mapping[str, float]) -> str:
 
 
 def _alike(counts: list[int]) -> str:
-    """Return one count where all seeds have the same, else the least and the largest."""
+    """Return one count if all seeds have the same, else the minimum and the maximum."""
     least, largest = min(counts), max(counts)
     return f"{least:,}" if least == largest else f"{least:,}–{largest:,}"

@@ -1,4 +1,4 @@
-"""`redhost lab matched`: seeds of both data sets, written down as they finish."""
+"""Run `redhost lab matched`: seeds of both data sets, each saved when it finishes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from red_lab.toy.data import one_thread
 __all__ = ["run"]
 
 TRAININGS = 9
-"""What is trained in a seed: three systems, five experts and a router."""
+"""Number of trainings in a seed: three systems, five experts and a router."""
 
 
 def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
     """Measure the seeds that are not on disk yet; write metrics.json, the page and the figure.
 
     Args:
-        tasks: Of `red_lab.matched.tasks.TASKS`; what was written of another one stays.
-        seeds: How many.
-        out: Where the results go.
-        work: Where features and single seeds are kept.
+        tasks: Names from `red_lab.matched.tasks.TASKS`; results of other tasks are kept.
+        seeds: Number of random seeds.
+        out: Folder of the results.
+        work: Folder of features and of single seeds.
 
     Returns:
         The path of metrics.json.
@@ -47,14 +47,14 @@ def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
 
 @dataclass(frozen=True)
 class _TaskRun:
-    """One data set, and where its results are kept."""
+    """One data set and the folders of its results."""
 
     name: str
     work: Path
 
     @property
     def folder(self) -> Path:
-        """Where single seeds are."""
+        """The folder of single seeds."""
         folder = self.work / "matched"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -66,7 +66,7 @@ class _TaskRun:
         return {"recipe": asdict(recipe), "choice": choice, **summarise(measured)}
 
     def recipe(self) -> tuple[Recipe, dict[str, Any] | None]:
-        """Return the recipe and how its epochs were chosen; for arithmetic they are given."""
+        """Return the recipe and how its epochs were chosen; for arithmetic they are fixed."""
         if self.name == "arithmetic":
             return ARITHMETIC, None
         file = self.folder / f"{self.name}-epochs.json"
@@ -78,7 +78,7 @@ class _TaskRun:
         return load(self.name, seed=seed, work=self.work)
 
     def measured(self, seed: int, recipe: Recipe) -> dict[str, Any]:
-        """Return what one seed gave, measured now or before."""
+        """Return the results of one seed, stored or measured now."""
         return cached_json(
             self.folder / f"{self.name}-{seed}.json", lambda: self._measure(seed, recipe)
         )

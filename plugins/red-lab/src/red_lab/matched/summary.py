@@ -1,4 +1,4 @@
-"""From single seeds to metrics: means, intervals by cluster, paired differences."""
+"""Summarise single seeds: means, intervals by cluster, paired differences."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _top(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
-    """Return the largest eigenvalue of each seed's blocks: median, least and largest of seeds."""
+    """Return the largest eigenvalue of each seed's blocks: median, minimum, maximum over seeds."""
     values = [max(block["value"] for block in blocks) for blocks in seeds]
     every = [block for blocks in seeds for block in blocks]
     return {

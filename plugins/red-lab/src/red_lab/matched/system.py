@@ -1,4 +1,4 @@
-"""What all systems share: answers from h and z, weights, a loss, a count of products."""
+"""The interface of all systems: answers from h and z, weights, a loss, a count of products."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ __all__ = ["System", "products", "safe_log"]
 
 
 class System(nn.Module):
-    """Answers h and z with log p, ``(B, C)``."""
+    """Maps h and z to log p, ``(B, C)``."""
 
     def log_p(self, h: Tensor, z: Tensor) -> Tensor:
         """Return log p(y|x) ``(B, C)`` for ``(B, D)`` twice."""
         raise NotImplementedError
 
     def alpha(self, z: Tensor) -> Tensor | None:
-        """Return the experts' weights ``(B, E)``; None where there are no experts."""
+        """Return the experts' weights ``(B, E)``; None if there are no experts."""
         raise NotImplementedError
 
     def multiply_adds(self) -> int:
-        """Return the products of one row, in the parts that run for it."""
+        """Return the multiply-adds of one row, in the parts that are run for it."""
         raise NotImplementedError
 
     def loss(self, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
-        """Return what is minimised: the mean −log p(y|x) of rows with labels ``(B,)``."""
+        """Return the training loss: the mean −log p(y|x) of rows with labels ``(B,)``."""
         return nn.functional.nll_loss(self.log_p(h, z), target)
 
 
 def products(module: nn.Module) -> int:
-    """Return one for each entry of each matrix."""
+    """Return the number of matrix entries."""
     return sum(p.numel() for p in module.parameters() if p.dim() > 1)
 
 

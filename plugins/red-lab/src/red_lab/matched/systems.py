@@ -1,12 +1,12 @@
-"""The systems that are trained in one piece: dense head, soft mixture, sparse mixture.
+"""The jointly trained systems: dense head, soft mixture, sparse mixture.
 
     head     f(z) = V gelu(U z + u) + v               U (W, D), V (C, W)
     dense    log p = log softmax f(z)
     soft     log p = log Σ_i α_i softmax f_i(z)       α = softmax(G z + g), all E heads for a row
-    sparse   the same over the k largest α_i, renormalised; noisy logits and a balance term while
-             it is trained (`redhost_mechanisms.SparseMixture`)
+    sparse   the same over the k largest α_i, renormalised; noisy logits and a balance term in
+             training (`redhost_mechanisms.SparseMixture`)
 
-Heads are redhost's form `mlp` as `train_expert` starts it: V, u, v and the gate at zero.
+Heads have redhost's form `mlp`, initialised as in `train_expert`: V, u, v and the gate at zero.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Dense(System):
 
 
 class Soft(System):
-    """E heads of W units under a linear gate, all in use for every row.
+    """E heads of W units under a linear gate, all used for every row.
 
     Args:
         width: D.
@@ -83,14 +83,14 @@ class Soft(System):
 
 
 class Sparse(System):
-    """E heads of W units under a linear gate, k in use for a row.
+    """E heads of W units under a linear gate, k used for each row.
 
     Args:
         width: D.
         units: W.
         classes: C.
         experts: E.
-        k: How many heads a row sees.
+        k: The number of heads used for a row.
         seed: Of every U, drawn one after the other, and of the noise.
     """
 
@@ -117,16 +117,16 @@ class Sparse(System):
         return safe_log(self.mixture(z))
 
     def alpha(self, z: Tensor) -> Tensor | None:
-        """Return the weights ``(B, E)``, zeros for the heads that a row does not see."""
+        """Return the weights ``(B, E)``, zero for the heads that a row does not use."""
         return self.mixture.route(z).dense_weights()
 
     def multiply_adds(self) -> int:
-        """Return the products of one row: the gate's and those of k heads."""
+        """Return the multiply-adds of one row: of the gate and of k heads."""
         gate = products(self.mixture.gate)
         return gate + self.mixture.k * products(self.mixture.experts[0])
 
     def loss(self, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
-        """Return the mean −log p(y|x); while it is trained, with the balance term."""
+        """Return the mean −log p(y|x), plus the balance term in training."""
         if not self.training:
             return super().loss(h, z, target)
         routing = self.mixture.route(z)
@@ -136,7 +136,7 @@ class Sparse(System):
 
 
 def matched_width(parameters: int, *, width: int, classes: int, experts: int = 1) -> int:
-    """Return W with which heads, and their gate where there are several, have P parameters.
+    """Return the W for which the heads, and a gate if there are several, have P parameters.
 
     P = E (W (D + C + 1) + C) + [E > 1] E (D + 1), solved for W and rounded.
 
@@ -153,7 +153,7 @@ def matched_width(parameters: int, *, width: int, classes: int, experts: int = 1
 def _parts(
     width: int, units: int, classes: int, experts: int, seed: int
 ) -> tuple[nn.Linear, list[redhost.plugins.LowRank]]:
-    """Return a gate that sends every row everywhere, and E heads that differ."""
+    """Return a gate with equal weights, and E different heads."""
     gate = nn.Linear(width, experts)
     nn.init.zeros_(gate.weight)
     nn.init.zeros_(gate.bias)

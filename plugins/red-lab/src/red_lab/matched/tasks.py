@@ -1,7 +1,7 @@
 """The two data sets: additions on SmolLM2-135M, and 20 Newsgroups on a sentence encoder.
 
-Both are read as the experiments read them that they come from, `redhost lab red` and
-`redhost lab text`, whose features on disk are taken up where they are there.
+Both are loaded as in the experiments that they come from, `redhost lab red` and `redhost lab text`,
+whose features on disk are reused if they exist.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def load(task: str, *, seed: int, work: Path) -> Problem:
 
     Args:
         task: One of `TASKS`.
-        seed: Of the questions drawn; texts have one split, by date.
-        work: Where the experiments keep features.
+        seed: Random seed of the questions; texts have one split, by date.
+        work: Folder of the experiments' features.
     """
     return text(work) if task == "text" else arithmetic(work, seed=seed)
 
 
 def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
-    """Return the additions of a seed; the base is trained where it is not on disk."""
+    """Return the additions of a seed; the base is trained if it is not on disk."""
     folder = work / "red"
     folder.mkdir(parents=True, exist_ok=True)
     stage = Seed(plan, seed, folder)
@@ -62,7 +62,7 @@ def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
 
 
 def text(work: Path) -> Problem:
-    """Return 20 Newsgroups; nobody keeps a card here, so all rows but validation are learnt."""
+    """Return 20 Newsgroups; without cards, all rows except validation rows are training rows."""
     desk = open_desk(
         CORPORA["newsgroups"],
         encoder="minilm",
@@ -92,7 +92,7 @@ def text(work: Path) -> Problem:
 def _questions(
     base: FrozenBase, queries: Sequence[Query], norm: redhost.plugins.LayerNorm
 ) -> DataPart:
-    """Return the questions as drawn, repeats and all."""
+    """Return the questions as drawn, repeats included."""
     h = base.h[base.rows(queries)]
     return DataPart(
         h=h,

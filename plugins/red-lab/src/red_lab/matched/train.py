@@ -25,8 +25,8 @@ class Trained:
     """A system after training.
 
     Attributes:
-        system: What answers.
-        parameters: How many numbers were trained by gradient, P.
+        system: The trained system.
+        parameters: Number of parameters trained by gradient, P.
         seconds: CPU seconds of training.
     """
 
@@ -36,7 +36,7 @@ class Trained:
 
 
 def train_all(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[str, Trained]:
-    """Train every system; RED's number of parameters is what the others are matched to."""
+    """Train every system; the others are matched to RED's number of parameters."""
     start = time.process_time()
     experts = train_experts(problem, recipe=recipe, seed=seed, tick=tick)
     apart = time.process_time()

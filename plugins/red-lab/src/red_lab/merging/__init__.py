@@ -1,1 +1,1 @@
-"""Experts and adapters as one: a composition folded into an expert, parameters averaged."""
+"""Merge experts and adapters into one: distil a composition, or average parameters."""

@@ -1,7 +1,7 @@
-"""LoRA adapters trained apart: averaged, summed and routed, beside one that learnt everything.
+"""Separately trained LoRA adapters: averaged, summed, routed, and compared with a joint one.
 
 One adapter for each range of sums on the tiny backbone, in the upper half of its blocks. PEFT
-merges them; answers go through the backbone's frozen classifier, as those of RED's experts do.
+merges them. Answers are computed by the backbone's frozen classifier, as for RED's experts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RANK = 8
 
 EPOCHS = 100
 RATES = {1: 3e-3, 5: 1e-3}
-"""By how many adapters' ranks one has; chosen on gate rows, as the epochs were (lab notes)."""
+"""Learning rate by rank, in adapters' ranks; chosen on gate rows like the epochs (lab notes)."""
 
 MERGES: Mapping[str, tuple[str, float, Mapping[str, float]]] = {
     "updates averaged": ("cat", 0.2, {}),
@@ -38,19 +38,19 @@ MERGES: Mapping[str, tuple[str, float, Mapping[str, float]]] = {
     "updates summed": ("cat", 1.0, {}),
     "TIES merge": ("ties", 1.0, {"density": 0.2}),
 }
-"""Name → PEFT's way to combine, what each adapter weighs, and options."""
+"""Name → PEFT's combination type, the weight of each adapter, and options."""
 
 
 def adapters(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
-    """Train an adapter for each part, merge and route them, and judge all on the test rows.
+    """Train an adapter for each part, merge and route them, and evaluate all on the test rows.
 
     Args:
-        subject: What on; its experts write hidden states.
-        seed: Of all training.
-        work: Where packages go; those of another try are written anew.
+        subject: The data; its experts write hidden states.
+        seed: Random seed of all training.
+        work: Folder of packages; existing packages are replaced.
 
     Returns:
-        Hits by system, and how many numbers each has.
+        Hits by system, and the number of parameters of each.
     """
     folder = work / f"adapters-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -92,7 +92,7 @@ def _train(subject: Subject, expert_id: str, folder: Path, *, seed: int, ranks: 
         seed=seed,
     )
     parts = subject.parts[expert_id]
-    with suppress(redhost.errors.HarmError):  # one that learnt nothing is measured with the others
+    with suppress(redhost.errors.HarmError):  # an adapter that learnt nothing is measured as well
         redhost.authoring.train_package(
             project, plan, parts, context=subject.context, settings=settings
         )

@@ -20,12 +20,12 @@ SECTIONS = ("ranges", "newswire", "adapters")
     "names",
     type=click.Choice(SECTIONS),
     multiple=True,
-    help="What is measured anew; what the page has of the others stays (default: all).",
+    help="What to measure again; other results on the page are kept (default: all).",
 )
 @out_option("merging")
 @WORK
 def merging(*, seeds: int, names: tuple[str, ...], out: Path, work: Path) -> None:
-    """Fold experts that were trained apart into one, average their parameters, or route them."""
+    """Merge separately trained experts into one, average their parameters, or route them."""
     from red_lab.merging.run import run
 
     click.echo(run(names or SECTIONS, seeds=seeds, out=out, work=work / "merging"))

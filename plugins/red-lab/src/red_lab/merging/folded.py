@@ -1,6 +1,6 @@
-"""A composition folded into one expert, beside averaged parameters and experts of everybody's rows.
+"""A composition distilled into one expert (a fold), with averaged and joint experts as baselines.
 
-A fold sees the training texts without their labels, and the composition's answers to them.
+A fold is trained on the training texts without labels and on the composition's answers to them.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ SHARPNESS = (0.0, 0.05, 0.2, 1.0)
 """ρ of the folds."""
 
 STEPS = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Lengths of random steps from a fold's weights, as shares of its tensors' lengths."""
+"""Lengths of random steps from a fold's weights, as shares of its tensors' norms."""
 
 DRAWS = 8
-"""Steps of each length."""
+"""Number of steps of each length."""
 
 CARD = 256
-"""Most rows of a part of a card; nobody learns from them, so which are shown is no matter."""
+"""Maximum rows of a part of a card; nothing is trained on them, so any choice will do."""
 
 
 def folded(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
-    """Train five experts apart, fold them, and judge everything on the test rows.
+    """Train five experts separately, fold them, and evaluate everything on the test rows.
 
     Args:
-        subject: What on.
-        seed: Of all training.
-        work: Where packages go; those of another try are written anew.
+        subject: The data.
+        seed: Random seed of all training.
+        work: Folder of packages; existing packages are replaced.
 
     Returns:
-        Hits by system, how many numbers each has, and by ρ the mean KL to the composition on test
-        texts after random steps.
+        Hits by system, the number of parameters of each, and for each ρ the mean KL to the
+        composition on test texts after random steps.
     """
     folder = work / f"{subject.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +78,7 @@ def folded(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
 def _composed_hits(
     composed: redhost.ComposedModel, experts: Sequence[redhost.Expert], subject: Subject
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
-    """Return hits and numbers of whatever needs all experts, of the best of them, and of none."""
+    """Return hits and sizes of the systems with all experts, the best expert, and no expert."""
     systems = hits_by_system(composed, subject.test, encode=subject.context.encode)
     each = [size(e) for e in experts]
     routed = sum(each) + size(composed.bus.router)
@@ -91,7 +91,7 @@ def _composed_hits(
 def _joint_experts(
     subject: Subject, experts: Sequence[redhost.Expert], folder: Path, *, seed: int
 ) -> dict[str, redhost.Expert]:
-    """Train what one author would have made of everybody's rows, at one rank and at all of them."""
+    """Train joint experts on the pooled rows, with the rank of one expert and of all together."""
     rank, whole = len(experts[0].state_dict()["U"]), joint(subject)
     units = {"joint": rank, "joint, all ranks": rank * len(experts)}
     return {
@@ -101,7 +101,7 @@ def _joint_experts(
 
 
 def joint(subject: Subject) -> Subject:
-    """Return the subject as one author has it who owns everybody's rows."""
+    """Return the subject with a single part: the pooled rows of all teams."""
     parts = subject.parts.values()
     rows = redhost.authoring.DataSplits(
         train=tuple(row for part in parts for row in part.train),
@@ -118,10 +118,10 @@ def joint(subject: Subject) -> Subject:
 
 
 def average(experts: Sequence[redhost.Expert]) -> redhost.plugins.LowRank:
-    """Return one low-rank expert of the mean of all tensors; labels keep the rows they have.
+    """Return one low-rank expert with the mean of all tensors; rows of own labels are concatenated.
 
     Args:
-        experts: Of one rank, all of which write hidden states or labels of their own.
+        experts: Experts of one rank that all write hidden states, or all labels of their own.
     """
     first, tensors = experts[0], [e.state_dict() for e in experts]
     assert isinstance(first, redhost.plugins.LowRank)  # noqa: S101  (all here are)
@@ -175,7 +175,7 @@ def _fold(
 def _flatness(
     composed: redhost.ComposedModel, folds: Mapping[str, redhost.Expert], subject: Subject
 ) -> dict[str, dict[str, float]]:
-    """Return the mean KL(composition ‖ fold) in nats, by ρ and length of a random step."""
+    """Return the mean KL(composition ‖ fold) in nats by ρ and by length of a random step."""
     texts = [r.text for r in subject.test]
     with torch.inference_mode():
         p, _ = composed.bus(subject.context.encode(texts))
@@ -183,7 +183,7 @@ def _flatness(
     def divergence(fold: redhost.Expert, *, step: float) -> float:
         names = fold.labels if fold.space == "labels" else subject.context.backbone.labels
         teacher = p[:, [composed.bus.labels.index(y) for y in names]]
-        teacher = teacher / teacher.sum(-1, keepdim=True)  # a fold has no label for "none of mine"
+        teacher = teacher / teacher.sum(-1, keepdim=True)  # a fold has no label for declining
         own = torch.special.xlogy(teacher, teacher)
         found = [
             (own - teacher * alone(moved(fold, length=step, seed=draw), subject, texts)).sum(-1)

@@ -1,4 +1,4 @@
-"""Answers of one expert that has all the weight, as a head on h or as an adapter in the blocks."""
+"""Answers of one expert at weight 1, as a head on h or as an adapter in the blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["alone", "hits", "moved", "right", "size"]
 
 
 def alone(expert: redhost.Expert, subject: Subject, texts: Sequence[str]) -> Tensor:
-    """Return log p ``(N, L)`` of texts: of the backbone's labels, or of the expert's own."""
+    """Return log p ``(N, L)`` of texts, over the backbone's labels or over the expert's own."""
     backbone, h = subject.context.backbone, subject.context.encode(texts)
     norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     read = inside_reader(backbone, "alone", expert)(texts) if acts_inside(expert) else norm(h)
@@ -27,30 +27,30 @@ def alone(expert: redhost.Expert, subject: Subject, texts: Sequence[str]) -> Ten
 
 
 def hits(expert: redhost.Expert, subject: Subject) -> list[float]:
-    """Return which test rows an expert answers rightly alone."""
+    """Return which test rows an expert alone answers correctly."""
     names = expert.labels if expert.space == "labels" else subject.context.backbone.labels
     return right(alone(expert, subject, [r.text for r in subject.test]), names, subject)
 
 
 def right(scores: Tensor, names: Sequence[str], subject: Subject) -> list[float]:
-    """Return which test rows have their label's score largest, of scores ``(N, L)``."""
+    """Return for which test rows the correct label has the largest of the scores ``(N, L)``."""
     best = scores.argmax(-1).tolist()
     return [float(names[k] == r.label) for k, r in zip(best, subject.test, strict=True)]
 
 
 def size(module: nn.Module) -> int:
-    """Return how many numbers a module has."""
+    """Return the number of parameters of a module."""
     return sum(p.numel() for p in module.parameters())
 
 
 def moved(expert: redhost.Expert, *, length: float, seed: int) -> redhost.Expert:
-    """Return an expert each of whose tensors took a Gaussian step.
+    """Return a copy of an expert with a Gaussian step added to each tensor.
 
     Args:
-        expert: It stays as it is.
-        length: Of the step, as a share of the tensor's own (Li et al. 2018 take the same for each
-            filter).
-        seed: Of its direction.
+        expert: The expert, which is not changed.
+        length: Length of the step as a share of the tensor's norm (Li et al. 2018 do the same for
+            each filter).
+        seed: Random seed of its direction.
     """
     other, generator = copy.deepcopy(expert), torch.Generator().manual_seed(seed)
     with torch.no_grad():

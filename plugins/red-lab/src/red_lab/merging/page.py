@@ -18,30 +18,30 @@ EXPERTS = {
     "routed": "**five experts, routed**",
     "oracle": "five experts, each row's own (label-informed)",
     "uniform": "five experts, equal weights",
-    "no router": "five experts, no router: all Δ summed, or all logits side by side",
-    "best_single": "the best of them alone (chosen on these very rows)",
-    "averaged": "their parameters averaged",
+    "no router": "five experts, no router: all Δ summed, or all labels' logits in one softmax",
+    "best_single": "the best single expert (selected on the test rows)",
+    "averaged": "the experts' parameters averaged",
     "fold 0": "**`redhost merge`**, plain steps",
     "fold 0.05": "`redhost merge --sharpness 0.05`",
     "fold 0.2": "`redhost merge --sharpness 0.2`",
     "fold 1": "`redhost merge --sharpness 1`",
     "fold of shuffled": "`redhost merge` of experts whose weights are shuffled",
-    "joint": "one expert of the same rank, trained on everybody's rows",
-    "joint, all ranks": "one expert of all ranks together, trained on everybody's rows",
+    "joint": "one expert of the same rank, trained on the pooled rows of all teams",
+    "joint, all ranks": "one expert of five times the rank, trained on the pooled rows",
     "nothing": "no expert",
 }
 ADAPTERS = {
     "routed": "**five adapters under `redhost recompose`**",
     "oracle": "five adapters, each row's own (label-informed)",
-    "uniform": "five adapters, their answers' steps at equal weights (five passes)",
-    "sum": "five adapters, all steps summed (five passes)",
-    "best_single": "the best of them alone (chosen on these very rows)",
-    "updates averaged": "their updates B A averaged, by PEFT",
-    "parameters averaged": "their parameters averaged, B and A each, by PEFT",
-    "updates summed": "their updates summed, by PEFT",
+    "uniform": "five adapters, residuals Δ at equal weights (five passes)",
+    "sum": "five adapters, all residuals Δ summed (five passes)",
+    "best_single": "the best single adapter (selected on the test rows)",
+    "updates averaged": "the updates B A averaged, by PEFT",
+    "parameters averaged": "the parameters averaged, B and A separately, by PEFT",
+    "updates summed": "the updates B A summed, by PEFT",
     "TIES merge": "TIES merge, by PEFT",
-    "joint": "one adapter of the same rank, trained on everybody's rows",
-    "joint, all ranks": "one adapter of all ranks together, trained on everybody's rows",
+    "joint": "one adapter of the same rank, trained on the pooled rows of all ranges",
+    "joint, all ranks": "one adapter of five times the rank, trained on the pooled rows",
     "shuffled joint": "an adapter whose weights are shuffled",
 }
 
@@ -49,16 +49,17 @@ ADAPTERS = {
 def page(metrics: Mapping[str, Any]) -> str:
     """Return the page for metrics of the schema ``red-lab.merging/1``."""
     lines = [
-        "# Experts trained apart, as one",
+        "# Separately trained experts merged into one",
         "",
         "Written by `redhost lab merging` from `metrics.json`; do not edit.",
         "",
-        "Five teams train apart. Their experts can be routed; folded into one expert by `redhost "
-        "merge`, which sees the training texts without labels and learns the composition's "
-        "answers; or averaged, parameter by parameter. Accuracy on rows that nobody learnt from, "
-        "means over seeds, with 95 % by bootstrap over rows that belong together; differences to "
-        "the routed composition are paired, in points. Numbers are those of weights above the "
-        "backbone, the router's with them where there is one.",
+        "Five teams train experts separately. The experts can be combined in three ways: by a "
+        "router; by `redhost merge`, which distils the composition into one expert (the *fold*), "
+        "using the training texts without labels; or by averaging their parameters. The tables "
+        "give accuracy on held-out rows, means over random seeds, with 95 % intervals by bootstrap "
+        "over groups of related rows. Differences to the routed composition are paired, in points. "
+        "The last column counts the parameters above the backbone, including the router if there "
+        "is one.",
         "",
     ]
     for name in (s for s in FOLDS if s in metrics):
@@ -72,12 +73,13 @@ def page(metrics: Mapping[str, Any]) -> str:
 
 def _adapters_title(metrics: Mapping[str, Any]) -> str:
     red = metrics.get("ranges", {}).get("accuracy", {}).get("routed")
-    beside = "" if red is None else f" RED's five experts on the same rows have {_cell(red)}."
+    beside = "" if red is None else f" RED's five experts reach {_cell(red)} on the same rows."
     return (
-        "LoRA adapters on the same sums: one a range, rank 8, in the upper half of the tiny "
-        f"backbone's blocks, {EPOCHS} epochs, answers through its frozen classifier.{beside} Those "
-        f"had {EXPERT.epochs} epochs on features that stand still; adapters still got "
-        "better with every epoch that was tried ([lab notes](../../lab-notes.md))."
+        "LoRA adapters on the same sums: one per range, rank 8, in the upper half of the tiny "
+        f"backbone's blocks, trained for {EPOCHS} epochs, answering through its frozen "
+        f"classifier.{beside} RED's experts were trained for {EXPERT.epochs} epochs on fixed "
+        "features; adapters still improved with every larger number of epochs that was tried "
+        "([lab notes](../../lab-notes.md))."
     )
 
 
@@ -91,7 +93,7 @@ def _section(
         *([] if title is None else [title, ""]),
         f"{found['rows']:,} rows, {found['seeds']} seeds, router `{found['router']}`.",
         "",
-        "| system | accuracy | 95 % | less the routed ones | numbers |",
+        "| system | accuracy | 95 % | minus routed, points | parameters |",
         "|---|---|---|---|---|",
     ]
     for name, shown in titles.items():
@@ -116,11 +118,13 @@ def _flatness(metrics: Mapping[str, Any]) -> list[str]:
     lines = [
         "## How flat a fold lies",
         "",
-        "Mean KL(composition ‖ fold) on the test texts, in nats, where every tensor of the fold "
-        "takes a Gaussian step of so large a share of its own length; means over eight directions "
-        "and the seeds. The composition is the teacher, so a step of 0 shows what the fold misses.",
+        "Mean KL(composition ‖ fold) on the test texts, in nats, after a random Gaussian step of "
+        "every tensor of the fold. The step length is given as a share of the tensor's norm; "
+        "figures are means over eight directions and the random seeds. The composition is the "
+        "teacher, so step 0 shows the error of the distillation itself. *Sharpness* is the radius "
+        "ρ of sharpness-aware minimisation; 0 means plain steps.",
         "",
-        "![KL over the length of a random step: one line for each sharpness](flatness.svg)",
+        "![KL by the length of a random step: one line for each sharpness](flatness.svg)",
         "",
     ]
     for name in (s for s in FOLDS if s in metrics):
@@ -139,20 +143,20 @@ def _flatness(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _bound(metrics: Mapping[str, Any]) -> list[str]:
-    """Say from how many texts on a bound by flatness says anything of the folds."""
+    """Return the number of texts from which a flatness bound is informative for the folds."""
     parts = []
     for name in (s for s in FOLDS if s in metrics):
         step = max(map(float, metrics[name]["flat"]["0"]))
         numbers = metrics[name]["numbers"]["fold 0"]
         needed = texts_needed(numbers=numbers, step=step)
-        parts.append(f"{needed:,} texts for the {numbers:,} numbers of the fold of {name}")
+        parts.append(f"{needed:,} texts for the {numbers:,} parameters of the fold of {name}")
     if not parts:
         return []
     return [
-        "The bound that sharpness-aware minimisation rests on (PAC-Bayes, a prior around zero with "
-        "the step's variance) lies below 1, and so says anything at all, only from "
-        f"{', and from '.join(parts)} on, at a step of {step:g}. The teams have fewer, so flatness "
-        "is measured here and no bound is claimed.",
+        "The generalisation bound behind sharpness-aware minimisation (PAC-Bayes, with a prior "
+        "centred at zero that has the variance of the step) is informative only if it is below 1. "
+        f"At a step of {step:g} this takes at least {', and '.join(parts)}. The teams have fewer "
+        "texts, so flatness is measured here and no bound is claimed.",
         "",
     ]
 
@@ -173,7 +177,7 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
             for rho, steps in sorted(metrics[name]["flat"].items(), key=lambda x: float(x[0])):
                 points = sorted((float(s), kl) for s, kl in steps.items())
                 place.plot(*zip(*points, strict=True), marker=".", label=f"sharpness {rho}")
-            place.set_xlabel("random step, share of each tensor's length")
+            place.set_xlabel("random step, share of each tensor's norm")
             place.set_title(name)
         axes[0][0].set_ylabel("KL to the composition, nats")
         axes[0][0].legend(fontsize=7)

@@ -29,17 +29,17 @@ SECTIONS: Mapping[str, tuple[str, Measure]] = {
     "newswire": ("newswire", folded),
     "adapters": ("ranges", adapters),
 }
-"""Name → what on, and what is measured."""
+"""Name → the subject, and the function that measures it."""
 
 
 def run(names: Sequence[str], *, seeds: int, out: Path, work: Path) -> Path:
-    """Measure sections, and write their metrics beside the others', with a page of all.
+    """Measure sections, merge their metrics with those of other sections, and write the page.
 
     Args:
-        names: Of the sections.
+        names: Names of the sections.
         seeds: How many times everything is trained.
-        out: Where the results go.
-        work: Where packages, features and finished seeds are kept.
+        out: Folder of the results.
+        work: Folder of packages, features and finished seeds.
 
     Returns:
         The path of metrics.json.
@@ -63,8 +63,8 @@ def summary(subject: Subject, found: Sequence[Mapping[str, Any]]) -> dict[str, A
     """Return a section's metrics over seeds, with intervals by cluster.
 
     Args:
-        subject: What it is on.
-        found: What each seed gave.
+        subject: The data of the section.
+        found: The results of each seed.
     """
     hits: dict[str, Array] = {
         name: np.array([f["hits"][name] for f in found], dtype=np.float64).mean(0)

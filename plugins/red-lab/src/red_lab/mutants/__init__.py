@@ -1,1 +1,1 @@
-"""Thousands of broken copies of a good expert: each is refused, or loads to the same digest."""
+"""Thousands of broken copies of a good expert: each is refused or loads with the same digest."""

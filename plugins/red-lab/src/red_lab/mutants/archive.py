@@ -1,4 +1,4 @@
-"""Mutations of a wheel that know zip archives, and of its RECORD."""
+"""Format-aware mutations of a wheel's zip archive, and of its RECORD."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WheelChange = Callable[[Subject, Random], bytes]
 CENTRAL, LOCAL, END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 
 PYC = bytes.fromhex("a70d0d0a01000000") + bytes(8) + marshal.dumps(compile("1/0", "x", "exec"))
-"""Byte code that Python runs whatever its source says."""
+"""Byte code that Python runs without comparing it with its source."""
 
 
 def _with(name: str, data: bytes = b"x") -> WheelChange:
@@ -34,7 +34,7 @@ def _with(name: str, data: bytes = b"x") -> WheelChange:
 def _field(
     *, central: tuple[int, str], local: tuple[int, str], values: tuple[int, ...]
 ) -> WheelChange:
-    """Return the change that lies in one field of a member's two headers."""
+    """Return the change that falsifies one field of a member's two headers."""
 
     def change(subject: Subject, random: Random) -> bytes:
         data, value = bytearray(subject.wheel), random.choice(values)
@@ -50,7 +50,7 @@ def _field(
 
 
 def _double(subject: Subject, random: Random) -> bytes:
-    """Add a second member of the same name, which some readers take and others do not."""
+    """Add a second member of the same name, which only some zip readers use."""
     buffer = io.BytesIO(subject.wheel)
     with zipfile.ZipFile(buffer, "a") as archive:
         name = random.choice(archive.namelist())
@@ -60,7 +60,7 @@ def _double(subject: Subject, random: Random) -> bytes:
 
 
 def _one_header(subject: Subject, random: Random) -> bytes:
-    """Let one of a member's two headers say something else than the other."""
+    """Make one of a member's two headers differ from the other."""
     local, central = {8: 10, 14: 16, 18: 20, 22: 24}, random.random() < 0.5  # noqa: PLR2004
     data, offset = bytearray(subject.wheel), random.choice(sorted(local))
     mark, offset = (CENTRAL, local[offset]) if central else (LOCAL, offset)
@@ -69,14 +69,14 @@ def _one_header(subject: Subject, random: Random) -> bytes:
 
 
 def _count(subject: Subject, random: Random) -> bytes:
-    """Let the end record say another number of members."""
+    """Change the number of members in the end record."""
     data = bytearray(subject.wheel)
     struct.pack_into("<HH", data, data.rindex(END) + 8, *[random.choice((0, 1, 65535))] * 2)
     return bytes(data)
 
 
 def _rewritten(change: Callable[[zipfile.ZipInfo, Random], None]) -> WheelChange:
-    """Return the change that writes the archive again, one member's header changed."""
+    """Return the change that rewrites the archive with one member's header changed."""
 
     def rewrite(subject: Subject, random: Random) -> bytes:
         buffer = io.BytesIO()
@@ -98,14 +98,14 @@ def _comment(member: zipfile.ZipInfo, random: Random) -> None:
 
 
 def _second_name(member: zipfile.ZipInfo, random: Random) -> None:
-    """Name it once more in the Unicode Path field, where some readers look first."""
+    """Add another name in the Unicode Path field, which some readers prefer."""
     name = random.choice((b"other/expert.json", b"../evil.py", b"evil.pth"))
     field = struct.pack("<BL", 1, zlib.crc32(member.filename.encode())) + name
     member.extra = struct.pack("<HH", 0x7075, len(field)) + field
 
 
 def _honest(members: Callable[[Random], Mapping[str, bytes]]) -> WheelChange:
-    """Return the change that brings more members, of which RECORD tells the truth."""
+    """Return the change that adds members which RECORD lists correctly."""
 
     def change(subject: Subject, random: Random) -> bytes:
         files = {**subject.files, **members(random)}
@@ -142,27 +142,27 @@ def _metadata(subject: Subject, random: Random) -> bytes:
 
 
 def _other_point(subject: Subject, random: Random) -> bytes:
-    """Name the entry point otherwise than the expert calls itself."""
+    """Give the entry point a name other than the expert's id."""
     info = info_files(subject.files)
     points = f"[redhost.experts]\n{random.choice(('other', 'range1', 'Mutant'))} = {MODULE}\n"
     return _repacked(subject, {**info, "entry_points.txt": points.encode()})
 
 
 def _two_headers(subject: Subject, random: Random) -> bytes:
-    """Say twice in METADATA who it is."""
+    """State the name twice in METADATA."""
     info = info_files(subject.files)
     more = random.choice((b"Name: other\n", b"Version: 2\n", b"Name: red-expert-mutant\n"))
     return _repacked(subject, {**info, "METADATA": info["METADATA"] + more})
 
 
 def _repacked(subject: Subject, info: Mapping[str, bytes]) -> bytes:
-    """Return a wheel with this dist-info, of which RECORD tells the truth."""
+    """Return a wheel with this dist-info and a correct RECORD."""
     plain = {name: data for name, data in info.items() if name != "RECORD"}
     return pack(subject.files, {**plain, "RECORD": record_of(subject.files, plain)})
 
 
 def _changed_member(subject: Subject, random: Random) -> bytes:
-    """Change a file and leave RECORD as it was."""
+    """Change a file without updating RECORD."""
     name = random.choice(sorted(subject.files))
     data = bytearray(subject.files[name])
     data[random.randrange(len(data))] ^= 1 << random.randrange(8)
@@ -208,7 +208,7 @@ ARCHIVE: Mapping[str, WheelChange] = {
 
 
 def _record(edit: Callable[[list[bytes], Random], object]) -> WheelChange:
-    """Return the change that edits RECORD's rows; the archive itself stays sound."""
+    """Return the change that edits RECORD's rows; the archive itself stays valid."""
 
     def change(subject: Subject, random: Random) -> bytes:
         info = info_files(subject.files)

@@ -1,4 +1,4 @@
-"""Canaries that could not fail, whatever the weights: the host must not count them as a check."""
+"""Canaries that pass for any weights: the host must not accept them as a check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _zeros(subject: Subject, random: Random) -> Files:
 
 
 def _silent(subject: Subject, random: Random) -> Files:
-    """Record an expert that says nothing, as weights of zero do."""
+    """Record outputs of zero, as of an expert with zero weights."""
     canary, weights = load(subject.files[NAME]), load(subject.files[WEIGHTS])
     files = {NAME: canary, WEIGHTS: weights}
     canary["delta"] = torch.zeros_like(canary["delta"])
@@ -33,7 +33,7 @@ def _silent(subject: Subject, random: Random) -> Files:
 
 
 def _tolerant(subject: Subject, random: Random) -> Files:
-    """Allow any difference, and bring other weights than those that were recorded."""
+    """Allow any difference, and ship weights other than those that were recorded."""
     weights = load(subject.files[WEIGHTS])
     weights["V"] = -weights["V"]
     manifest = json.loads(subject.files["expert.json"])
@@ -47,4 +47,4 @@ CANARY: Mapping[str, Callable[[Subject, Random], Files]] = {
     "of an expert that says nothing": _silent,
     "of any tolerance": _tolerant,
 }
-"""Name → a change to a canary, the manifest made to fit."""
+"""Name → a change to a canary, with a matching manifest."""

@@ -1,4 +1,4 @@
-"""Mutations of a card of texts that know its rows."""
+"""Format-aware mutations of a card of texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redhost lab mutants`: break a good expert in thousands of ways, and see what the host does."""
+"""`redhost lab mutants`: break a good expert in thousands of ways, and check the host."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["mutants"]
     type=click.IntRange(min=1),
     default=10_000,
     show_default=True,
-    help="How many mutants.",
+    help="Number of mutants.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Where randomness comes from.",
+    help="Random seed.",
 )
 @out_option("mutants")
 def mutants(*, count: int, seed: int, out: Path) -> None:
-    """Judge mutants of a good expert: each is refused, or loads to the same digest.
+    """Check mutants of a good expert: each must be refused or load with the same digest.
 
     Exits with 1 if any crashed, took over two seconds or too much memory.
     """

@@ -1,4 +1,4 @@
-"""The stream of mutants: every kind in turn, each with chance of its own."""
+"""The stream of mutants: every kind in turn, each with its own random generator."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Mutant:
 
     Attributes:
         number: Its place in the stream.
-        target: What was broken: ``weights``, ``manifest``, ``wheel`` and so on.
-        kind: How.
+        target: The broken part: ``weights``, ``manifest``, ``wheel`` and so on.
+        kind: The kind of change.
         data: Files by name, or the bytes of a wheel.
-        digest: Of the good expert.
+        digest: Digest of the good expert.
     """
 
     number: int
@@ -39,18 +39,18 @@ class Mutant:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         if isinstance(self.data, bytes):
             return len(self.data)
         return sum(map(len, self.data.values()))
 
 
 def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
-    """Yield mutants; equal calls yield equal ones.
+    """Yield mutants; equal calls yield equal mutants.
 
     Args:
-        count: How many.
-        seed: Where chance comes from.
+        count: Number of mutants.
+        seed: Random seed.
     """
     subjects = [Subject.make(kind) for kind in KINDS]
     tables = [list(makers(subject)) for subject in subjects]
@@ -63,18 +63,18 @@ def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
 
 
 def kinds() -> frozenset[tuple[str, str]]:
-    """Return every target and kind there is."""
+    """Return all targets and kinds."""
     return frozenset((t, k) for card in KINDS for t, k, _ in makers(Subject.make(card)))
 
 
 def makers(subject: Subject) -> Iterator[tuple[str, str, Maker]]:
-    """Yield what can be done to an expert.
+    """Yield all possible changes to an expert.
 
     Args:
         subject: The expert.
 
     Yields:
-        Target, kind, and what makes such a mutant by chance.
+        Target, kind, and a function that makes such a mutant from a random generator.
     """
     weights, canary, card = "expert.safetensors", "canary.safetensors", subject.card
     tensors = {**HEADER, **NUMBERS, **BLIND}

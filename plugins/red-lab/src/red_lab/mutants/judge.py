@@ -1,4 +1,4 @@
-"""Judge mutants in a process of their own, so that none can take the campaign down with it."""
+"""Check mutants in a separate process, so that a crash cannot end the campaign."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ from redhost.testing import judge_expert
 __all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]
 
 SECONDS, MEMORY = 2.0, 64 * 2**20
-"""Limits of a decision: the processor's time, and memory beyond the mutant's own size.
+"""Limits of a decision: CPU time, and memory beyond the mutant's own size.
 
-The clock on the wall also counts what other processes of a busy machine take.
+Wall-clock time would include the load of other processes on a busy machine.
 """
 
 PATIENCE = 20.0
-"""Seconds on the wall until a mutant is given up, whatever it waits for."""
+"""Wall-clock seconds after which a decision is aborted."""
 
 CEILING = 4 * 2**30
-"""Address space that a judging process may add: a guard of this machine, not a limit to meet."""
+"""Address space that a checking process may add; it protects the machine and is no tested limit."""
 
 MutantOutcome = Literal["refused", "refused by digest", "same", "crash", "hang", "memory"]
 Judge = Callable[[Mutant], tuple[str, str]]
-"""Takes a mutant; returns ``refused``, ``refused by digest`` or ``same``, and why."""
+"""Maps a mutant to ``refused``, ``refused by digest`` or ``same``, and the reason."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
-        number: Of the mutant.
-        target: Of the mutant.
-        kind: Of the mutant.
-        size: Bytes of the mutant.
-        outcome: ``refused`` by a rule of the contract; ``refused by digest`` where it is another
-            expert that breaks none; ``same``: it loads to the same digest. The rest is bad.
-        why: The violation's code, or what was raised.
-        seconds: The processor's time for the decision.
-        memory: Most bytes of memory that the decision added; None where it cannot be measured.
+        number: Number of the mutant.
+        target: Target of the mutant.
+        kind: Kind of the mutant.
+        size: Size of the mutant in bytes.
+        outcome: ``refused``: it breaks a rule of the contract. ``refused by digest``: it breaks no
+            rule, but is a different expert. ``same``: it loads with the same digest. All other
+            outcomes are failures of the host.
+        why: The violation's code, or the exception.
+        seconds: CPU time of the decision.
+        memory: Peak memory in bytes that the decision added; None if it cannot be measured.
     """
 
     number: int
@@ -63,12 +64,12 @@ class Result:
 
     @property
     def bad(self) -> bool:
-        """Tell whether the host failed."""
+        """Return whether the host failed."""
         return self.outcome in {"crash", "hang", "memory"}
 
 
 def judge_mutant(mutant: Mutant) -> tuple[str, str]:
-    """Let the host decide, as when a composition names the good expert's digest."""
+    """Let the host decide, as if a composition named the good expert's digest."""
     if isinstance(mutant.data, Mapping):
         found = judge_expert(mutant.data, digest=mutant.digest)
     else:
@@ -82,11 +83,11 @@ def judge_mutant(mutant: Mutant) -> tuple[str, str]:
 
 
 def judge_all(stream: Iterable[Mutant], *, judge: Judge = judge_mutant) -> Iterator[Result]:
-    """Judge mutants one after the other; a process that dies is replaced by a new one.
+    """Check mutants one after the other; a process that dies is replaced.
 
     Args:
         stream: The mutants.
-        judge: Who decides.
+        judge: The function that decides.
     """
     worker = _Worker(judge)
     try:
@@ -102,7 +103,7 @@ def judge_all(stream: Iterable[Mutant], *, judge: Judge = judge_mutant) -> Itera
 
 
 class _Worker:
-    """A process that judges what it is sent."""
+    """A process that checks the mutants it receives."""
 
     def __init__(self, judge: Judge) -> None:
         context = multiprocessing.get_context("fork")
@@ -112,7 +113,7 @@ class _Worker:
         there.close()
 
     def ask(self, mutant: Mutant) -> Result | None:
-        """Return the result, None if the process died or took too long."""
+        """Return the result, or None if the process died or took too long."""
         try:
             self.pipe.send(mutant)
             if not self.pipe.poll(PATIENCE):
@@ -123,7 +124,7 @@ class _Worker:
         return result
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process at once."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -165,7 +166,7 @@ def _result(
 
 
 def _start_memory() -> int | None:
-    """Forget the highest use of memory so far, and return the use now; None where it cannot be."""
+    """Reset the peak memory and return the current use; None if this is not possible."""
     try:
         Path("/proc/self/clear_refs").write_text("5", "ascii")
         return _memory("VmRSS")

@@ -1,4 +1,4 @@
-"""The dearest files that anyone could think of, at full size: how long, and how much memory."""
+"""Time and memory of the most expensive files known to the authors, at full size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HEADER_SECONDS = 0.05
 """Limit for a bad header."""
 
 RUNS = 5
-"""Each file is judged this often and the fastest counts: the machine may be busy."""
+"""Each file is checked this often and the fastest run counts, since the machine may be busy."""
 
 MIB = 2**20
 FULL = 64 * MIB
 LARGE_RANK = FULL // (8 * WIDTH) - 16
-"""R whose U and V fill a file of 64 MiB."""
+"""R for which U and V fill a file of 64 MiB."""
 
 HEADERS: Mapping[str, Callable[[], bytes]] = {
     "header of 130,000 empty objects": lambda: b"{" + b'"a":{},' * (MIB // 8),
@@ -92,7 +92,7 @@ FILES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
 
 
 def _sound(last: bytes) -> bytes:
-    """Return weights of 64 MiB, as the contract has them, with these last four bytes."""
+    """Return valid weights of 64 MiB with these last four bytes."""
     size = 4 * LARGE_RANK * WIDTH
     entries = {
         "U": {"dtype": "F32", "shape": [LARGE_RANK, WIDTH], "data_offsets": [0, size]},
@@ -102,9 +102,9 @@ def _sound(last: bytes) -> bytes:
 
 
 def measure_limits() -> Iterator[tuple[Result, float]]:
-    """Judge each of the files several times; yield its dearest result, and its limit in seconds.
+    """Check each file several times; yield its result, and its limit in seconds.
 
-    The seconds are those of the fastest of several runs, the memory that of the dearest.
+    The seconds are those of the fastest run, the memory is the largest of all runs.
     """
     for mutant, limit in _mutants(Subject.make("texts")):
         results = list(judge_all([mutant] * RUNS))

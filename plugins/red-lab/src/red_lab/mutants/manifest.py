@@ -1,4 +1,4 @@
-"""Mutations of ``expert.json`` that know JSON and the schema."""
+"""Mutations of ``expert.json`` that are aware of JSON and of the schema."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _objects(manifest: Node) -> list[Node]:
 
 
 def _somewhere(manifest: Node, random: Random) -> tuple[Node, str]:
-    """Return an object of the manifest that is not empty, and one of its keys."""
+    """Return a non-empty object of the manifest, and one of its keys."""
     node = random.choice([x for x in _objects(manifest) if x])
     return node, random.choice(sorted(node))
 
@@ -72,7 +72,7 @@ def _replace(manifest: Node, random: Random) -> None:
 
 
 def _raw(data: bytes, random: Random) -> bytes:
-    """Put a literal that is no JSON, or beyond its numbers, in place of a value."""
+    """Replace a value by a literal that is not valid JSON, or a number out of range."""
     manifest = json.loads(data)
     node, key = _somewhere(manifest, random)
     node[key] = "@@@"
@@ -98,7 +98,7 @@ def _other_file(manifest: Node, random: Random) -> None:
 
 
 def _contract(manifest: Node, random: Random) -> None:
-    """Promise something else than what the files hold; each value alone would be allowed."""
+    """Declare something that the files contradict; each value alone would be allowed."""
     path, value = random.choice(
         (
             ("rank", random.randint(1, 4096)),

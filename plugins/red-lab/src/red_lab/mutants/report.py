@@ -1,4 +1,4 @@
-"""Write the metrics of `redhost lab mutants` as a page that people read."""
+"""Write the metrics of `redhost lab mutants` as a page."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"{metrics['count']:,} mutants of {metrics['kinds_judged']} kinds (seed "
-        f"{metrics['seed']}), made from three small experts with a card of texts, of vectors and "
-        "of sums. Each is judged as on attaching, canary included, in a process of its own, "
-        "against the digest that a composition names."
+        f"{metrics['seed']}), made from three small experts whose cards contain texts, vectors and "
+        "sums. Each mutant is checked as when a host attaches an expert, canary included, in a "
+        "process of its own, against the digest that a composition names."
     )
     yield ""
     yield (
-        f"**{bad} crashes, hangs or breaches of the memory limit.** {found['refused']:,} break a "
-        f"rule of the contract and are refused for it, {found['refused by digest']:,} break none "
-        "(another licence, say, or a canary changed within its tolerance) and are refused because "
-        f"the digest is another, {found['same']:,} load to the same digest: they change what is no "
-        "part of the expert, such as RECORD, or happen to change nothing."
+        f"**{bad} crashes, hangs or breaches of the memory limit.** {found['refused']:,} mutants "
+        f"break a rule of the contract and are refused for it. {found['refused by digest']:,} "
+        "break no rule (for example a different licence, or a canary changed within its tolerance) "
+        f"and are refused because their digest differs. {found['same']:,} load with the same "
+        "digest: they change something outside the expert, such as RECORD, or happen to change "
+        "nothing."
     )
     yield ""
     most = "not measured here" if memory["most"] is None else f"{memory['most'] / MIB:.0f} MiB"
     yield (
-        f"Seconds of a decision: median {seconds['median']:.4f}, 99 % {seconds['p99']:.4f}, most "
-        f"{seconds['most']:.3f}, limit {seconds['limit']:.0f}. Most memory that a decision added: "
-        f"{most}; limit the mutant's size and {memory['limit_beyond_size'] // MIB} MiB."
+        f"Seconds per decision: median {seconds['median']:.4f}, 99th percentile "
+        f"{seconds['p99']:.4f}, maximum {seconds['most']:.3f}, limit {seconds['limit']:.0f}. "
+        f"Largest memory that a decision added: {most}; the limit is the mutant's size plus "
+        f"{memory['limit_beyond_size'] // MIB} MiB."
     )
     yield ""
 
@@ -56,7 +58,7 @@ def _targets(metrics: Mapping[str, Any]) -> Iterator[str]:
         cells = " | ".join(f"{found[name]:,}" for name in names)
         yield f"| {target} | {sum(found.values()):,} | {cells} |"
     yield ""
-    yield "Why they were refused:"
+    yield "Codes of the refusals:"
     yield ""
     yield "| code | mutants |"
     yield "|---|---|"
@@ -67,11 +69,12 @@ def _targets(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 def _limits(metrics: Mapping[str, Any]) -> Iterator[str]:
     limits = metrics["limits"]
-    yield "## The dearest files"
+    yield "## The most expensive files"
     yield ""
     yield (
-        "A whole package with this file in it, the manifest made to fit where there is one to fit. "
-        f"Fastest of {limits['runs']} runs; most memory added."
+        "Each row is a whole package that contains this file, with a manifest that matches it if "
+        f"possible. Seconds are those of the fastest of {limits['runs']} runs, memory is the "
+        "largest amount added."
     )
     yield ""
     yield "| file | MiB | seconds | limit | memory, MiB | code |"

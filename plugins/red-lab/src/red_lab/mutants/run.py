@@ -1,4 +1,4 @@
-"""Run the campaign and put figures on it."""
+"""Run the campaign and summarise its results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OUTCOMES = ("refused", "refused by digest", "same", "crash", "hang", "memory")
 
 
 def campaign(*, count: int, seed: int) -> dict[str, Any]:
-    """Judge mutants and the dearest files; return metrics of the schema ``red-lab.mutants/1``.
+    """Check mutants and expensive files; return metrics of the schema ``red-lab.mutants/1``.
 
     Args:
-        count: How many mutants.
-        seed: Where chance comes from.
+        count: Number of mutants.
+        seed: Random seed.
     """
     bar, results = Bar("mutants", total=count), []
     for result in judge_all(mutants(count, seed=seed)):
@@ -43,7 +43,7 @@ def campaign(*, count: int, seed: int) -> dict[str, Any]:
 
 
 def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the figures of a campaign: outcomes in all and by target, the worst, the reasons."""
+    """Return a campaign's figures: outcomes in total and by target, maxima, and reasons."""
     targets = sorted({r.target for r in results})
     seconds = sorted(r.seconds for r in results)
     return {

@@ -1,4 +1,4 @@
-"""Blind mutations: what a bad disk, a bad line or a fuzzer does to bytes."""
+"""Format-unaware mutations of bytes, like those of a bad disk, a bad line or a fuzzer."""
 
 from __future__ import annotations
 
@@ -87,4 +87,4 @@ BLIND: Mapping[str, Change] = {
     "noise": _noise,
     "empty": lambda data, random: b"",
 }
-"""Name → what it does to bytes, which are never empty."""
+"""Name → a change to bytes, which are never empty."""

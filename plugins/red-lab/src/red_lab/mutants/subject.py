@@ -1,4 +1,4 @@
-"""A good expert, small, with a card of any kind; as files, and as a wheel."""
+"""A small good expert with a card of any kind, as files and as a wheel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Subject:
-    """The expert that mutants are made of.
+    """The expert that mutants are made from.
 
     Attributes:
         files: Its bytes by name.
@@ -56,7 +56,7 @@ class Subject:
 
     @classmethod
     def make(cls, card: CardKind) -> Subject:
-        """Make the expert; equal calls give equal bytes."""
+        """Return the expert; equal calls give equal bytes."""
         generator = torch.Generator().manual_seed(0)
         expert = redhost.plugins.LowRank(
             U=torch.randn(RANK, WIDTH, generator=generator) / WIDTH**0.5,
@@ -130,7 +130,7 @@ def seal(files: Files) -> dict[str, bytes]:
 
 
 def info_files(files: Files) -> dict[str, bytes]:
-    """Return the files of the dist-info folder, RECORD among them."""
+    """Return the files of the dist-info folder, including RECORD."""
     info = {
         "METADATA": b"Metadata-Version: 2.1\nName: red-expert-mutant\nVersion: 0.1.0\n",
         "WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

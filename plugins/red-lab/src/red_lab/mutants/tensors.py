@@ -1,4 +1,4 @@
-"""Mutations of safetensors files that know the format: the header, and the numbers behind it."""
+"""Format-aware mutations of safetensors files: of the header, and of the numbers after it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Header = dict[str, Any]
 
 
 def header_of(data: bytes) -> tuple[Header, bytes]:
-    """Return the decoded header and the bytes behind it."""
+    """Return the decoded header and the bytes after it."""
     size = int.from_bytes(data[:8], "little")
     return json.loads(data[8 : 8 + size]), data[8 + size :]
 
 
 def assemble(text: bytes, body: bytes, *, size: int | None = None) -> bytes:
-    """Return a file with this header, and what it says of the header's size."""
+    """Return a file with this header and this stated size of the header."""
     return (len(text) if size is None else size).to_bytes(8, "little") + text + body
 
 
@@ -48,7 +48,7 @@ def _rewritten(write: Callable[[bytes, Random], bytes]) -> Change:
 
 
 def _sized(size: Callable[[int, Random], int]) -> Change:
-    """Return the change that lies about the header's size."""
+    """Return the change that falsifies the header's size."""
 
     def change(data: bytes, random: Random) -> bytes:
         length = size(int.from_bytes(data[:8], "little"), random) % 2**64
@@ -156,11 +156,11 @@ HEADER: Mapping[str, Change] = {
         )
     ),
 }
-"""Name → a change to the header; the numbers stay."""
+"""Name → a change to the header; the numbers are kept."""
 
 
 def _planted(*values: float) -> Change:
-    """Return the change that puts one of these numbers somewhere."""
+    """Return the change that writes one of these numbers at a random place."""
 
     def change(data: bytes, random: Random) -> bytes:
         start = 8 + int.from_bytes(data[:8], "little")
@@ -185,7 +185,7 @@ def _shuffled(body: bytes, random: Random) -> bytes:
 
 
 def _huge(data: bytes, random: Random) -> bytes:
-    """Fill one tensor of floats with a finite number whose square is not."""
+    """Fill one tensor of floats with a finite number whose square is not finite."""
     header, body = header_of(data)
     floats = sorted(name for name, entry in header.items() if entry.get("dtype") == "F32")
     start, end = map(int, header[random.choice(floats)]["data_offsets"])
@@ -206,4 +206,4 @@ NUMBERS: Mapping[str, Change] = {
     "a number missing": _body(lambda body, random: body[:-4]),
     "a number more": _body(lambda body, random: body + bytes(4)),
 }
-"""Name → a change to the numbers; the header stays."""
+"""Name → a change to the numbers; the header is kept."""

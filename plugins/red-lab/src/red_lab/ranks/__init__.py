@@ -1,1 +1,1 @@
-"""Experts that are served at several ranks: one package, beside one for each rank."""
+"""Experts served at several ranks: one package, compared with one package for each rank."""

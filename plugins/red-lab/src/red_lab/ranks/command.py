@@ -19,12 +19,12 @@ __all__ = ["ranks"]
     "names",
     type=click.Choice(["ranges", "newswire"]),
     multiple=True,
-    help="What is measured anew; what the page has of the others stays (default: all).",
+    help="What to measure again; other results on the page are kept (default: all).",
 )
 @out_option("ranks")
 @WORK
 def ranks(*, seeds: int, names: tuple[str, ...], out: Path, work: Path) -> None:
-    """Serve one package at several ranks, beside experts trained at each and experts cut."""
+    """Serve one package at several ranks; compare with one package per rank and truncated ones."""
     import torch
 
     from red_lab.ranks.measure import measure

@@ -1,4 +1,4 @@
-"""Accuracy over rank: one package that is cut by its host, beside packages made for each rank."""
+"""Accuracy by rank: one package truncated by its host, compared with a package for each rank."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ RANKS = (2, 4, 8, 16, 32)
 METHODS = {
     "nested": "one package, trained at all ranks",
     "apart": "a package for each rank",
-    "cut": "one package of the largest rank, cut",
-    "heaviest": "the same, heaviest units first",
+    "cut": "one package of the largest rank, truncated",
+    "heaviest": "the same, largest units first",
 }
-"""What tables call them: the last two are packages that claim ranks they were not trained at."""
+"""Titles in tables. The last two are packages that declare ranks they were not trained at."""
 
 RUNS, ROWS = 25, 256
-"""Passes that are timed, and their rows."""
+"""Number of timed passes, and rows of a pass."""
 
 
 def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
-    """Train, package, serve and judge; what is measured already is read.
+    """Train, package, serve and evaluate; stored measurements are loaded.
 
     Args:
-        subject: What on.
+        subject: The data and experts.
         seeds: How many times all experts are trained.
-        work: Where packages, features and single results are kept.
+        work: Folder of packages, features and single results.
     """
     bar, results = Bar(f"ranks, {subject.name}", total=seeds), []
     for seed in range(seeds):
@@ -83,7 +83,7 @@ def measure(subject: Subject, *, seeds: int, work: Path) -> dict[str, Any]:
 
 
 def _one(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
-    """Train everything from one seed and judge it on the test rows."""
+    """Train everything from one seed and evaluate it on the test rows."""
     folder, seconds = work / f"{subject.name}-{seed}", dict[str, float]()
 
     def train(where: str, **settings: Any) -> list[Path]:
@@ -108,7 +108,7 @@ def _one(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
 
 
 def _claim(package: Path, folder: Path, *, heaviest: bool) -> Path:
-    """Write a package again, claiming ranks that it was not trained at."""
+    """Write a package again, declaring ranks that it was not trained at."""
     files = read_expert(from_folder(package)).unwrap(package.name)
     manifest, made = files.manifest, expert_in(package)
     assert isinstance(made, redhost.plugins.LowRank)  # noqa: S101  (all here are)
@@ -134,7 +134,7 @@ def _claim(package: Path, folder: Path, *, heaviest: bool) -> Path:
 
 
 def heaviest_first(expert: redhost.plugins.LowRank) -> redhost.plugins.LowRank:
-    """Return an expert with the same Δ whose units come by falling ‖U_j‖ ‖V_j‖."""
+    """Return an expert with the same Δ whose units are sorted by decreasing ‖U_j‖ ‖V_j‖."""
     order = (expert.U.norm(dim=1) * expert.V.norm(dim=0)).argsort(descending=True)
     return redhost.plugins.LowRank(
         U=expert.U.detach()[order],
@@ -151,7 +151,7 @@ def heaviest_first(expert: redhost.plugins.LowRank) -> redhost.plugins.LowRank:
 def _compose(
     subject: Subject, folders: Sequence[Path], *, rank: int | None
 ) -> redhost.ComposedModel:
-    """Compose packages as a host does, all experts at one rank."""
+    """Compose packages as a host does, with all experts at one rank."""
     ranks = dict.fromkeys(subject.parts, rank) if rank else {}
     options = redhost.RecomposeOptions(router=subject.router, ranks=ranks)
     made = redhost.compose(subject.backbone, folders, options=options, cache=subject.cache)
@@ -168,7 +168,7 @@ def _judge(
 
 
 def _without(subject: Subject, folder: Path) -> list[float]:
-    """Return the hits without any such expert: of the backbone, or of linear heads."""
+    """Return the hits without low-rank experts: of the backbone, or of linear heads."""
     if subject.context.backbone.classifier is not None:
         h = subject.context.encode([r.text for r in subject.test])
         best = (h @ subject.context.backbone.classifier.T).argmax(-1).tolist()
@@ -179,7 +179,7 @@ def _without(subject: Subject, folder: Path) -> list[float]:
 
 
 def _paid(subject: Subject, folder: Path, *, ranks: Sequence[int]) -> dict[str, Any]:
-    """Return bytes of weights and median seconds of a pass of the bus at each rank, in turns."""
+    """Return bytes of weights and median seconds of alternating passes of the bus at each rank."""
     nested = [
         next((folder / "nested" / f"red-expert-{i}" / "src").iterdir()) for i in subject.parts
     ]

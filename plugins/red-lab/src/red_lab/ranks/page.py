@@ -20,15 +20,15 @@ def page(metrics: Mapping[str, Any]) -> str:
         "",
         "Written by `redhost lab ranks` from `metrics.json`; do not edit.",
         "",
-        "`redhost new-expert --ranks 2,4,8,16,32` trains an expert whose first r units are an "
-        "expert by themselves; `redhost recompose --rank ID=r` serves them. Every cell is a "
-        "composition of packages, routed, on rows that nobody learnt from, with 95 % by bootstrap "
-        "over rows that belong together; accuracies are means over seeds. Beside the nested "
-        "package stand a package trained for each rank, and one of the largest rank that was never "
-        "trained to be cut: in the order its units came in, and with those of the largest "
-        "‖U_j‖ ‖V_j‖ first.",
+        "`redhost new-expert --ranks 2,4,8,16,32` trains a nested expert: its first r units are a "
+        "complete expert of rank r, and `redhost recompose --rank ID=r` serves only these. Every "
+        "cell is the accuracy of a routed composition of packages on held-out rows, the mean over "
+        "random seeds, with a 95 % interval by bootstrap over groups of related rows. The nested "
+        "package is compared with a package trained for each rank, and with a package of the "
+        "largest rank that was not trained to be truncated. The latter is truncated in its "
+        "original order of units, and with the units of the largest ‖U_j‖ ‖V_j‖ first.",
         "",
-        "![Accuracy over rank: one line for each way to have an expert of that rank](ranks.svg)",
+        "![Accuracy by rank: one line for each way to obtain an expert of that rank](ranks.svg)",
         "",
     ]
     for name in (s for s in SUBJECTS if s in metrics):
@@ -40,16 +40,16 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
     head = [
         "rank",
         *METHODS.values(),
-        "the first less the second, points",
+        "first minus second, points",
         "bytes",
-        "time of Δ",
+        "time of Δ, relative",
     ]
     without = found["without"]
     lines = [
         f"## {found['title'][0].upper()}{found['title'][1:]}",
         "",
         f"{found['rows']:,} rows, {_counted(found['seeds'])}, router `{found['router']}`. "
-        f"Without any: {without['name']}, {_accuracy(without)}.",
+        f"Without such experts: {without['name']}, {_accuracy(without)}.",
         "",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",
@@ -71,10 +71,12 @@ def _subject(found: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "Bytes are those of all experts' weights in a host's memory. Time is that of every "
-        "expert's Δ over 256 rows, of that at the largest rank, medians of 25 passes in turns. To "
-        f"train the nested packages took {seconds['nested'] / last:.1f} × what those of the "
-        f"largest rank take, the packages for each rank together {apart / last:.1f} ×.",
+        "*First minus second* is the paired difference of the first two accuracies. Bytes are the "
+        "size of all experts' weights in a host's memory. Time is that of computing every expert's "
+        "Δ on 256 rows, divided by the time at the largest rank (medians of 25 alternating "
+        f"passes). Training the nested packages took {seconds['nested'] / last:.1f} times as long "
+        "as training the packages of the largest rank; the packages for each rank together took "
+        f"{apart / last:.1f} times as long.",
         "",
     ]
 

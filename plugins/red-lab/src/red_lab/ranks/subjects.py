@@ -1,4 +1,4 @@
-"""What ranks are measured on: a backbone, experts with their rows, and rows to judge on."""
+"""The data of the study: a backbone, experts with their rows, and test rows."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ __all__ = ["SUBJECTS", "Subject", "expert_in", "train_one"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
-    """What experts are trained and judged on.
+    """The data and settings that experts are trained and evaluated with.
 
     Attributes:
-        name: What files call it.
-        title: What it is, in a sentence.
+        name: Its name in files.
+        title: A description for the page.
         backbone: The backbone package's folder.
-        context: The backbone and what goes with it.
-        cache: Where features are kept.
-        plan: What all experts have in common.
-        settings: How they are trained.
+        context: The backbone with its norm and background.
+        cache: Folder of features.
+        plan: Properties that all experts share.
+        settings: Training settings.
         parts: Each expert's rows, by id.
-        test: Rows to judge on, which nobody learnt from.
-        clusters: Of each test row, what it is one observation with.
+        test: Held-out test rows.
+        clusters: The observation that each test row belongs to.
         router: The router's kind, the same for all.
-        without: What the row of no such expert is.
+        without: Description of the system without such experts.
     """
 
     name: str
@@ -87,7 +87,7 @@ def _ranges(work: Path) -> Subject:
 
 
 def _newswire(work: Path) -> Subject:
-    """Five teams of newswire on MiniLM; nothing of z goes around the units (`mlp`)."""
+    """Five teams of newswire on MiniLM; no term of z bypasses the units (`mlp`)."""
     desk = open_desk(
         CORPORA["newswire"], encoder="minilm", work=work, validation=False, features=None
     )
@@ -123,13 +123,13 @@ def train_one(
     """Train one expert alone, as its author does, and return its package.
 
     Args:
-        subject: What on.
-        expert_id: Whose rows.
-        folder: Where the project goes; one of the same name is written anew.
-        seed: Of its weights and the order of rows.
-        form: Another form than the subject's.
+        subject: The data and settings.
+        expert_id: The expert whose rows are used.
+        folder: Folder of the project; a project of the same name is replaced.
+        seed: Random seed of its weights and the order of rows.
+        form: A form other than the subject's.
         rank: R; None for the subject's own.
-        ranks: Where it is to be an expert by itself.
+        ranks: The ranks at which it is trained to be a complete expert.
     """
     project = folder / f"red-expert-{expert_id}"
     shutil.rmtree(project, ignore_errors=True)

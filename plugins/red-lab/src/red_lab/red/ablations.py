@@ -1,6 +1,6 @@
-"""What happens to RED when one thing is changed: ranks, the recipe, the router's noise, the base.
+"""Ablations of RED: rank, training recipe, the router's noise, and the base's training data.
 
-Every ablation is a table of settings by systems, each cell the hits on the test questions.
+Every ablation is a table of settings by systems; each cell holds the hits on the test questions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from red_lab.red.queries import Data, Query
 __all__ = ["BASE_SHARES", "DIVISORS", "LITERAL", "NOISES", "Table", "ablate", "at_share"]
 
 Table = dict[str, dict[str, list[float]]]
-"""Setting → system → hit or miss on each test question."""
+"""Setting → system → 1 or 0 for each test question."""
 
 DIVISORS = (2, 4, 8, 16, 32)
 """R = D / divisor."""
@@ -31,7 +31,7 @@ NOISES = (0.0, 0.05, 0.2, 0.5)
 """p of the router's activity-scaled noise: standard deviation √(p |z|)."""
 
 BASE_SHARES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-"""Shares of the training questions that a base sees."""
+"""Shares of the training questions that a base is trained on."""
 
 LITERAL = Budget(epochs=8, batch=128, learning_rate=1e-4)
 """The seed's own budget (4.5.2), for experts and router alike."""
@@ -45,8 +45,8 @@ def ablate(
     Args:
         base: The frozen base.
         data: The questions.
-        setting: What everything else is trained with.
-        progress: Called with what is being done.
+        setting: Training settings of everything else.
+        progress: Called with a description of the current step.
     """
     gate = train_supervised(base, data.train, settings=setting.gate)
     rows = base.h[base.rows(data.test)]
@@ -107,7 +107,7 @@ def _red(
 
 
 def _recipes(base: FrozenBase, data: Data, rows: Tensor, setting: RedSetting) -> Table:
-    """Compare the budget of the main table with the seed's, linear heads beside RED."""
+    """Compare the budget of the main table with the seed's, for RED and for linear heads."""
     table: Table = {}
     literal = replace(setting.gate, epochs=8, learning_rate=1e-4)
     for name, budget, settings in (
@@ -124,7 +124,7 @@ def _recipes(base: FrozenBase, data: Data, rows: Tensor, setting: RedSetting) ->
 
 
 def _noises(base: FrozenBase, data: Data, rows: Tensor, setting: RedSetting) -> Table:
-    """Train routers with activity-scaled noise; judge them without it and with the most of it."""
+    """Train routers with activity-scaled noise; test them without noise and with the most noise."""
     family = train_family(
         base, data.train, form="residual", budget=setting.budget, seed=setting.seed
     )

@@ -1,4 +1,4 @@
-"""The seed's table of advantages (001, 4.4.5), cell by cell: what it says and what came out."""
+"""The seed's table of advantages (001, 4.4.5), cell by cell: its claim and the measured result."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ SYSTEMS: Mapping[str, str] = {
 """The seed's three columns, and the mixture over RED's own experts."""
 
 UNIFORM = "uniform_probabilities_linear"
-AS_CLAIMED = {True: "as the seed says", False: "not as the seed says"}
+AS_CLAIMED = {True: "as the seed claims", False: "not as the seed claims"}
 
 
 def advantages(metrics: Mapping[str, Any]) -> list[str]:
     """Return the lines of the table."""
-    head = [*SYSTEMS.values(), "the seed, of MoE, uniform, RED", "came out"]
+    head = [*SYSTEMS.values(), "claim of the seed for MoE, uniform, RED", "result"]
     lines = [f"| {' | '.join(['property', *head])} |", "|---" * (len(head) + 1) + "|"]
     rows = (_interaction(), _routes(metrics), _plugged(), _backbone(metrics), _ranges(metrics))
     lines += [f"| {' | '.join(row)} |" for row in rows]
     note = (
-        f"Wrong routes: the share of its accuracy that a system keeps at q = {SHARES[PLACE]:g}, "
-        "flipped at random / mass moved by an adversary. Ranges: the worst, and the best less the "
-        "worst, of the means over seeds."
+        "Robustness to routing errors: the share of its accuracy that a system keeps at "
+        f"q = {SHARES[PLACE]:g}, with routes flipped at random / with mass moved by an adversary. "
+        "Per range: the accuracy of the worst range, and the difference between the best and the "
+        "worst range, of means over random seeds."
     )
     return ["The seed's table of advantages (4.4.5), cell by cell:", "", *lines, "", note, ""]
 
 
 def spread(system: Mapping[str, Any]) -> float:
-    """Return the accuracy of a system's best range less that of its worst."""
+    """Return the accuracy of a system's best range minus that of its worst range."""
     known = _known(system)
     return max(known) - min(known)
 
@@ -54,8 +55,7 @@ def _routes(metrics: Mapping[str, Any]) -> Sequence[str]:
     routed = {k: title for k, title in SYSTEMS.items() if k != UNIFORM}
     shares = {k: [left(metrics, kind, title) for kind in kinds] for k, title in routed.items()}
     cells = [
-        "nothing is routed" if k == UNIFORM else " / ".join(f"{s:.1%}" for s in shares[k])
-        for k in SYSTEMS
+        "no router" if k == UNIFORM else " / ".join(f"{s:.1%}" for s in shares[k]) for k in SYSTEMS
     ]
     red = shares.pop("red")
     pairs = [pair for other in shares.values() for pair in zip(red, other, strict=True)]
@@ -64,7 +64,7 @@ def _routes(metrics: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _plugged() -> Sequence[str]:
-    cells = ["the same packages, another router"] * len(SYSTEMS)
+    cells = ["the same packages, a different router"] * len(SYSTEMS)
     came = "the same for all ([hot swap](../../hotswap/README.md))"
     return ("plug-and-play modularity", *cells, "partial, yes, fully", came)
 
@@ -74,9 +74,9 @@ def _backbone(metrics: Mapping[str, Any]) -> Sequence[str]:
     cells = []
     for title in SYSTEMS.values():
         share = shares.get(title)
-        more = "" if share is None else f", {share:.1%} of its right answers stay right"
+        more = "" if share is None else f", {share:.1%} of the base's correct answers stay correct"
         cells.append(f"frozen{more}")
-    came = "full for all: it is frozen once"
+    came = "full for all: the base is frozen before experts are trained"
     return ("backbone preservation", *cells, "partial, full, full", came)
 
 
@@ -88,7 +88,7 @@ def _ranges(metrics: Mapping[str, Any]) -> Sequence[str]:
     came = "RED's worst range is not the highest"
     if {"moe_linear", UNIFORM} <= below:
         came = "RED's worst range is above that of linear heads"
-        came += ", and of" if "moe_residual" in below else ", not above that of"
+        came += ", and above that of" if "moe_residual" in below else ", but not above that of"
         came += " a mixture over the same experts"
     return ("per range", *cells, "unstable, weak, balanced and strong", came)
 

@@ -1,10 +1,10 @@
-"""Stages 0 and 1: the trunk once, then its top k blocks with a global head, frozen ever after.
+"""Stages 0 and 1: run the trunk once, train its top k blocks with a global head, freeze them.
 
-The literal recipe of the seed (4.5.2), `seed`: two blocks, AdamW at 1e-4, 8 epochs, batches of
-128, cross-entropy. Its features fit every question they were trained on and hardly any other. The
-recipe `fourier` is for questions never seen: six blocks, and a global head W_c = Φ A whose rows
-are waves of the number they stand for, so that what one answer teaches holds for the others;
-`fourier-tiny` is the same with the blocks and rates of the embedded backbone's small model, and
+The recipe `seed` is the literal recipe of the seed (4.5.2): two blocks, AdamW at 1e-4, 8 epochs,
+batches of 128, cross-entropy. Its features fit every training question and hardly any other. The
+recipe `fourier` is for held-out questions: six blocks, and a global head W_c = Φ A whose rows are
+Fourier features of the label's number, so that training on one answer generalises to others.
+`fourier-tiny` is the same with blocks and rates for the small model of the embedded backbone.
 `fourier-long` takes more and smaller steps, which questions of three terms need.
 """
 
@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class BaseSettings:
-    """How the base stage trains.
+    """Training settings of the base stage.
 
     Attributes:
         last_blocks: k, the trained blocks.
@@ -51,8 +51,8 @@ class BaseSettings:
         head: ``free`` rows of W_c, or ``fourier`` ones: W_c = Φ A, A learnt.
         schedule: ``constant`` rates, or ``cosine`` after 50 steps of warm-up.
         precision: What the trunk and the blocks compute in; weights stay float32.
-        share: Share of the training questions the base sees, by cluster.
-        seed: Of the head, the order and the share.
+        share: Share of the training questions that the base is trained on, by cluster.
+        seed: Random seed of the head, the order and the share.
     """
 
     last_blocks: int = 2
@@ -67,7 +67,7 @@ class BaseSettings:
     seed: int = 0
 
     def sees(self, query: Query) -> bool:
-        """Say whether the base trains on a question: its cluster decides, by a hash."""
+        """Return whether the base is trained on a question, decided by a hash of its cluster."""
         return hashed(f"base {query.cluster}") % 10_000 < round(self.share * 10_000)
 
 
@@ -94,7 +94,7 @@ WARMUP = 50
 def number_waves(labels: Sequence[str]) -> Tensor:
     """Return Φ ``(C, K)``: 1, n, n² and cos, sin of 2πn/T for every T of `PERIODS`.
 
-    The features in which pretrained language models themselves add (Zhou and others 2024,
+    Pretrained language models add numbers in such features (Zhou and others 2024,
     arXiv 2406.03445).
     """
     n = torch.tensor([float(y) for y in labels])
@@ -112,7 +112,7 @@ class FrozenBase:
         h: Features of every distinct text ``(N, D)``.
         classifier: The global head W_c ``(C, D)``.
         place: Row of each text.
-        seconds: What its training took, in all its parts.
+        seconds: Total training time, interruptions excluded.
     """
 
     h: Tensor
@@ -134,14 +134,14 @@ def train_base(
     checkpoint: Path,
     progress: Progress | None = None,
 ) -> FrozenBase:
-    """Train the top blocks and the global head on H, or take a finished base from its file.
+    """Train the top blocks and the global head on H, or load a finished base from its file.
 
     Args:
         backbone: The bare backbone.
         hidden: H of every text.
-        train: The questions to learn from.
-        settings: How.
-        checkpoint: The finished base, and while it trains the last whole epoch.
+        train: The training questions.
+        settings: Settings of the base stage.
+        checkpoint: File of the finished base; the last complete epoch is kept next to it.
         progress: Called with (steps done, steps in all).
     """
     if checkpoint.exists():
@@ -173,7 +173,7 @@ def train_base(
 
 
 class BaseTraining:
-    """The blocks and the head while they train."""
+    """The blocks and the head during training."""
 
     def __init__(self, backbone: redhost.Backbone, settings: BaseSettings) -> None:
         generator = torch.Generator().manual_seed(settings.seed)
@@ -205,7 +205,7 @@ class BaseTraining:
             group["lr"] = rate * min(1.0, (step + 1) / WARMUP) * decay
 
     def seconds(self) -> float:
-        """Return what the training took, in all its parts."""
+        """Return the total training time, interruptions excluded."""
         return self.before + perf_counter() - self.start
 
     def order(self, epoch: int, rows: int) -> Tensor:
@@ -239,13 +239,13 @@ class BaseTraining:
         return torch.cat(parts)
 
     def save(self, path: Path, epoch: int) -> None:
-        """Write down everything of a whole epoch."""
+        """Save the full training state after an epoch."""
         state = {"blocks": self.blocks.state_dict(), "head": self.head.data, "epoch": epoch}
         state["seconds"] = self.seconds()
         torch.save({**state, "optimizer": self.optimizer.state_dict()}, path)
 
     def load(self, path: Path) -> int:
-        """Take up a training; return the epochs done."""
+        """Resume a training; return the number of finished epochs."""
         if not path.exists():
             return 0
         state = torch.load(path, weights_only=True)

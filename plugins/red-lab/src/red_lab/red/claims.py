@@ -1,7 +1,7 @@
-"""What the seed claims of RED, judged by a run's own figures: every word of it is chosen here.
+"""Judge the seed's claims about RED by the figures of a run.
 
-A claim holds, does not hold, or was not measured; which, is a rule over metrics.json (seed 001,
-4.1 and 4.4.4; the table of 4.4.5 is in `red_lab.red.advantages`).
+A claim holds, does not hold, or was not measured. A rule over metrics.json decides (seed 001, 4.1
+and 4.4.4; the table of 4.4.5 is in `red_lab.red.advantages`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 PLACE = SHARES.index(0.3)
-"""Where the q that sentences are about stands in the curves."""
+"""Index in the curves of the q that the sentences refer to."""
 
 LEVEL = 0.005
-"""Accuracies that differ by less, half a point, are called level."""
+"""Accuracies that differ by at most this, half a point, count as equal."""
 
 
 def claims(metrics: Mapping[str, Any]) -> list[str]:
@@ -38,7 +38,7 @@ def claims(metrics: Mapping[str, Any]) -> list[str]:
         ("4.1, difficulty increases across ranges", difficulty(metrics)),
         ("4.1, errors can be interpreted", errors(metrics)),
         ("4.4.4 A, experts refine h and prevent drift", drift(metrics)),
-        ("4.4.4 B, wrong routes cost little, since residuals are small", wrong_routes(metrics)),
+        ("4.4.4 B, routing errors cost little, since residuals are small", wrong_routes(metrics)),
         ("4.4.4 C, experts help each other on boundary samples", boundary(metrics)),
     )
     lines = [f"- {claim}: **{holds}**. {why}" for claim, (holds, why) in found]
@@ -46,68 +46,68 @@ def claims(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def difficulty(metrics: Mapping[str, Any]) -> tuple[str, str]:
-    """Judge whether the base answers every range worse than the one before."""
+    """Judge whether the base answers every range worse than the preceding one."""
     accuracies = _ranges(metrics, "global")
     named = ", ".join(f"{d} {a:.3f}" for d, a in accuracies.items())
     hardest = min(accuracies, key=lambda d: accuracies[d])
     easiest = max(accuracies, key=lambda d: accuracies[d])
-    why = f"The base alone answers {named}: {easiest} is the easiest, {hardest} the hardest."
+    why = f"Accuracy of the base alone: {named}. Easiest: {easiest}; hardest: {hardest}."
     return _holds(all(a > b for a, b in pairwise(accuracies.values()))), why
 
 
 def errors(metrics: Mapping[str, Any]) -> tuple[str, str]:
-    """Judge whether most wrong answers of RED are off by one or by ten: a slip in one digit."""
+    """Judge whether most wrong answers of RED are off by one or by ten: an error in one digit."""
     found = metrics["systems"]["red"].get("errors")
     if found is None:
-        return "not measured", "This run was made before distances were counted."
+        return "not measured", "This run predates the measurement of distances to the true answer."
     if not found["wrong"]:
-        return "not measured", "RED answers nothing wrongly."
+        return "not measured", "RED gives no wrong answer."
     why = (
         f"Of RED's {found['wrong']} wrong answers {found['one']:.1%} are off by one and "
-        f"{found['ten']:.1%} by ten; half of them by at most {found['median']:.0f}, nine in ten by "
-        f"at most {found['p90']:.0f}, the farthest by {found['most']}."
+        f"{found['ten']:.1%} by ten. Half of them are off by at most {found['median']:.0f}, nine "
+        f"in ten by at most {found['p90']:.0f}, the worst by {found['most']}."
     )
     return _holds(found["one"] + found["ten"] > 1 / 2), why
 
 
 def drift(metrics: Mapping[str, Any]) -> tuple[str, str]:
-    """Judge whether every Δ is shorter than h, and say what is left of h and of its answers."""
+    """Judge whether every Δ is shorter than h, and report how h and its answers change."""
     sizes = metrics["relative_size"]
     longer = [d for d, size in sizes.items() if size >= 1]
     why = f"‖Δ‖/‖h‖ is {min(sizes.values()):.2f} to {max(sizes.values()):.2f}: "
-    why += f"{len(longer)} of {len(sizes)} are as long as h or longer."
+    why += f"{len(longer)} of {len(sizes)} residuals are as long as h or longer."
     if "cosine" not in metrics:
-        return _holds(not longer), f"{why} How far h turns was not measured in this run."
+        return _holds(not longer), f"{why} The angle between h and ĥ was not measured in this run."
     turned = ", ".join(f"{d} {c:.2f}" for d, c in metrics["cosine"].items() if c is not None)
     why += f" Mean cosine of h and ĥ: {turned}."
     shares = {name: s for name, s in metrics["base_kept"].items() if s is not None}
     if shares:
         listed = ", ".join(f"{name} {s:.1%}" for name, s in shares.items())
-        why += f" Of what the base answers rightly alone, still right: {listed}."
+        why += f" Share of the base's correct answers that stay correct: {listed}."
     return _holds(not longer), why
 
 
 def wrong_routes(metrics: Mapping[str, Any]) -> tuple[str, str]:
     """Judge whether RED keeps more of its accuracy than the mixture over the same experts."""
-    titles = {"flipped": "routes flipped at random", "worst": "an adversary moving mass"}
+    titles = {"flipped": "routes flipped at random", "worst": "mass moved by an adversary"}
     parts, better = [], []
     for kind, title in titles.items():
         red, mixture = (left(metrics, kind, name) for name in ("RED", "MoE, residual"))
         better.append(red > mixture + LEVEL)
         parts.append(f"with {title} {red:.1%} against {mixture:.1%}, {_than(red, mixture)}")
-    why = f"At q = {SHARES[PLACE]:g} RED keeps of its accuracy, beside the mixture over the same "
-    return _holds(all(better)), f"{why}experts: {'; '.join(parts)}."
+    why = f"Share of the accuracy that is kept at q = {SHARES[PLACE]:g}, RED against the mixture "
+    return _holds(all(better)), f"{why}over the same experts: {'; '.join(parts)}."
 
 
 def boundary(metrics: Mapping[str, Any]) -> tuple[str, str]:
-    """Judge whether RED at borders is above the mixture, and above the row's own expert alone."""
+    """Judge whether RED near range borders beats the mixture and the row's own expert alone."""
     systems = metrics["systems"]
     own, red, mixture = (systems[k]["boundary"] for k in ("oracle", "red", "moe_residual"))
     if red is None:
-        return "not measured", "No test question lies at a border."
+        return "not measured", "No test question lies near a border."
     why = (
-        f"Within two of a border RED answers {red:.3f}, the mixture over the same experts "
-        f"{mixture:.3f}, the question's own expert alone (label-informed) {own:.3f}"
+        f"Accuracy on answers within two of a border: RED {red:.3f}, the mixture over the same "
+        f"experts {mixture:.3f}, the question's own expert alone (label-informed) {own:.3f}"
     )
     pairs = metrics.get("paired_boundary")
     if pairs:
@@ -116,13 +116,13 @@ def boundary(metrics: Mapping[str, Any]) -> tuple[str, str]:
             for name, d in pairs.items()
         )
         helped = all(d["low"] > 0 for d in pairs.values())
-        return _holds(helped), f"{why}; in points, 95 %: {listed}. {_help(helped)}"
+        return _holds(helped), f"{why}. Differences in points, 95 %: {listed}. {_help(helped)}"
     helped = red > own + LEVEL and red > mixture + LEVEL
     return _holds(helped), f"{why}. {_help(helped)}"
 
 
 def left(metrics: Mapping[str, Any], kind: str, name: str) -> float:
-    """Return which share of a system's accuracy is left at q = .3; 0 where there is none."""
+    """Return the share of a system's accuracy that is left at q = .3; 0 if it has no accuracy."""
     curve: Sequence[float] = metrics["curves"][kind][name]
     return curve[PLACE] / curve[0] if curve[0] else 0.0
 
@@ -137,10 +137,12 @@ def _holds(true: bool) -> str:
 
 
 def _help(helped: bool) -> str:
-    return "Together they answer more than each alone." if helped else "There is no mutual help."
+    if helped:
+        return "Together they answer more than each alone."
+    return "The experts do not help each other."
 
 
 def _than(one: float, other: float) -> str:
     if abs(one - other) <= LEVEL:
-        return "as much"
+        return "equal to within half a point"
     return "more" if one > other else "less"

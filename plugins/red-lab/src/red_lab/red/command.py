@@ -26,7 +26,7 @@ __all__ = ["red"]
     type=click.Choice(["seed", "held-out"]),
     default="held-out",
     show_default=True,
-    help="As the seed has it, or judged on operands never seen.",
+    help="As in the seed, or tested on held-out operands.",
 )
 @click.option(
     "--backbone",
@@ -41,24 +41,26 @@ __all__ = ["red"]
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
     show_default=True,
-    help="Share of the questions that the base stage sees.",
+    help="Share of the questions that the base stage is trained on.",
 )
 @click.option("--stratified", is_flag=True, help="Draw every range equally often.")
 @click.option(
     "--base",
     "recipe",
     type=click.Choice(["seed", "fourier", "fourier-long", "fourier-tiny"]),
-    help="The base stage: as the seed has it, or made for questions never seen (default: what the "
-    "task, protocol and backbone usually have).",
+    help="The base stage: as in the seed, or made for held-out questions (default: the usual one "
+    "for task, protocol and backbone).",
 )
-@click.option("--last-blocks", type=click.IntRange(min=1), help="Blocks the base stage trains.")
+@click.option(
+    "--last-blocks", type=click.IntRange(min=1), help="Number of blocks that the base stage trains."
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs of the base stage.")
 @click.option(
     "--precision",
     type=click.Choice(["float32", "bfloat16"]),
-    help="Of trunk and base (default: the usual one).",
+    help="Precision of trunk and base (default: the usual one).",
 )
-@click.option("--device", default="cpu", show_default=True, help="Where trunk and base run.")
+@click.option("--device", default="cpu", show_default=True, help="Device of trunk and base.")
 @click.option("--ablations", is_flag=True, help="Also vary ranks, recipe and noise.")
 @click.option("--shares", is_flag=True, help="Also train bases on 10 % … 100 % of the questions.")
 @out_option("red")
@@ -81,7 +83,7 @@ def red(
     out: Path,
     work: Path,
 ) -> None:
-    """Residual experts on arithmetic against every baseline; the same command goes on."""
+    """Compare residual experts on arithmetic with all baselines; a later run resumes."""
     from red_lab.red.base import RECIPES
     from red_lab.red.plan import Plan, usual
     from red_lab.red.run import run

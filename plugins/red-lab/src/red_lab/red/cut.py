@@ -1,9 +1,10 @@
-"""The trunk is computed once: hidden states below the trained blocks, on disk, by content.
+"""Compute the frozen part of the trunk once: hidden states below the trained blocks, on disk.
 
     H = blocks 1 … n−k of the frozen trunk, once for every distinct text      (N, T, D)
     h = pool(blocks n−k+1 … n of H)                                            (N, D)
 
-Everything above trains from H, which is memory-mapped and can be taken up where it was left.
+Everything above is trained from H. H is memory-mapped, is found again by its content, and an
+interrupted computation of it can be resumed.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ __all__ = ["Above", "Below", "Precision", "above", "below", "cast"]
 Precision = Literal["float32", "bfloat16"]
 
 CHUNK = 256
-"""Texts between two notes of how far we are: what an interruption may lose."""
+"""Texts between two progress records: the most work that an interruption loses."""
 
 
 class _StopForward(Exception):  # noqa: N818  (a signal, not an error)
-    """The first trained block was reached: its input is what we want."""
+    """Raised when the first trained block is reached, whose input is the result."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
@@ -42,13 +43,13 @@ class _StopForward(Exception):  # noqa: N818  (a signal, not an error)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Below:
-    """What lies below the trained blocks.
+    """Hidden states below the trained blocks.
 
     Attributes:
         hidden: H ``(N, T, D)``, memory-mapped, float32; rows end in zeros.
         lengths: Tokens of each text, ``(N,)``.
         place: Row of each text.
-        seconds: What computing H took, in all its parts.
+        seconds: Total time of computing H, interruptions excluded.
     """
 
     hidden: npt.NDArray[np.float32]
@@ -85,7 +86,7 @@ class Above(nn.Module):
         setattr(model.get_submodule(parent), name, nn.ModuleList(top_blocks))
         model.config.num_hidden_layers = len(top_blocks)
         model.set_input_embeddings(nn.Identity())
-        # Of so few tokens the fused kernel's backward pass takes a fifth of a step on a CPU.
+        # With so few tokens the fused kernel's backward pass takes a fifth of a step on a CPU.
         model.set_attn_implementation("eager")
         self.model = model.requires_grad_(True)
         self.pooling = trunk.pooling
@@ -109,7 +110,7 @@ def cast(device: torch.device, precision: Precision) -> torch.autocast:
 
 
 def above(trunk: redhost.authoring.TextEncoder, *, last_blocks: int) -> Above:
-    """Return a trainable copy of what lies above the cut."""
+    """Return a trainable copy of the blocks above the cut."""
     return Above(trunk, last_blocks=last_blocks)
 
 

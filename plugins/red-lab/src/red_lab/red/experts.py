@@ -50,10 +50,10 @@ BACKGROUND = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What every expert of every form is trained with.
+    """Training settings shared by every expert of every form.
 
     Attributes:
-        epochs: Passes over the questions of the range, as drawn.
+        epochs: Passes over the drawn questions of the range, repeats included.
         batch: Rows a step.
         learning_rate: AdamW's peak, decayed along a cosine.
         weight_decay: AdamW's.
@@ -73,11 +73,11 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outputs:
-    """What a family says on N rows; every system is a function of it and of α.
+    """Outputs of a family on N rows; every system is a function of them and of α.
 
     Attributes:
-        base: Logits that are there without experts ``(N, C)``; zeros for heads.
-        add: What each expert adds ``(N, E, C)``.
+        base: Logits without experts ``(N, C)``; zeros for heads.
+        add: Logits that each expert adds ``(N, E, C)``.
     """
 
     base: Tensor
@@ -88,7 +88,7 @@ class Outputs:
         return torch.softmax(self.base + torch.einsum("ne,nec->nc", alpha, self.add), dim=-1)
 
     def each(self) -> Tensor:
-        """Return p_i ``(N, E, C)``: each expert alone at 1."""
+        """Return p_i ``(N, E, C)``: each expert alone with weight 1."""
         return torch.softmax(self.base[:, None, :] + self.add, dim=-1)
 
     def mixture(self, alpha: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
-    """Five experts of one form, and what they cost."""
+    """Five experts of one form, with their parameter count and training time."""
 
     form: str
     experts: tuple[redhost.Expert, ...]
@@ -106,7 +106,7 @@ class Family:
     seconds: float
 
     def outputs(self, h: Tensor, classifier: Tensor) -> Outputs:
-        """Return what they say on features ``(N, D)``."""
+        """Return the experts' outputs on features ``(N, D)``."""
         z = normed(h)
         with torch.inference_mode():
             deltas = torch.stack([e(z) for e in self.experts], dim=1)
@@ -117,7 +117,7 @@ class Family:
             return Outputs(base=torch.zeros_like(base) if heads else base, add=deltas)
 
     def moved(self, h: Tensor, alpha: Tensor) -> Tensor:
-        """Return h + Σ α_i Δ_i ``(N, D)`` for α ``(N, E)``; of experts that write hidden states."""
+        """Return h + Σ α_i Δ_i ``(N, D)`` for α ``(N, E)``; the experts write hidden states."""
         z = normed(h)
         with torch.inference_mode():
             deltas = torch.stack([e(z) for e in self.experts], dim=1)
@@ -204,7 +204,7 @@ def _train(
 
 
 def _rows(base: FrozenBase, queries: Sequence[Query]) -> redhost.authoring.ExpertRows:
-    """Return the questions as drawn, repeats and all: the seed's epoch."""
+    """Return the questions as drawn, with repeats: one epoch as the seed defines it."""
     return redhost.authoring.ExpertRows(
         h=base.h[base.rows(queries)], answers=[q.label for q in queries]
     )
@@ -221,7 +221,7 @@ def _labels_of(queries: Sequence[Query]) -> tuple[str, ...]:
 
 
 def _rank(base: FrozenBase, form: str, budget: Budget) -> int:
-    """Return R; for `mlp` the one with as many parameters as R of `residual`."""
+    """Return R; for `mlp`, the R with as many parameters as `residual` has."""
     width, classes = base.h.shape[1], len(LABELS)
     rank = budget.rank or width // 4
     if form != "mlp":

@@ -1,7 +1,7 @@
 """Stage 3: the router of the seed (4.5.3), a two-layer MLP of 256 over z, for every gated system.
 
-Supervised by range, or end to end through whatever it weighs; and stage 4's ablation, experts and
-router trained together.
+It is trained on range labels, or end to end through the experts that it weights. Stage 4 is an
+ablation in which experts and router are trained jointly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Combine = Callable[[Outputs, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class GateSettings:
-    """How the router trains: the same for every gated system.
+    """Training settings of the router, the same for every gated system.
 
     Attributes:
         hidden: Units.
@@ -41,7 +41,7 @@ class GateSettings:
         batch: Rows a step.
         learning_rate: AdamW's peak, decayed along a cosine.
         poisson: Activity-scaled noise: standard deviation √(poisson · |z|).
-        seed: Of weights, order and noise.
+        seed: Random seed of weights, order and noise.
     """
 
     hidden: int = 256
@@ -75,7 +75,7 @@ class Gate(nn.Module):
 
 
 def oracle(queries: Sequence[Query]) -> Tensor:
-    """Return one-hot α by the true range: label-informed, it gives log2(5) bits away."""
+    """Return one-hot α by the true range; this uses log2(5) bits of label information."""
     owner = torch.tensor([NAMES.index(q.domain) for q in queries])
     return nn.functional.one_hot(owner, len(NAMES)).float()
 
@@ -111,7 +111,7 @@ def train_end_to_end(
     *,
     settings: GateSettings,
 ) -> Gate:
-    """Train the router through frozen experts: −log of the answer's probability."""
+    """Train the router through frozen experts on −log of the answer's probability."""
     rows, _, target = _distinct(base, train)
     h = base.h[rows]
     z, frozen = normed(h), family.outputs(h, base.classifier)
@@ -130,7 +130,7 @@ def train_end_to_end(
 def train_jointly(
     base: FrozenBase, train: Sequence[Query], family: Family, gate: Gate, *, settings: GateSettings
 ) -> tuple[Family, Gate]:
-    """Train residual experts and router together from where they are (seed, stage 4)."""
+    """Train residual experts and router jointly, starting from their trained state (stage 4)."""
     rows, _, target = _distinct(base, train)
     h = base.h[rows]
     z = normed(h)
@@ -153,7 +153,7 @@ def train_jointly(
 
 
 def shaken(z: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """Return z with noise whose variance is p |z|, as a Poisson count's is its mean."""
+    """Return z with noise of variance p |z|, like a Poisson count, whose variance is its mean."""
     if not noise:
         return z
     return z + (noise * z.abs()).sqrt() * torch.randn(z.shape, generator=generator)
@@ -162,7 +162,7 @@ def shaken(z: Tensor, noise: float, generator: torch.Generator) -> Tensor:
 def _descend(
     module: nn.Module, z: Tensor, loss: Callable[[Tensor, Tensor], Tensor], settings: GateSettings
 ) -> None:
-    """Run AdamW with a cosine over shuffled batches of rows of z."""
+    """Run AdamW with a cosine schedule over shuffled batches of rows of z."""
     generator = torch.Generator().manual_seed(settings.seed)
     optimizer = torch.optim.AdamW(module.parameters(), lr=settings.learning_rate)
     steps = settings.epochs * -(-len(z) // settings.batch)

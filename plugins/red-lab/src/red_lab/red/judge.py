@@ -1,4 +1,4 @@
-"""What is measured of a system: exact answers, ranges, wrong routes, swapped terms."""
+"""Metrics of a system: exact answers, accuracy by range, routing errors, swapped terms."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def answers(p: Tensor) -> list[str]:
 
 
 def hits(p: Tensor, queries: Sequence[Query]) -> Tensor:
-    """Say for each row whether it is answered rightly, ``(N,)`` of 0.0 and 1.0."""
+    """Return for each row whether the answer is correct, ``(N,)`` of 0.0 and 1.0."""
     target = torch.tensor([LABELS.index(q.label) for q in queries])
     return (p.argmax(-1) == target).double()
 
 
 def judge(p: Tensor, queries: Sequence[Query]) -> dict[str, Any]:
-    """Return every figure of one system's answers ``(N, C)``.
+    """Return every metric of one system's answers ``(N, C)``.
 
-    ``macro`` is the mean over ranges; ``macro_f1`` the mean over the classes present, since over
-    all 99 classes a range's own would cap at a fifth (seed 001, contradiction 19).
+    ``macro`` is the mean over ranges. ``macro_f1`` is the mean over the classes present; over all
+    99 classes the value within one range could not exceed a fifth (seed 001, contradiction 19).
     """
     right = hits(p, queries)
     domains = {n: _mean(right, [q.domain == n for q in queries]) for n in NAMES}
@@ -49,7 +49,7 @@ def judge(p: Tensor, queries: Sequence[Query]) -> dict[str, Any]:
 
 
 def distances(answered: Sequence[str], queries: Sequence[Query]) -> dict[str, int]:
-    """Return how many answers are how far from the true one, by distance: what an error is."""
+    """Return the number of answers by their distance from the true answer."""
     counts = Counter(
         abs(int(answer) - int(query.label)) for answer, query in zip(answered, queries, strict=True)
     )
@@ -57,7 +57,7 @@ def distances(answered: Sequence[str], queries: Sequence[Query]) -> dict[str, in
 
 
 def swaps(answered: Sequence[str], queries: Sequence[Query]) -> float | None:
-    """Return how often rearranged questions are answered alike; None where there are none."""
+    """Return how often rearranged questions get the same answer; None if there are none."""
     groups: dict[str, dict[str, str]] = {}
     for answer, query in zip(answered, queries, strict=True):
         groups.setdefault(query.cluster, {})[query.text] = answer
@@ -68,7 +68,7 @@ def swaps(answered: Sequence[str], queries: Sequence[Query]) -> float | None:
 
 
 def flipped(alpha: Tensor, share: float, *, seed: int) -> Tensor:
-    """Return α with each row, with probability q, sent to a random expert instead (the seed's)."""
+    """Return α with each row sent to a random expert with probability q, as in the seed."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.rand(len(alpha), generator=generator) < share
     other = torch.randint(alpha.shape[1], (len(alpha),), generator=generator)
@@ -82,7 +82,7 @@ def worst_case(
     """Return the exact accuracy when an adversary moves mass q of every row's α.
 
     α' = (1 − q) α + q β for any β on the simplex. Every margin of the true class is linear in β,
-    so its minimum lies at a vertex: a row survives if it is right at all E of them.
+    so its minimum lies at a vertex: a row survives if it is answered correctly at all E vertices.
     """
     survived = torch.ones(len(alpha), dtype=torch.float64)
     for k in range(alpha.shape[1]):

@@ -1,4 +1,4 @@
-"""One seed of `redhost lab red`: four stages, every system of the table, on one set of features."""
+"""Run one seed of `redhost lab red`: four stages and every system, on one set of features."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SHARES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 """q of the routing-error curves."""
 
 PENALTY = 0.1
-"""λ of the rows with the off-domain penalty."""
+"""λ of the systems with the off-domain penalty."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedSetting:
-    """What is trained after the base, with one budget for all systems."""
+    """Training settings after the base stage, with one budget for all systems."""
 
     budget: Budget
     gate: GateSettings
@@ -46,7 +46,7 @@ class RedSetting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Test:
-    """The test questions with what the base sees of them."""
+    """The test questions with the base's features of them."""
 
     queries: Sequence[Query]
     h: Tensor
@@ -59,13 +59,13 @@ class _Test:
 def measure(
     base: FrozenBase, data: Data, *, setting: RedSetting, progress: Progress
 ) -> dict[str, Any]:
-    """Train experts and routers on a base, and judge every system.
+    """Train experts and routers on a base, and evaluate every system.
 
     Args:
         base: The frozen base.
         data: The questions.
-        setting: Budgets and seed.
-        progress: Called with what is being done.
+        setting: Budgets and random seed.
+        progress: Called with a description of the current step.
     """
     test = _Test(queries=data.test, h=base.h[base.rows(data.test)], classifier=base.classifier)
     start = time.perf_counter()
@@ -163,7 +163,7 @@ def _end_to_end(
     gate: Gate,
     setting: RedSetting,
 ) -> dict[str, Tensor]:
-    """Return the systems whose router learnt through the answers, and the joint one."""
+    """Return the systems whose router is trained end to end, and the jointly trained system."""
     systems = {}
     for name, form, combine in (
         ("RED, router end to end", "residual", Outputs.residual),
@@ -180,7 +180,7 @@ def _end_to_end(
 
 
 def _best_single(outputs: Outputs, queries: Sequence[Query]) -> Tensor:
-    """Return p of the single expert that is best on these very rows: a generous baseline."""
+    """Return p of the single expert that is best on these same rows, an optimistic baseline."""
     alone = outputs.each().unbind(1)
     return max(alone, key=lambda p: float(hits(p, queries).mean()))
 
@@ -188,7 +188,7 @@ def _best_single(outputs: Outputs, queries: Sequence[Query]) -> Tensor:
 def _curves(
     test: _Test, families: Mapping[str, Family], alpha: Tensor, *, seed: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Return accuracy against q: routes flipped at random, and moved by an adversary."""
+    """Return accuracy against q, for routes flipped at random and for mass moved adversarially."""
     curves: dict[str, dict[str, list[float]]] = {"flipped": {}, "worst": {}}
     for name, family, residual in (
         ("RED", "residual", True),
@@ -218,7 +218,7 @@ def _confusion(alpha: Tensor, queries: Sequence[Query]) -> list[list[float]]:
 
 
 def _cosine(family: Family, test: _Test, alpha: Tensor) -> dict[str, float | None]:
-    """Return the mean cosine of h and h + Σ α_i Δ_i over each range's questions: RED's drift."""
+    """Return the mean cosine of h and h + Σ α_i Δ_i (RED's drift) over each range's questions."""
     moved = torch.cosine_similarity(test.h, family.moved(test.h, alpha), dim=-1)
     owner = oracle(test.queries).argmax(-1)
     return {

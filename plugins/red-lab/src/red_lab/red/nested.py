@@ -2,8 +2,8 @@
 
     Δ_r(z) = V[:, :r] σ(U[:r] z)
 
-Every step trains one r drawn from the list, so that what is cut off later is what matters least
-(nested dropout: Rippel, Gelbart and Adams 2014, arXiv 1402.0915).
+Every step trains one rank r drawn from the list, so that units with larger indices, which are
+truncated first, matter least (nested dropout: Rippel, Gelbart and Adams 2014, arXiv 1402.0915).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def train_nested(
 
 
 def cut_to(family: Family, rank: int) -> Family:
-    """Return the experts with their first units only: no training."""
+    """Return the experts with only their first units, without further training."""
     return _family(
         [
             redhost.plugins.LowRank(

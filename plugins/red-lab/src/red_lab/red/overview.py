@@ -1,4 +1,4 @@
-"""One line for every run of `redhost lab red`: overview.json and the page beside it."""
+"""Write the overview of all runs of `redhost lab red`: overview.json and a page, one line a run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ def write_overview(folder: Path) -> None:
         "",
         *overview_table(found["runs"], links=""),
         "",
-        "Exact answers. Training and test questions of `seed` are drawn from the same ones, of "
-        "`held-out` from others, rearrangements included; `seen` is the share of test questions "
-        "that were trained on, `read` of those that the language model had read when it was "
-        "pretrained. A run whose split rule is named was not measured again after that rule was "
-        "changed: its questions are others than those of the run beside it. All systems but the "
-        "global head share one budget; MoE and RED one router, supervised by range.",
+        "The figures are accuracies of exact answers. Under the protocol `seed`, training and test "
+        "questions are drawn from the same set; under `held-out`, from disjoint sets, with all "
+        "rearrangements of a question in the same set. `seen` is the share of test questions that "
+        "are also training questions; `read` is the share that occurs in the language model's "
+        "pretraining data (? if that data is not known). A run whose title names a split rule was "
+        "not repeated after the rule was changed, so its questions differ from those of the "
+        "neighbouring run. All systems except the global head share one training budget, and MoE "
+        "and RED share one router, trained on range labels. The protocol and base `seed` follow "
+        "[seed 001](../../departures.md), the text that describes RED.",
         "",
     ]
     (folder / "README.md").write_text("\n".join(lines), "utf-8")
 
 
 def overview(folder: Path) -> dict[str, Any]:
-    """Return what the runs under a folder came to."""
+    """Return the main figures of every run under a folder."""
     runs = []
     for path in sorted(folder.glob("*/metrics.json")):
         metrics = json.loads(path.read_text("utf-8"))
@@ -62,7 +65,7 @@ def overview(folder: Path) -> dict[str, Any]:
 
 
 def overview_table(runs: Sequence[Mapping[str, Any]], *, links: str) -> list[str]:
-    """Return the lines of a table of runs; `links` is the way to their folders."""
+    """Return the lines of a table of runs; `links` is the path prefix of their folders."""
     head = [
         "run",
         "base",

@@ -1,4 +1,4 @@
-"""What one run of `redhost lab red` is: task, protocol, backbone, recipe and budgets."""
+"""The settings of one run of `redhost lab red`: task, protocol, backbone, recipe and budgets."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ USUAL: Mapping[tuple[str, Task, Protocol], tuple[str, Precision]] = {
     ("smollm2", "mixed", "seed"): ("seed", "bfloat16"),
     ("smollm2", "mixed", "held-out"): ("fourier", "bfloat16"),
 }
-"""Where questions were never seen the seed's head memorises; longer questions take half as long in
-half precision."""
+"""Recipe and precision that differ from the defaults. The seed's head memorises its training
+questions and fails on held-out ones; longer questions take half as long in half precision."""
 
 
 def usual(backbone: str, task: Task, protocol: Protocol) -> tuple[str, Precision]:
-    """Return the base stage's recipe and precision that a run has when nobody says otherwise."""
+    """Return the default recipe and precision of the base stage."""
     return USUAL.get((backbone, task, protocol), ("seed", "float32"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is run.
+    """The settings of a run.
 
     Attributes:
         task: ``addition`` or ``mixed``.
         protocol: ``seed`` or ``held-out``.
         backbone: ``tiny``, ``smollm2``, ``gguf:FILE`` or ``hf:NAME``.
-        seeds: How many.
+        seeds: Number of random seeds.
         stratified: Draw every range equally often.
         recipe: The name of the base stage's recipe in `RECIPES`.
         base: The base stage.
-        budget: What every expert is trained with.
-        gate: What every router is trained with.
-        device: Where the trunk and its top blocks run.
+        budget: Training settings of every expert.
+        gate: Training settings of every router.
+        device: The device of the trunk and its top blocks.
         ablations: Also vary ranks, recipe and noise.
         shares: Also train bases on shares of the questions.
     """
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """A folder's name that tells this run from others."""
+        """The folder's name, which distinguishes this run from others."""
         source = "".join(c if c.isalnum() else "-" for c in self.backbone.rpartition("/")[2])
         parts = [source, self.task, self.protocol]
         if self.stratified:

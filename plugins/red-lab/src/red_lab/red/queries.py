@@ -1,9 +1,10 @@
-"""The seed's two tasks and two protocols: which question is trained on, which is asked.
+"""The seed's two tasks and two protocols: which questions are training and which test questions.
 
-`seed` draws 25,000 questions at random, so test questions were trained on: nearly every addition,
-about a third of the many more mixed ones (`red_lab.red.seen`). `held-out` splits before anything is
-drawn, by what is added up: a question and its rearrangements are always on one side. One rule,
-`red_lab.arithmetic.Split`, is for both tasks and for what the tiny language model reads.
+The protocol `seed` draws 25,000 questions at random, so many test questions are also training
+questions: nearly every addition, and about a third of the mixed questions, of which there are many
+more (`red_lab.red.seen`). `held-out` splits by operands before anything is drawn: a question and
+its rearrangements are always on the same side. One rule, `red_lab.arithmetic.Split`, applies to
+both tasks and to the pretraining data of the tiny language model.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ SIZES = (20_000, 2_500, 2_500)
 WORDS = {1: "plus", -1: "minus"}
 
 RULE = 2
-"""Which rule splits `held-out`: under the first, mixed questions had folds of their own."""
+"""Number of the rule that splits `held-out`; under rule 1, mixed questions had separate folds."""
 
 
 class Query(NamedTuple):
-    """One question: its text, its answer, the range it lies in, and what counts as the same."""
+    """One question: its text, its answer, the answer's range, and its cluster of rearrangements."""
 
     text: str
     label: str
@@ -58,18 +59,18 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Questions to learn from, to choose by and to report on."""
+    """Training, validation and test questions."""
 
     train: tuple[Query, ...]
     valid: tuple[Query, ...]
     test: tuple[Query, ...]
 
     def texts(self) -> tuple[str, ...]:
-        """Return every distinct text, sorted: what the trunk has to read."""
+        """Return every distinct text, sorted: the inputs of the trunk."""
         return tuple(sorted({q.text for q in (*self.train, *self.valid, *self.test)}))
 
     def digest(self) -> str:
-        """Return what names these very questions, in this order: eight hex digits."""
+        """Return a digest of these questions in this order: eight hex digits."""
         return f"{hashed(json.dumps([self.train, self.valid, self.test])):08x}"
 
 
@@ -79,8 +80,9 @@ def load(task: Task, protocol: Protocol, *, seed: int, stratified: bool = False)
     Args:
         task: ``addition``, or ``mixed``: additions and subtractions of two or three numbers.
         protocol: ``seed`` or ``held-out``.
-        seed: Of the draws; under ``held-out`` also the number of the split, modulo five.
-        stratified: Draw every range equally often; mixed questions always are, by operators too.
+        seed: Random seed of the draws; under ``held-out`` also the number of the split, modulo 5.
+        stratified: Draw every range equally often. Mixed questions are always stratified, by
+            operators as well.
     """
     rng = np.random.default_rng([seed, task == "mixed", protocol == "held-out"])
     strata = _addition(stratified=stratified) if task == "addition" else list(cells().values())
@@ -110,7 +112,7 @@ def cells() -> dict[tuple[str, str], list[Query]]:
 
 
 def boundary(query: Query) -> bool:
-    """Say whether the answer lies within two of a border between ranges (seed, 4.4.4 C)."""
+    """Return whether the answer lies within two of a border between ranges (seed, 4.4.4 C)."""
     return int(query.label) % 20 in {19, 0, 1, 2} and 19 <= int(query.label) <= 82  # noqa: PLR2004
 
 
@@ -134,14 +136,14 @@ def _mixed(terms: Sequence[int], signs: Sequence[int], answer: int) -> Query:
 
 
 def _draw(strata: Sequence[Sequence[Query]], count: int, rng: np.random.Generator) -> list[Query]:
-    """Draw with replacement: a stratum, then a question of it."""
+    """Draw with replacement: first a stratum, then a question from it."""
     which = rng.integers(len(strata), size=count)
     place = rng.random(count)
     return [strata[k][int(u * len(strata[k]))] for k, u in zip(which, place, strict=True)]
 
 
 def _held_out(strata: Sequence[Sequence[Query]], rng: np.random.Generator, split: Split) -> Data:
-    """Split by what is added up first, then draw from each side."""
+    """Split by operands first, then draw from each side."""
     left = Counter(map(sum, split.train_pairs()))
     alone = {answer for answer, pairs in left.items() if pairs == 1}
     sides: dict[str, list[list[Query]]] = {"train": [], "valid": [], "test": []}
@@ -161,7 +163,7 @@ def _held_out(strata: Sequence[Sequence[Query]], rng: np.random.Generator, split
 
 
 def _side(terms: Sequence[int], split: Split, alone: Collection[int]) -> str:
-    """Return the side of what adds up to one answer, in either task; a sum's last pair trains."""
+    """Return the side of some operands, in either task; the last pair of a sum is for training."""
     if split.holds_out(terms):
         return "test"
     last = len(terms) == 2 and sum(terms) in alone  # noqa: PLR2004
@@ -169,7 +171,7 @@ def _side(terms: Sequence[int], split: Split, alone: Collection[int]) -> str:
 
 
 def _terms(query: Query) -> tuple[int, ...]:
-    """Return what a question adds up; of c − b the sum that it undoes, (c − b) + b."""
+    """Return a question's operands; for c − b, those of the inverse sum (c − b) + b."""
     terms = tuple(map(int, query.cluster.replace("+", " ").split()))
     if len(terms) == 2 and terms[0] < 0:  # noqa: PLR2004
         return int(query.label), -terms[0]

@@ -16,12 +16,12 @@ from red_lab.red.summary import earlier_rule, titled
 __all__ = ["page"]
 
 
-HEADS = {"free": "", "fourier": " whose rows are waves of the number (W_c = Φ A)"}
+HEADS = {"free": "", "fourier": " with Fourier features of the number as rows (W_c = Φ A)"}
 
 ABLATIONS = {
-    "rank": "Rank of every expert, each trained at that rank",
-    "nested": "Nested ranks: trained once, cut to a rank without training",
-    "recipe": "What experts and router are trained with",
+    "rank": "Rank of every expert; experts are trained separately for each rank",
+    "nested": "Nested ranks: experts are trained once, then truncated to a rank",
+    "recipe": "Training recipe of experts and router",
     "noise": "A router trained with noise of variance p · abs(z); noisy z has p = 0.5",
 }
 
@@ -52,37 +52,39 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         f"{plan['seeds']} seeds, {metrics['rows']} test questions in all{_seen(metrics)}. "
         f"{_rule(metrics)}"
         f"{'Every range is drawn equally often. ' if plan['stratified'] else ''}"
-        f"Base: top {base['last_blocks']} blocks and a global head{HEADS[base['head']]}, AdamW "
-        f"{base['learning_rate']:g}, {base['precision']}, "
-        f"{base['epochs']} epochs, batches of {base['batch']}, on {base['share']:.0%} of the "
-        f"training questions. Every expert of every form: {budget['epochs']} epochs over the "
-        f"questions of its range as drawn, AdamW {budget['learning_rate']:g}, rank "
-        f"{budget['rank'] or 'D/4'}; one router, supervised by range, unless it says otherwise "
-        f"(accuracy {metrics['router_accuracy']:.4f}). Intervals are 95 %, by bootstrap over "
-        "questions that are rearrangements of each other.",
+        f"Base stage: the top {base['last_blocks']} blocks and a global head{HEADS[base['head']]}, "
+        f"AdamW at {base['learning_rate']:g}, {base['precision']}, {base['epochs']} epochs, "
+        f"batches of {base['batch']}, on {base['share']:.0%} of the training questions. Every "
+        f"expert of every form: {budget['epochs']} epochs over the drawn questions of its range, "
+        f"repeats included, AdamW at {budget['learning_rate']:g}, rank "
+        f"{budget['rank'] or 'D/4'}. Unless a row states otherwise, all systems use one router, "
+        f"trained on range labels (accuracy {metrics['router_accuracy']:.4f}). Intervals are "
+        "95 %, by bootstrap over clusters of questions that are rearrangements of each other. "
+        "*Seed* means [seed 001](../../../departures.md), the text that describes RED, except "
+        "where random seeds are counted.",
         "",
     ]
 
 
 def _seen(metrics: Mapping[str, Any]) -> str:
-    """Say how many of the test questions were read before."""
+    """Return the shares of the test questions that were seen in training or pretraining."""
     shares = metrics["seen"]
-    text = f": {shares['training']:.1%} of them trained on, {shares['rearranged']:.1%} as they are "
-    text += "or rearranged"
+    text = f": {shares['training']:.1%} are also training questions, {shares['rearranged']:.1%} "
+    text += "with rearrangements counted"
     if shares["pretraining"] is None:
-        return f"{text}; what the language model was pretrained on is not known"
-    return f"{text}; {shares['pretraining']:.1%} read by the language model in pretraining"
+        return f"{text}; the pretraining data of the language model is not known"
+    return f"{text}; {shares['pretraining']:.1%} occur in the language model's pretraining data"
 
 
 def _rule(metrics: Mapping[str, Any]) -> str:
-    """Say where questions were split by a rule that is not the present one."""
+    """Return a note if the questions were split by an earlier rule, else an empty string."""
     rule = earlier_rule(metrics)
     if rule is None:
         return ""
     why = "../../../lab-notes.md#one-split-for-both-tasks-2026-11-24"
     return (
-        f"They were split by rule {rule}, under which mixed questions had folds of their own, and "
-        f"not measured again under rule {RULE}, which additions and mixed questions share "
+        f"They were split by rule {rule}, under which mixed questions had separate folds. The run "
+        f"was not repeated under rule {RULE}, which additions and mixed questions share "
         f"([why]({why})). "
     )
 
@@ -100,7 +102,15 @@ def _systems(metrics: Mapping[str, Any]) -> list[str]:
         cells += [_cell(s[k]) for k in ("boundary", "macro_f1", "swap_consistency")]
         title = f"**{name}**" if name == "RED" else name
         lines.append(f"| {title} | {' | '.join(cells)} |")
-    return [*lines, "", "![accuracy by range](ranges.svg)", ""]
+    note = (
+        "`macro`: mean over ranges. `worst`: accuracy of the worst range, by random seed. "
+        "`spread`: best minus worst range, of means over seeds. `boundary`: answers within two of "
+        "a border between ranges. `macro F1`: mean over answers that occur. `swaps`: share of the "
+        "sets of rearranged questions that get one answer. `monolith`: one adapter with the ranks "
+        "of all experts, trained on all ranges. `oracle`: the true range is given "
+        "(label-informed)."
+    )
+    return [*lines, "", note, "", "![accuracy by range](ranges.svg)", ""]
 
 
 def _paired(metrics: Mapping[str, Any]) -> list[str]:
@@ -113,7 +123,7 @@ def _paired(metrics: Mapping[str, Any]) -> list[str]:
 
 def _curves(metrics: Mapping[str, Any]) -> list[str]:
     titles = {
-        "flipped": "each route sent to a random expert with probability q (the seed's)",
+        "flipped": "each route is replaced by a random expert with probability q (as in the seed)",
         "worst": "an adversary moves mass q of every α (exact)",
     }
     lines = []
@@ -137,7 +147,7 @@ def _ablations(metrics: Mapping[str, Any]) -> list[str]:
     if "ablations" in metrics:
         lines += ["![ranks](ranks.svg)", ""]
     if "shares" in metrics:
-        title = "Share of the training questions that the base saw (experts and monolith see all):"
+        title = "Share of the training questions used for the base (experts and monolith use all):"
         lines += [title, "", *_table(metrics["shares"]), "", "![shares](shares.svg)", ""]
     return lines
 
@@ -162,7 +172,7 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
         f"{added / trunk:.2%}. ‖Δ‖/‖h‖ on test questions: {sizes}. "
         f"{metrics['distinct']:,} distinct questions.",
         "",
-        "| part | parameters | multiply-adds of a row, with the head |",
+        "| part | parameters | multiply-adds per row, including the head |",
         "|---|---|---|",
         *table,
         "",
@@ -175,8 +185,8 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
 def _device(metrics: Mapping[str, Any]) -> str:
     device = metrics["plan"]["device"]
     if device == "cpu":
-        return "No GPU was used: the row with mixed precision on one was not run."
-    return f"Trunk and base ran on {device}; the memory is its own."
+        return "No GPU was used: mixed precision on a GPU was not measured."
+    return f"Trunk and base ran on {device}; the peak memory is that of this device."
 
 
 def _cell(value: float | None) -> str:

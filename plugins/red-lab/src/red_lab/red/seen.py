@@ -1,4 +1,4 @@
-"""What share of the test questions a run has read before: when it trained, or in pretraining."""
+"""Compute the share of test questions that also occur in training or pretraining data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def seen(backbone: str, datasets: Sequence[Data]) -> dict[str, float | None]:
     """Return shares of the test questions of all seeds, 0–1.
 
     Args:
-        backbone: What was trained on them; of ``tiny`` alone it is known what it was pretrained on.
+        backbone: The backbone; only for ``tiny`` is the pretraining data known.
         datasets: The questions of seed 0, 1, …
 
     Returns:
-        ``training``: stands among the training questions, word by word; ``rearranged``: so, or with
-        its numbers in another order; ``pretraining``: was read by the language model, answer
-        included, None where nobody knows.
+        ``training``: the same text is a training question. ``rearranged``: the same, or with its
+        numbers in another order. ``pretraining``: the language model was pretrained on the
+        question and its answer; None if the pretraining data is not known.
     """
     tests = [q for data in datasets for q in data.test]
     texts = [{q.text for q in data.train} for data in datasets]
@@ -43,7 +43,7 @@ def seen(backbone: str, datasets: Sequence[Data]) -> dict[str, float | None]:
 
 @cache
 def _pretrained_on(number: int) -> frozenset[str]:
-    """Return the questions of the corpus that the tiny language model of a split has read."""
+    """Return the questions in the pretraining data of the tiny language model of a split."""
     settings, corpus = Pretraining(), Corpus.of(Split.numbered(number), seed=0)
     return frozenset(
         example.question

@@ -1,4 +1,4 @@
-"""From single seeds to metrics.json: means, intervals by cluster, paired differences."""
+"""Summarise single seeds as metrics.json: means, intervals by cluster, paired differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS: Mapping[str, str] = {
     "RED, nearest centroid": "centroid",
     "RED, joint integration": "red_joint",
 }
-"""How others find a system in metrics.json; the rest by `key_of`."""
+"""Keys of systems in metrics.json that `key_of` does not derive from the title."""
 
 
 def key_of(title: str) -> str:
@@ -35,7 +35,7 @@ def key_of(title: str) -> str:
 
 
 def earlier_rule(metrics: Mapping[str, Any]) -> int | None:
-    """Return the rule that a run's questions were split by, where it is not the present one."""
+    """Return the number of the rule that split a run's questions, if it is not the current rule."""
     rule: int | None = metrics.get("split_rule")
     return None if rule == RULE else rule
 
@@ -103,14 +103,15 @@ def _system(
 
 
 def errors(own: Sequence[Mapping[str, int]]) -> dict[str, float | int | None]:
-    """Return what the wrong answers of all seeds are: how many, and how far from the true ones.
+    """Return the number of wrong answers of all seeds and their distances from the true answers.
 
     Args:
-        own: Of every seed, how many answers are how far off, by distance.
+        own: For every seed, the number of answers by distance.
 
     Returns:
-        ``wrong``: how many; ``one`` and ``ten``: which share of them is off by one and by ten;
-        ``median``, ``p90`` and ``most``: of the distances. None where nothing is wrong.
+        ``wrong``: the number of wrong answers; ``one`` and ``ten``: the shares of them that are
+        off by one and by ten; ``median``, ``p90`` and ``most`` of the distances. All of these are
+        None if no answer is wrong.
     """
     away = np.array([int(d) for t in own for d, n in t.items() if d != "0" for _ in range(n)])
     if not len(away):
@@ -126,7 +127,7 @@ def errors(own: Sequence[Mapping[str, int]]) -> dict[str, float | int | None]:
 
 
 def _still_right(before: Array, after: Array) -> float | None:
-    """Return the share of what was answered rightly before that still is."""
+    """Return the share of previously correct answers that are still correct."""
     right = before == 1.0
     return float(after[right].mean()) if right.any() else None
 
@@ -134,7 +135,7 @@ def _still_right(before: Array, after: Array) -> float | None:
 def _paired_boundary(
     every: Mapping[str, Array], clusters: Sequence[str], datasets: Sequence[Data]
 ) -> dict[str, dict[str, float]]:
-    """Return RED less others on the questions beside a border between ranges."""
+    """Return RED minus other systems on the questions near a border between ranges."""
     near = np.array([boundary(q) for data in datasets for q in data.test])
     own = [c for c, here in zip(clusters, near, strict=True) if here]
     others = ("MoE, residual", "oracle, residual") if own else ()
@@ -169,7 +170,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def table(
     own: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], datasets: Sequence[Data]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return setting → system → mean and interval, from hits of every seed."""
+    """Return setting → system → mean and interval, from the hits of every seed."""
     clusters = _clusters(datasets)
     return {
         setting: {

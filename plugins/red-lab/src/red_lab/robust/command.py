@@ -23,7 +23,13 @@ PARTS = ("finite", "arithmetic", "text")
     "input.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the game's solution as JSON.")
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of the study.")
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(PARTS),
+    multiple=True,
+    help="Which parts of the study to run.",
+)
 @seeds_option(5)
 @out_option("robust")
 @WORK
@@ -36,7 +42,7 @@ def robust(
     out: Path,
     work: Path,
 ) -> None:
-    """Play against the worst mixture of domains: finite games, and routers under uneven traffic."""
+    """Train for the worst mixture of domains: finite games, and routers under uneven traffic."""
     if game is not None:
         _solve(game, as_json=as_json)
         return

@@ -1,8 +1,8 @@
-"""Do domains pull the same parameters in different ways: cosines between their gradients.
+"""Measure gradient conflict: cosines between the gradients of different domains' losses.
 
-For every pair of domains k < l, the cosine between ∇ℓ_k and ∇ℓ_l on the same parameters: of the
-monolith, and of all experts together under the frozen robust router (ℓ_k of the mixture). Before
-any training, and after it.
+For every pair of domains k < l, the cosine between ∇ℓ_k and ∇ℓ_l with respect to the same
+parameters: for the monolith, and for all experts together under the frozen robust router (ℓ_k of
+the mixture), before and after training.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS = 256
 def conflicts(
     traffic: UnevenTraffic, gate: nn.Module, monolith: Alone, *, seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the cosines of both, at the start and after training."""
+    """Return the cosines of both models, before and after training."""
     problem = traffic.problem
     parts = [p.some(ROWS, seed=seed) for p in traffic.by_domain(problem.train)]
     count = len(traffic.experts)
@@ -53,7 +53,7 @@ def cosines(module: nn.Module, losses: Callable[[], Tensor]) -> list[float]:
     """Return cos(∇ℓ_k, ∇ℓ_l) of every pair k < l.
 
     Args:
-        module: Whose parameters.
+        module: The module with the parameters.
         losses: → ℓ ``(K,)`` with its graph.
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -95,7 +95,7 @@ def _mixed(modules: Sequence[Alone], gate: nn.Module, parts: Sequence[DataPart])
 
 
 def _reset(module: Alone, *, seed: int) -> None:
-    """Put an expert back to where it began: U random, all else zero."""
+    """Reset an expert to its initial state: U random, all else zero."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in module.expert.named_parameters():
         drawn = torch.randn(p.shape, generator=generator) / p.shape[-1] ** 0.5

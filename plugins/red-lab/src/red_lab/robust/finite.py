@@ -1,4 +1,4 @@
-"""Finite games: closed forms, a general solver beside ours, samples, and time over size."""
+"""Finite games: closed forms, comparison with a general solver, samples, and time by size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNS = 3
 
 
 def finite() -> dict[str, Any]:
-    """Return everything that is measured on finite games."""
+    """Return all measurements on finite games."""
     return {
         "closed_forms": closed_forms(),
         "general": general(games=50),
@@ -72,7 +72,7 @@ def closed_forms() -> list[dict[str, Any]]:
 
 
 def general(*, games: int) -> dict[str, Any]:
-    """Solve random games with ours and with SLSQP; return how far they are apart, nats."""
+    """Solve random games with our solver and with SLSQP; return the largest difference in nats."""
     apart = []
     for seed in range(games):
         draw = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def general(*, games: int) -> dict[str, Any]:
 
 
 def samples(*, games: int) -> dict[str, Any]:
-    """Solve random games by samples; return how far above the exact value, and |Z − 1|."""
+    """Solve random games from samples; return the excess over the exact value, and |Z − 1|."""
     above, normalisers = [], []
     for seed in range(games):
         draw = np.random.default_rng(1000 + seed)

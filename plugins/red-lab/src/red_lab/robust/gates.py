@@ -1,11 +1,11 @@
 """Every router of the study, over the same frozen experts and the same traffic.
 
-average     least loss over the traffic as it is: λ = the domains' frequencies
-balanced    least loss with every domain alike: λ = 1/K
-robust      least worst regret: λ moves
-All three start from nothing, take the same steps, and keep the step that is best on gate rows by
-their own yardstick. (Starting from a finished classifier of the domains, as the host does, is worse
-for all three where rows are few: it is sure of itself before the first look; `docs/lab-notes.md`.)
+average     minimises the loss over the traffic: λ = the domains' frequencies
+balanced    minimises the loss with equal weight for every domain: λ = 1/K
+robust      minimises the worst regret: λ moves
+All three start at zero, take the same steps, and keep the step that is best on gate rows by their
+own criterion. (Starting from a trained classifier of the domains, as the host does, is worse for
+all three if rows are few, since it is overconfident from the start; `docs/lab-notes.md`.)
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = [
 
 SETTINGS = MinimaxSettings(steps=1500, learning_rate=2e-3, weight_decay=0.1)
 AGAIN = replace(SETTINGS, learning_rate=2e-4, every=1)
-"""For a student that knows its teacher already: small steps, every one looked at."""
+"""For a student that is already distilled: small steps, each of them evaluated."""
 BATCH = 128
 HIDDEN = 64
 DOUBLINGS = 8
 
 
 class CentroidGate(nn.Module):
-    """logits = (z·m_k − ‖m_k‖²/2) / τ, begun at the domains' means.
+    """logits = (z·m_k − ‖m_k‖²/2) / τ, initialised at the domains' means.
 
     Args:
         means: m ``(K, D)``.
@@ -58,7 +58,7 @@ class CentroidGate(nn.Module):
 
 
 def linear_gate(traffic: UnevenTraffic) -> nn.Module:
-    """Return a linear gate at zero."""
+    """Return a linear gate initialised at zero."""
     gate = nn.Linear(traffic.problem.width, len(traffic.experts))
     nn.init.zeros_(gate.weight)
     nn.init.zeros_(gate.bias)
@@ -66,7 +66,7 @@ def linear_gate(traffic: UnevenTraffic) -> nn.Module:
 
 
 def mlp_gate(traffic: UnevenTraffic, *, hidden: int = HIDDEN, seed: int = 0) -> nn.Module:
-    """Return a gate with one hidden layer, its outer one at zero."""
+    """Return a gate with one hidden layer, its output layer initialised at zero."""
     width, count = traffic.problem.width, len(traffic.experts)
     inner, outer = nn.Linear(width, hidden), nn.Linear(hidden, count)
     generator = torch.Generator().manual_seed(seed)
@@ -92,11 +92,11 @@ def train_gate(
     Args:
         gate: z → logits.
         traffic: The experts, the gate rows and the reference losses.
-        rows: What it learns from, by domain.
-        start: λ at first ``(K,)``.
-        moves: Whether λ goes where the regret is.
-        seed: Of the batches.
-        settings: Of the game.
+        rows: The training rows by domain.
+        start: The initial λ ``(K,)``.
+        moves: Whether λ moves to domains with large regret.
+        seed: Random seed of the batches.
+        settings: Settings of the game.
     """
     aside = traffic.router_rows(traffic.by_domain(traffic.problem.valid))
     generator = torch.Generator().manual_seed(seed)
@@ -118,7 +118,7 @@ def distilled(
     *,
     weights: Tensor,
 ) -> nn.Module:
-    """Return a student that was taught by a gate's posterior over experts."""
+    """Return a student trained on a gate's posterior over experts."""
     student = make(traffic, rows)
     aside = traffic.router_rows(traffic.by_domain(traffic.problem.valid))
     distil_gate(student, teacher=teacher, rows=rows, aside=aside, weights=weights)
@@ -126,7 +126,7 @@ def distilled(
 
 
 def centroid_gate(traffic: UnevenTraffic, rows: Sequence[RouterRows]) -> nn.Module:
-    """Return the nearest-centroid gate of the rows, τ doubled as long as gate rows like it."""
+    """Return the nearest-centroid gate of the rows, with the τ that is best on gate rows."""
     means = torch.stack([z.mean(0) for z, _ in rows])
     apart = [float((z - m).square().sum(-1).mean()) for (z, _), m in zip(rows, means, strict=True)]
     spread = max(sum(apart) / len(apart) / traffic.problem.width, 1e-6)

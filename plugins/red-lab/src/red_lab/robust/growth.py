@@ -1,4 +1,4 @@
-"""Worst regret of the robust router over the rows it learns from, and over its size."""
+"""Worst regret of the robust router by the number of training rows, and by its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIDDLE = 100
 
 
 def growth(traffic: UnevenTraffic, *, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Return worst regrets, on the rows learnt from and on test rows, for both curves."""
+    """Return worst regrets on training rows and on test rows, for both curves."""
     most = min(map(len, traffic.even))
     sizes = [n for n in ROWS if n <= most]
     return {

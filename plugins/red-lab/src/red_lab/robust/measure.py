@@ -1,4 +1,4 @@
-"""One seed of one data set: every router and every monolith, judged by domain on test rows."""
+"""One seed of one data set: every router and every monolith, evaluated by domain on test rows."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Say = Callable[[str], None]
 
 
 def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[str, Any]:
-    """Train everything with one seed and return what is measured.
+    """Train everything with one seed and return the measurements.
 
     Args:
         problem: The data.
-        recipe: How experts and monoliths are trained.
-        seed: Halves, the rare domain, initial weights and batches.
-        say: Called with what is being done.
+        recipe: Training settings of experts and monoliths.
+        seed: Determines halves, the rare domain, initial weights and batches.
+        say: Called with a description of the current step.
     """
     say("experts")
     traffic = lay_out(problem, recipe=recipe, seed=seed, tick=lambda _: None)
@@ -72,7 +72,7 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[st
 
 @dataclass(frozen=True)
 class Scene:
-    """What was trained on one kind of uneven traffic: by name, and how long it took."""
+    """The systems trained on one kind of uneven traffic, by name, with their training times."""
 
     gates: Mapping[str, nn.Module]
     monoliths: Mapping[str, Alone]

@@ -1,8 +1,8 @@
-"""The monolith: one adapter with as many parameters as all experts, on the aggregate.
+"""The monolith: one adapter with as many parameters as all experts, trained on the pooled data.
 
-The same form as the experts, of rank E·R, trained on the traffic and on the experts' halves
-together: on the mean loss, with every domain alike, or by group DRO (Sagawa and others 2020),
-whose λ goes where the loss itself is.
+It has the form of the experts and rank E·R, and is trained on the traffic together with the
+experts' halves: on the mean loss, with equal weight for every domain, or by group DRO (Sagawa and
+others 2020), whose λ moves to domains with a large loss.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def untrained(problem: Problem, *, rank: int, seed: int) -> Alone:
 
 
 def aggregate(traffic: UnevenTraffic, *, thinned: bool) -> tuple[DataPart, ...]:
-    """Return all rows of a scene by domain, those of the experts' halves among them."""
+    """Return all rows of a scene by domain, including those of the experts' halves."""
     halves = level(traffic.by_domain(traffic.problem.train))
     pairs = zip(halves, traffic.even, strict=True)
     return traffic.seen([_both(*pair) for pair in pairs], thinned=thinned)
@@ -62,15 +62,15 @@ def train_monolith(
     """Train a monolith on rows by domain.
 
     It takes as many steps as the recipe's epochs over all rows, with the same number of rows of
-    every domain in a batch, weighed by λ.
+    every domain in a batch, weighted by λ.
 
     Args:
-        traffic: For the gate rows by which its step is picked.
+        traffic: Provides the gate rows by which the step is selected.
         parts: The rows.
         recipe: Epochs, batch, rates, dropout.
-        start: λ at first ``(K,)``.
-        moves: Whether λ goes where the loss is.
-        seed: Initial weights and batches.
+        start: The initial λ ``(K,)``.
+        moves: Whether λ moves to domains with a large loss.
+        seed: Random seed of initial weights and batches.
     """
     problem = traffic.problem
     model = untrained(problem, rank=problem.rank * len(parts), seed=seed)

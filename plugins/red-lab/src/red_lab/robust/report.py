@@ -1,4 +1,4 @@
-"""The page of `redhost lab robust`: a function of its metrics and of nothing else."""
+"""Write the page of `redhost lab robust` from its metrics."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TITLES = {
 }
 
 SCENES = {
-    "weights": "Uneven weights: as many rows of every domain, {rows} each; the mean loss counts "
-    "the rare domain a hundredth of another",
-    "rows": "Uneven rows: {rows} rows of every domain, but a hundredth of that of the rare one",
+    "weights": "Uneven weights: {rows} rows of every domain; the rare domain has a hundredth of "
+    "the weight of another domain in the mean loss",
+    "rows": "Uneven rows: {rows} rows of every domain, but a hundredth of that of the rare domain",
 }
 
 
@@ -25,7 +25,7 @@ def page(metrics: Mapping[str, Any]) -> str:
     lines = [
         "# Robust gates: the worst mixture of domains",
         "",
-        "Written by `redhost lab robust` from `metrics.json`; do not edit. All losses in nats.",
+        "Written by `redhost lab robust` from `metrics.json`; do not edit. All losses are in nats.",
         "",
     ]
     if "finite" in tasks:
@@ -58,13 +58,13 @@ def _finite(finite: Mapping[str, Any]) -> list[str]:
     general, sampled = finite["general"], finite["samples"]
     lines += [
         "",
-        f"{general['games']} random games, beside a general solver (SLSQP): at most "
-        f"{general['most']:.0e} apart. {sampled['games']} random games (K ≤ 8, |X| ≤ 64) by "
-        f"samples alone (stochastic primal-dual): {sampled['median']:.4f} above the exact value "
-        f"in the median, {sampled['most']:.4f} at most; |Z − 1| at most "
-        f"{sampled['normaliser']:.4f}.",
+        f"On {general['games']} random games, the values of the exact solver and of a general "
+        f"solver (SLSQP) differ by at most {general['most']:.0e}. {sampled['games']} random games "
+        "(K ≤ 8, |X| ≤ 64) were also solved from samples only (stochastic primal-dual): the result "
+        f"is above the exact value by {sampled['median']:.4f} in the median and by at most "
+        f"{sampled['most']:.4f}; |Z − 1| is at most {sampled['normaliser']:.4f}.",
         "",
-        "Seconds of the exact solver to a certificate of 1e-8 (median of three games):",
+        "Seconds until the exact solver reaches a certificate of 1e-8 (median of three games):",
         "",
     ]
     domains = sorted({p["domains"] for p in finite["curve"]})
@@ -83,24 +83,28 @@ def _how() -> list[str]:
     return [
         "## Uneven traffic",
         "",
-        "Five frozen experts, each trained on half of its domain's rows. One domain, another one "
-        "for every seed, is a hundred times rarer than each other one in the traffic of the other "
-        "half, from which every router learns. They answer with the mixture Σ g_j p_j(y|x).",
+        "Five experts are each trained on half of their domain's rows and then frozen. The other "
+        "half is the traffic on which all routers are trained. In the traffic one domain, a "
+        "different one for every random seed, is a hundred times rarer than each of the others. "
+        "The experts are combined as the mixture Σ g_j p_j(y|x).",
         "",
-        "- average: a linear gate, least mean loss −log Σ g_j p_j over the traffic.",
-        "- balanced: the same with every domain alike.",
-        "- robust: the same, but λ moves to the domain whose regret, loss above that of its own "
-        "expert, is largest (`redhost_robust.minimax`); with a hidden layer as `robust, MLP`.",
-        "- distilled: a linear or a nearest-centroid student of `robust, MLP`, taught by its "
-        "posterior over experts; then the game again on the student.",
-        "- monolith: one adapter of the experts' form and with as many parameters as all of them, "
-        "on the traffic and the experts' halves together, uneven alike: on the mean loss, with "
-        "every domain alike, or by group DRO.",
+        "- average: a linear gate that minimises the mean loss −log Σ g_j p_j over the traffic.",
+        "- balanced: the same, with equal weight for every domain.",
+        "- robust: the same, but the weights λ of the domains move to the domain with the largest "
+        "regret, its loss minus that of its own expert (`redhost_robust.minimax`). `robust, MLP` "
+        "has a hidden layer.",
+        "- distilled: a linear or nearest-centroid student of `robust, MLP`, trained on the "
+        "teacher's posterior over experts; `game again` then plays the game on the student.",
+        "- monolith: one adapter of the experts' form with as many parameters as all experts, "
+        "trained on the traffic together with the experts' halves, which are made uneven in the "
+        "same way. It minimises the mean loss, or weights all domains equally (`balanced`), or "
+        "uses group DRO.",
         "",
-        "All pick their step on the same even gate rows, by their own yardstick. Regret is the "
-        "loss on test rows above that of the domain's own expert; a monolith may be below it. "
-        "It is linear in the mixture, so the worst mixture is a single domain. Means and 95 % "
-        "intervals (Student's t) over seeds.",
+        "Every training selects its step on the same gate rows, which are even over domains, by "
+        "its own criterion. Regret is the loss on test rows minus that of the domain's own expert; "
+        "it can be negative for a monolith. It is linear in the mixture of domains, so the worst "
+        "mixture is a single domain. Figures are means over random seeds with 95 % intervals "
+        "(Student's t).",
         "",
         "![worst regret of every router](regret.svg)",
         "",
@@ -110,18 +114,19 @@ def _how() -> list[str]:
 def _setting(task: Mapping[str, Any]) -> list[str]:
     r = task["recipe"]
     return [
-        f"{task['seeds']} seeds; the rare domain was {', '.join(task['rare'])}. "
-        f"{task['gate_rows']} gate rows, {task['test_rows']:,} test rows in a seed. Experts and "
-        f"monoliths: {r['epochs']} epochs, batches of {r['batch']}, AdamW {r['learning_rate']:g} "
-        f"along a cosine, weight decay {r['weight_decay']:g}, dropout {r['dropout']:g}.",
+        f"{task['seeds']} seeds; the rare domain was {', '.join(task['rare'])}. Each seed has "
+        f"{task['gate_rows']} gate rows and {task['test_rows']:,} test rows. Experts and "
+        f"monoliths: {r['epochs']} epochs, batches of {r['batch']}, AdamW at "
+        f"{r['learning_rate']:g} with cosine decay, weight decay {r['weight_decay']:g}, dropout "
+        f"{r['dropout']:g}.",
         "",
     ]
 
 
 def _systems(scene: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| system | worst regret | 95 % | of the rare domain | mean regret | accuracy, domains "
-        "alike | accuracy, traffic | worst domain's accuracy | seconds |",
+        "| system | worst regret | 95 % | regret of the rare domain | mean regret | accuracy, "
+        "domains equal | accuracy, traffic | worst domain's accuracy | seconds |",
         "|---" * 9 + "|",
     ]
     for name, s in scene["systems"].items():
@@ -138,7 +143,7 @@ def _systems(scene: Mapping[str, Any]) -> list[str]:
 
 def _differences(scene: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| robust against | ratio of worst regrets | difference, nats | accuracy, domains alike, "
+        "| robust against | ratio of worst regrets | difference, nats | accuracy, domains equal, "
         "points | accuracy, traffic, points |",
         "|---" * 5 + "|",
     ]
@@ -154,9 +159,8 @@ def _differences(scene: Mapping[str, Any]) -> list[str]:
 def _mixtures(scene: Mapping[str, Any]) -> list[str]:
     mixtures = list(next(iter(scene["mixtures"].values())))
     lines = [
-        "Does the modular model beat the monolith: loss of the robust router less that of the "
-        "monolith, under one mixture of domains after the other (below zero the modular model "
-        "wins):",
+        "Comparison with the monolith: loss of the robust router minus that of the monolith, for "
+        "several mixtures of domains (negative: the modular model is better):",
         "",
         f"| against | {' | '.join(mixtures)} |",
         "|---" * (len(mixtures) + 1) + "|",
@@ -166,9 +170,10 @@ def _mixtures(scene: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "The experts saw half of every domain, the rare one's too: where rows are uneven the "
-        "monolith saw a hundredth of it. Neither gets the domain of a row; a floor of the worst "
-        "mixture, the capacity of the channel from domain to data, holds for both.",
+        "The experts were trained on half of every domain, including the rare one; if rows are "
+        "uneven, the monolith was trained on a hundredth of it. Neither is given the domain of a "
+        "row. For both, the loss at the worst mixture cannot fall below the capacity of the "
+        "channel from domain to data.",
         "",
     ]
 
@@ -177,11 +182,11 @@ def _conflicts(conflicts: Mapping[str, Any]) -> list[str]:
     lines = [
         "### Gradient conflict",
         "",
-        "Cosines between the gradients of two domains' losses on the same parameters, over all "
-        "pairs: of the monolith (mean loss, uneven weights), and of all experts together under the "
-        "robust router.",
+        "Cosines between the gradients of two domains' losses with respect to the same parameters, "
+        "over all pairs of domains: for the monolith (mean loss, uneven weights), and for all "
+        "experts together under the robust router.",
         "",
-        "| model | when | mean cosine | least | share below zero |",
+        "| model | when | mean cosine | minimum | share below zero |",
         "|---|---|---|---|---|",
     ]
     for model, times in conflicts.items():
@@ -197,9 +202,9 @@ def _growth(curves: Mapping[str, Any]) -> list[str]:
     lines = [
         "### Rows and size",
         "",
-        "Worst regret of the robust router trained on so many rows of every domain:",
+        "Worst regret of the robust router by the number of training rows per domain and its size:",
         "",
-        "| rows of each domain | hidden units | on these rows | on test rows |",
+        "| rows of each domain | hidden units | on training rows | on test rows |",
         "|---|---|---|---|",
     ]
     for curve in curves.values():

@@ -1,4 +1,4 @@
-"""`redhost lab robust`: finite games, and seeds of uneven traffic, written down as they finish."""
+"""Run `redhost lab robust`: finite games, and seeds of uneven traffic, saved when they finish."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ RECIPES: Mapping[str, Recipe] = {
     "arithmetic": replace(ARITHMETIC, epochs=12),
     "text": replace(TEXT, epochs=20),
 }
-"""Those of `redhost lab matched`, with fewer epochs: six monoliths are trained in every seed."""
+"""Recipes of `redhost lab matched` with fewer epochs: six monoliths are trained in every seed."""
 
 
 def run(*, tasks: Sequence[str], seeds: int, out: Path, work: Path) -> Path:
-    """Measure what is not on disk yet; write metrics.json, the page and the figures.
+    """Measure the seeds that are not on disk yet; write metrics.json, the page and the figures.
 
     Args:
-        tasks: Of `TASKS`; what was written of another one stays.
-        seeds: How many.
-        out: Where the results go.
-        work: Where features and single seeds are kept.
+        tasks: Names from `TASKS`; results of other tasks are kept.
+        seeds: Number of random seeds.
+        out: Folder of the results.
+        work: Folder of features and of single seeds.
 
     Returns:
         The path of metrics.json.

@@ -1,4 +1,4 @@
-"""From single seeds to metrics: means over seeds with their intervals, paired where it matters."""
+"""Summarise single seeds: means with intervals, and paired differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SCHEMA", "over_seeds", "summarise"]
 SCHEMA = "red-lab.robust/1"
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t at 95 % by number of seeds."""
+"""Half-width of a 95 % interval in standard errors (Student's t), by number of seeds."""
 
 Seed = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ def _worst(seed: Seed, scene: str, name: str) -> float:
 
 
 def _accuracy(seed: Seed, scene: str, name: str, *, weights: str) -> float:
-    """Return the accuracy when every domain counts alike, or as the traffic has it."""
+    """Return the accuracy with equal weight for every domain, or with the traffic's frequencies."""
     each = np.array(seed["scenes"][scene][name]["accuracy"])
     return float(each.mean() if weights == "even" else each @ np.array(seed["frequencies"]))
 

@@ -1,11 +1,11 @@
 """Uneven traffic: five frozen experts, and one domain a hundred times rarer than each other one.
 
-Each expert is trained on its own half of its domain; the traffic comes from the other half. It is
-uneven in one of two ways. In the scene ``weights`` there are as many rows of every domain, as on
-routing cards, and the mean loss is taken under the traffic's frequencies: what a large log of
-traffic amounts to. In the scene ``rows`` there is also only one row of the rare domain for a
-hundred of another. The gate rows, by which every training picks its step and reference losses are
-taken, are even in both: they come with the experts' cards.
+Each expert is trained on one half of its domain; the traffic comes from the other half. It is
+uneven in one of two ways. In the scene ``weights`` every domain has the same number of rows, as on
+routing cards, and the mean loss is weighted by the traffic's frequencies, like in a large log of
+traffic. In the scene ``rows`` there is also only one row of the rare domain for a hundred rows of
+another. The gate rows, on which every training selects its step and reference losses are computed,
+are even in both: they come with the experts' cards.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RARER = 100
 """How many rows of any other domain there are for one of the rare domain."""
 
 LEAST = 1e-12
-"""p below which an answer counts as impossible: an expert gives others' labels none at all."""
+"""The lower limit of p: an expert assigns probability 0 to labels that it does not have."""
 
 RouterRows = tuple[Tensor, Tensor]
 """z ``(N, D)`` and log p_j(y|x) of the rows' answers ``(N, K)``."""
@@ -47,13 +47,13 @@ RouterRows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnevenTraffic:
-    """What a seed plays on.
+    """The data and experts of one seed.
 
     Attributes:
         problem: The data set; its `train` is the experts' half.
         experts: By domain, frozen.
         rare: The rare domain's index.
-        even: The other half, as many rows of every domain.
+        even: The other half, the same number of rows for every domain.
         reference: Each expert's own loss on its gate rows ``(K,)``, nats.
     """
 
@@ -65,7 +65,7 @@ class UnevenTraffic:
 
     @property
     def frequencies(self) -> Tensor:
-        """How often each domain occurs in the traffic, ``(K,)``."""
+        """The frequency of each domain in the traffic, ``(K,)``."""
         each = torch.ones(len(self.experts))
         each[self.rare] = 1 / RARER
         return each / each.sum()
@@ -78,7 +78,7 @@ class UnevenTraffic:
         return tuple(p.some(few) if k == self.rare else p for k, p in enumerate(parts))
 
     def router_rows(self, parts: Sequence[DataPart]) -> tuple[RouterRows, ...]:
-        """Return the rows of every domain as a router sees them."""
+        """Return the rows of every domain in the form that routers are trained on."""
         return tuple(router_rows(self.problem, self.experts, p) for p in parts)
 
     def by_domain(self, part: DataPart) -> tuple[DataPart, ...]:
@@ -87,7 +87,7 @@ class UnevenTraffic:
 
 
 def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> UnevenTraffic:
-    """Split the training rows and train the experts on their half; rarity goes round with seeds."""
+    """Split the training rows, train the experts on their half, set the rare domain by the seed."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(problem.train), generator=generator)
     half = len(order) // 2
@@ -107,7 +107,7 @@ def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> Uneve
 
 
 def level(parts: Sequence[DataPart]) -> tuple[DataPart, ...]:
-    """Return as many rows of every domain as the smallest has."""
+    """Return the same number of rows of every domain, that of the smallest."""
     size = min(map(len, parts))
     return tuple(p.some(size) for p in parts)
 
@@ -134,7 +134,7 @@ def alone(problem: Problem, experts: Sequence[redhost.Expert]) -> list[Alone]:
 
 
 def answer_log_p(expert: Alone, part: DataPart) -> Tensor:
-    """Return log p(y|x) of the rows' answers ``(N,)``; log `LEAST` for labels it does not have."""
+    """Return log p(y|x) of the rows' answers ``(N,)``; log `LEAST` for labels that are missing."""
     log_p = expert.log_p(part.h, part.z)
     place = part.target - expert.first
     known = (place >= 0) & (place < log_p.shape[1])

@@ -1,1 +1,1 @@
-"""`redhost lab seeds`: every claim and requirement of the four seeds, and what became of it."""
+"""`redhost lab seeds`: every claim and requirement of the four seeds, with its status."""

@@ -15,10 +15,10 @@ __all__ = ["seeds"]
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path("docs/results"),
     show_default=True,
-    help="Where the metrics are, and where seeds.md goes.",
+    help="Folder of the metrics, to which seeds.md is written.",
 )
 def seeds(*, results: Path) -> None:
-    """Every claim of the four seeds with its status, written from the metrics."""
+    """Write the table of every claim of the four seeds, with its status, from the metrics."""
     from red_lab.seeds.page import page
     from red_lab.seeds.table import read_rows
 

@@ -1,4 +1,4 @@
-"""The page of the seeds' rows, a table for each seed."""
+"""Write the page of the seeds' rows, with one table for each seed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ def page(rows: Sequence[Row], results: Path) -> str:
     """Return the page; its figures are read from the results files.
 
     Raises:
-        redhost.MissingError: If a figure is gone.
+        redhost.MissingError: If a figure is missing.
         redhost.UsageError: If a sentence no longer agrees with its figures.
     """
     lines = [
         "# The four seeds, row by row",
         "",
-        "Written by `redhost lab seeds` from its list of rows and the metrics beside this page; "
+        "Written by `redhost lab seeds` from its list of rows and the metrics of this folder; "
         "do not edit.",
         "",
-        f"{len(rows)} claims and requirements. Figures are read from the results files; where a "
-        "row compares, the comparison is checked when the page is written. Figures within a claim "
-        "are the seed's own.",
+        "The seeds are the four texts that redhost was built from ([departures]"
+        f"(../departures.md)). The tables list {len(rows)} claims and requirements. Figures are "
+        "read from the results files, and comparisons in a row are checked against them when the "
+        "page is written. Figures within a claim are the seed's own.",
         "",
         *(f"- **{status}**: {meaning}." for status, meaning in STATUSES.items()),
         "",

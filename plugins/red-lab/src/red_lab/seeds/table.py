@@ -1,6 +1,6 @@
-"""The rows of the four seeds, as data: what each claims, its status, and the figures that show it.
+"""The rows of the four seeds as data: each claim, its status, and the figures that support it.
 
-Figures are never written into a row: it names a results file and the path of a number in it.
+A row contains no figures. It names a results file and the path of a number in it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Seed = Literal["000", "001", "002", "003"]
 Status = Literal["works", "departs", "half", "missing"]
 
 STATUSES: Mapping[Status, str] = {
-    "works": "it is there as the seed has it, or was measured and came out as the seed says",
-    "departs": "done otherwise, or it came out otherwise; the row says how",
-    "half": "a part of it is there; the row says which is not",
-    "missing": "not there, or not measured",
+    "works": "implemented as in the seed, or measured with the result that the seed claims",
+    "departs": "implemented differently, or measured with a different result; the row states how",
+    "half": "implemented or shown in part; the row states what is missing",
+    "missing": "not implemented, or not measured",
 }
 SEEDS: Mapping[Seed, str] = {
     "000": "toy experiments",
@@ -47,10 +47,10 @@ class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """A number of a results file.
 
     Attributes:
-        name: What it is called in the table.
+        name: Its name in the table.
         file: The results file, relative to docs/results.
-        path: Keys and places on the way to the number, with `` > `` between.
-        form: How it is printed, as in ``format``.
+        path: Keys and indices that lead to the number, separated by `` > ``.
+        form: Its format, as in ``format``.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         """Return the number.
 
         Raises:
-            redhost.MissingError: If the file is gone, or has no number there.
+            redhost.MissingError: If the file is missing, or has no number there.
         """
         try:
             found = _read(results / self.file)
@@ -84,7 +84,7 @@ class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A comparison that a row's sentence rests on: two of its figures, or one and a number."""
+    """A comparison that a row's note depends on: of two figures, or of a figure and a number."""
 
     left: str
     sign: Literal["<", "<=", ">", ">=", "=="]
@@ -96,16 +96,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         seed: ``000`` … ``003``.
-        section: Where in the seed.
-        claim: What is claimed or required, in a few words.
-        status: What became of it.
-        code: Modules or what they define, by dotted name.
-        commands: As they are typed.
+        section: The section of the seed.
+        claim: The claim or requirement, in a few words.
+        status: Its status.
+        code: Modules or their members, by dotted name.
+        commands: Commands, as they are typed.
         page: The page that shows it, relative to docs/results.
-        figures: What is shown.
-        note: What came out; every comparison of ours in it has a check.
-        checks: What has to be true of the figures for the note to be.
-        reason: The page that says why it departs, relative to docs/results.
+        figures: The figures that are shown.
+        note: The result; every comparison of ours in it has a check.
+        checks: Conditions on the figures under which the note is true.
+        reason: The page that explains a departure, relative to docs/results.
     """
 
     seed: Seed
@@ -125,7 +125,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
         Raises:
             redhost.MissingError: If one is gone.
-            redhost.UsageError: If what the note rests on is no longer true.
+            redhost.UsageError: If a comparison in the note is no longer true.
         """
         values = {f.name: f.value(results) for f in self.figures}
         for check in self.checks:

@@ -1,1 +1,1 @@
-"""The toy experiments on adding two numbers: which experts can be trained apart and mixed."""
+"""Toy experiments on adding two numbers: which separately trained experts can be mixed."""

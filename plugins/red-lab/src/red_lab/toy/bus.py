@@ -1,10 +1,11 @@
-"""Experiment C on redhost's own bus: five experts attached beside a frozen linear classifier.
+"""Experiment C on redhost's own bus: five experts and a frozen linear classifier.
 
     h = (x₁, −x₁, x₂, −x₂, 1, −1),  z = LayerNorm(h),  ŷ = W_c h + Σ_i α_i Δ_i(z)
 
-The seed's pseudo-code hands the base's prediction, one number, to the experts; the LayerNorm of
-one number is 0, so they would see nothing. The bus works on features. Mirrored features keep the
-mean at 0, and the constant keeps x readable after the norm: z is h times one positive number.
+In the seed's pseudo-code the experts take the base's prediction, a single number, as input. The
+LayerNorm of one number is 0 and carries no information, so on the bus they take features. Mirrored
+features keep the mean at 0, and the constant preserves x through the norm: z is h times one
+positive number.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def features() -> Tensor:
 
 
 def classifier(name: str) -> Tensor:
-    """Return W_c ``(1, 6)`` of a base: half of each weight on each of the mirrored features."""
+    """Return W_c ``(1, 6)`` of a base: half of each weight on each mirrored feature."""
     half = torch.tensor(BASES[name], dtype=torch.float32) / 2
     return torch.stack([half, -half], dim=1).reshape(1, WIDTH)
 
 
 def norm_of_a_scalar() -> float:
-    """Return the largest |LayerNorm(ŷ)| over the grid, with ŷ handed over as one feature."""
+    """Return the largest |LayerNorm(ŷ)| over the grid, with ŷ as the only feature."""
     norm = redhost.plugins.LayerNorm(width=1, eps=1e-5)
     scalar: Tensor = norm(grid().y.float()[:, None])
     return float(scalar.abs().max())
@@ -73,7 +74,7 @@ def route(router: redhost.Router) -> Tensor:
 
 
 def measure(seed: int, name: str, *, router: redhost.Router, epochs: int) -> Systems:
-    """Train five experts of one wide column each on a base, and use them in every way.
+    """Train five `mlp` experts on a base, and evaluate every way to combine them.
 
     Args:
         seed: Of the experts.
@@ -147,7 +148,7 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
 
 
 def _average(experts: Mapping[str, redhost.Expert]) -> redhost.plugins.LowRank:
-    """Return the one expert whose parameters are the means."""
+    """Return the expert whose parameters are the means of all experts' parameters."""
     states = [e.state_dict() for e in experts.values()]
     U, V, u, v = (torch.stack([s[key] for s in states]).mean(0) for key in ("U", "V", "u", "v"))
     return redhost.plugins.LowRank(U=U, V=V, u=u, v=v, activation="gelu", space="logits")

@@ -15,7 +15,7 @@ __all__ = ["toy"]
 @seeds_option(5)
 @out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
-    """Linear, nonlinear and residual experts on adding two numbers: which of them mix."""
+    """Measure which linear, nonlinear and residual experts can be mixed, on sums of two numbers."""
     from red_lab.toy.run import run
 
     click.echo(run(seeds=seeds, out=out))

@@ -1,4 +1,4 @@
-"""Adding two numbers on a grid, and how answers are judged (seed 000).
+"""Adding two numbers on a grid, and how answers are evaluated (seed 000).
 
     x = (a/100, b/100),  y = (a + b)/200,  a, b in 1..100
 
@@ -36,15 +36,15 @@ SEGMENTS = ((1, 20), (21, 40), (41, 60), (61, 80), (81, 100))
 """Both operands of a segment lie between its ends."""
 
 PLACES = (*(f"{low}-{high}" for low, high in SEGMENTS), "off")
-"""Where answers are judged: each segment, and the 8,000 points in none of them."""
+"""Where answers are evaluated: each segment, and the 8,000 points outside all segments."""
 
 Systems = Mapping[str, Tensor]
-"""The answers ŷ ``(N,)`` of each way to use the experts."""
+"""The answers ŷ ``(N,)`` of each way to combine the experts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """All pairs of operands, in float64 except for what networks read.
+    """All pairs of operands, in float64 except for the networks' inputs.
 
     Attributes:
         x: ``(N, 2)``.
@@ -52,8 +52,8 @@ class Grid:
         sums: a + b, ``(N,)``.
         y: ``(N,)``.
         home: The points of each segment, ``(E, P)``.
-        owner: The segment a point counts for under oracle routing, ``(N,)``: its own, and off the
-            diagonal, where there is none, that of the mean of a and b.
+        owner: The segment that oracle routing assigns to a point, ``(N,)``: its own, or the
+            segment of the mean of a and b for a point in no segment.
         inside: Whether a point lies in a segment, ``(N,)``.
     """
 
@@ -73,7 +73,7 @@ class Grid:
 
 @cache
 def grid() -> Grid:
-    """Return the grid; every caller gets the same one."""
+    """Return the grid, one shared instance."""
     numbers = torch.arange(1, SIDE + 1, dtype=torch.float64)
     pairs = torch.cartesian_prod(numbers, numbers)  # (N, 2)
     sums, segment = pairs.sum(1), (pairs - 1).div(20, rounding_mode="floor")
@@ -97,12 +97,12 @@ def oracle(outputs: Tensor) -> Tensor:
 
 
 def systems(outputs: Tensor, *, alpha: Tensor, averaged: Tensor, alone: Tensor) -> Systems:
-    """Return the answers of every way to use five experts.
+    """Return the answers of every way to combine five experts.
 
     Args:
         outputs: Each expert's answers, ``(E, N)``.
         alpha: A learned router's weights, ``(N, E)``.
-        averaged: The answers of the one expert with the averaged parameters, ``(N,)``.
+        averaged: The answers of the expert with the averaged parameters, ``(N,)``.
         alone: The answers of a single model used everywhere, ``(N,)``.
     """
     outputs = outputs.double()
@@ -116,7 +116,7 @@ def systems(outputs: Tensor, *, alpha: Tensor, averaged: Tensor, alone: Tensor) 
 
 
 def score(answers: Tensor) -> dict[str, dict[str, float]]:
-    """Judge answers ``(N,)`` in every place.
+    """Evaluate answers ``(N,)`` in every place.
 
     Returns:
         By measure: ``accuracy`` is the share with round(200 ŷ) = a + b; ``mae`` and ``max`` are
@@ -135,7 +135,7 @@ def score(answers: Tensor) -> dict[str, dict[str, float]]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread, so that sums come out in one order; then as it was found."""
+    """Let torch use one thread, for a fixed order of summation; restore the setting afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

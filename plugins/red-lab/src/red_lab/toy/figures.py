@@ -1,4 +1,4 @@
-"""Draw the toy experiments: plots of measured numbers, the same bytes for the same numbers."""
+"""Draw the toy experiments; the same numbers give the same bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DIAGONALS: Mapping[str, Mapping[str, str]] = {
     "B": AVERAGES,
     "C scaled, exact": {"uniform": "base and all, mixed", "alone": "base"},
 }
-"""Which combinations are drawn beside the experts, with their names in the legend."""
+"""Which combinations are drawn in addition to the experts, with their names in the legend."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "red-lab.toy",
@@ -59,7 +59,7 @@ def draw(
     """Write the figures of `FIGURES`.
 
     Args:
-        metrics: What `summarise` returned, for the bars.
+        metrics: The result of `summarise`, for the bars.
         out: The folder.
         answers: One seed's answers by experiment, for the other two.
         experts: That seed's answers of A's and B's experts and C's residuals, ``(E, N)``.
@@ -84,7 +84,7 @@ def draw(
 def _figure(
     path: Path, *, size: tuple[float, float], shape: tuple[int, int]
 ) -> Iterator[list[Axes]]:
-    """Yield the axes of a figure that is written afterwards, with no date in it."""
+    """Yield the axes of a figure, which is then written without a date."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -121,7 +121,7 @@ def _bars(ax: Axes, systems: Mapping[str, Any], title: str) -> None:
 def _diagonal(
     ax: Axes, experiment: str, systems: Systems, experts: Tensor, drawn: Mapping[str, str]
 ) -> None:
-    """Draw what experts, or residuals, and their combinations say along a = b."""
+    """Draw the outputs of experts, or residuals, and of their combinations along a = b."""
     line = [n for n, (a, b) in enumerate(grid().x.tolist()) if a == b]
     numbers = range(1, SIDE + 1)
     for n, answers in enumerate(experts):

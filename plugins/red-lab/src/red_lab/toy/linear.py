@@ -1,7 +1,8 @@
 """Experiment A: five linear experts ŷ = w₁ x₁ + w₂ x₂ + b, each fitted on its segment alone.
 
-Every segment has the same minimiser (½, ½, 0), exactly by least squares. How close plain gradient
-descent comes depends on the condition number of a segment's Hessian E[x̃ x̃ᵀ], x̃ = (x₁, x₂, 1).
+Every segment has the same minimiser (½, ½, 0), which least squares finds exactly. How close plain
+gradient descent gets depends on the condition number of a segment's Hessian E[x̃ x̃ᵀ],
+x̃ = (x₁, x₂, 1).
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ __all__ = [
 
 TRUE = (0.5, 0.5, 0.0)
 MIDDLE = 2
-"""The expert that stands for "one expert everywhere": there is no base in this experiment."""
+"""The expert used as "one model alone", since there is no base in this experiment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """How plain stochastic gradient descent is run: the same for every segment, in float32."""
+    """Settings of plain stochastic gradient descent, the same for every segment, in float32."""
 
     steps: int = 20000
     batch: int = 32
@@ -53,7 +54,7 @@ def conditions() -> list[float]:
 
 
 def least_squares(rows: Tensor, targets: Tensor) -> Tensor:
-    """Return the least-squares solutions ``(E, 3)``, those of least norm where there are many.
+    """Return the least-squares solutions ``(E, 3)``, of least norm where they are not unique.
 
     Args:
         rows: x̃, ``(E, P, 3)``.
@@ -65,11 +66,11 @@ def least_squares(rows: Tensor, targets: Tensor) -> Tensor:
 
 
 def train(seed: int, *, descent: Descent) -> dict[str, Tensor]:
-    """Return the five experts' weights ``(E, 3)``, fitted both ways.
+    """Return the five experts' weights ``(E, 3)``, by least squares and by SGD.
 
     Args:
-        seed: First weights and the order of rows; least squares has neither.
-        descent: How the second way runs.
+        seed: Random seed of SGD's initial weights and order of rows.
+        descent: Settings of SGD.
     """
     home = grid().home
     generator = torch.Generator().manual_seed(seed)
@@ -80,12 +81,12 @@ def train(seed: int, *, descent: Descent) -> dict[str, Tensor]:
 
 
 def outputs(weights: Tensor) -> Tensor:
-    """Return what experts of weights ``(…, 3)`` answer on the whole grid, ``(…, N)``."""
+    """Return the answers of experts of weights ``(…, 3)`` on the whole grid, ``(…, N)``."""
     return weights @ design(torch.arange(len(grid().y))).T
 
 
 def measure(experts: Mapping[str, Tensor], *, alpha: Tensor) -> dict[str, Systems]:
-    """Use the experts of each way to fit in every way.
+    """Evaluate every way to combine the experts, for each way to fit them.
 
     Args:
         experts: Weights ``(E, 3)``.
@@ -99,7 +100,7 @@ def measure(experts: Mapping[str, Tensor], *, alpha: Tensor) -> dict[str, System
 
 
 def _descend(descent: Descent, generator: torch.Generator) -> Tensor:
-    """Return the weights ``(E, 3)`` that plain SGD reaches."""
+    """Return the weights ``(E, 3)`` found by plain SGD."""
     home = grid().home
     rows, targets = design(home).float(), grid().y[home].float()
     bound = 2**-0.5  # torch's own for a linear layer of two inputs

@@ -22,7 +22,7 @@ Stack = list[Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class MLPRecipe:
-    """How networks are trained: Adam, the rate decayed to zero along a cosine.
+    """Training settings of the networks: Adam, the rate decayed to zero along a cosine.
 
     Attributes:
         steps: Steps.
@@ -36,11 +36,11 @@ class MLPRecipe:
 
 
 def start(count: int, *, generator: torch.Generator, shared: bool = False) -> Stack:
-    """Return `count` fresh networks, uniform within ±1/√in as torch draws linear layers.
+    """Return `count` new networks, uniform within ±1/√in like torch's linear layers.
 
     Args:
         count: M.
-        generator: What draws.
+        generator: Source of randomness.
         shared: Give all of them the same weights.
     """
     drawn = 1 if shared else count
@@ -58,7 +58,7 @@ def join(stacks: Sequence[Stack]) -> Stack:
 
 
 def average(stack: Stack) -> Stack:
-    """Return the one network whose parameters are the means."""
+    """Return the network whose parameters are the means of all networks' parameters."""
     return [parameter.mean(0, keepdim=True) for parameter in stack]
 
 
@@ -87,15 +87,15 @@ def fit(
     recipe: MLPRecipe,
     generator: torch.Generator,
 ) -> Stack:
-    """Return the networks trained apart: no network's loss reads another one's weights.
+    """Return the networks after independent training: no loss depends on another's weights.
 
     Args:
-        stack: M networks to start from.
-        pool: The points of the grid each one sees, ``(M, any)``.
-        target: What ``head(network)`` should be everywhere on the grid, ``(M, N)``.
+        stack: M initial networks.
+        pool: The points of the grid that each one is trained on, ``(M, any)``.
+        target: Target values of ``head(network)`` everywhere on the grid, ``(M, N)``.
         head: Applied to the outputs ``(M, B)``.
-        recipe: How.
-        generator: What draws the points.
+        recipe: Training settings.
+        generator: Source of randomness for drawing points.
     """
     stack, x = [p.clone().requires_grad_(True) for p in stack], grid().inputs
     target = target.float()

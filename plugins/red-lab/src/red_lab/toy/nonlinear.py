@@ -1,10 +1,10 @@
-"""Experiment B: five networks 2-64-64-1, and controls that say why their averages fail.
+"""Experiment B: five networks 2-64-64-1, and controls that explain why their averages fail.
 
-B                  each sees its segment: right at home, both averages collapse
-B shared start     the same from one initialisation: it does not help
-B all              each sees all segments: outputs average well, parameters do not
+B                  each on its own segment: accurate there, both averages collapse
+B shared start     the same from one initialisation, which does not help
+B all              each on all segments: outputs average well, parameters do not
 B all, shared start    the same from one initialisation
-B all, trained start   five copies of one trained network trained on, each in its own order
+B all, trained start   five copies of one trained network, trained further in different orders
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def outputs(stack: Stack) -> Tensor:
 
 
 def measure(stacks: Mapping[str, Stack], *, alpha: Tensor) -> dict[str, Systems]:
-    """Use the networks of every row in every way.
+    """Evaluate every way to combine the networks of every row.
 
     Args:
         stacks: Five networks each.

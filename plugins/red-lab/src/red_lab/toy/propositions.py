@@ -1,10 +1,10 @@
-"""The seed's three propositions, put right, each as numbers that would show it wrong.
+"""The seed's three propositions, corrected, each as numbers that could falsify it.
 
-1.  Where x̃ = (x₁, x₂, 1) has full column rank on D_i and targets carry no noise, the linear
-    least-squares fit on D_i is (½, ½, 0), the same for every i. Without either it is not.
+1.  If x̃ = (x₁, x₂, 1) has full column rank on D_i and targets carry no noise, the linear
+    least-squares fit on D_i is (½, ½, 0), the same for every i. Without either condition it is not.
 2.  (False as written: one network can represent y exactly, and is then a minimiser on every D_i.)
-    What is true is an identity: with e_k = f_k − y, the uniform mixture's error on D_i is
-    e_i/K + Σ_{k≠i} e_k/K, and training controls e_k on D_k alone.
+    An identity holds instead: with e_k = f_k − y, the uniform mixture's error on D_i is
+    e_i/K + Σ_{k≠i} e_k/K, and training controls e_k on D_k only.
 3.  If |base − y| ≤ δ and |r_i| ≤ ε everywhere, |base + Σ α_i r_i − y| ≤ δ + ε Σ|α_i|: not ε, also
     where Σ α_i = 1.
 """
@@ -35,7 +35,7 @@ __all__ = [
 
 E = len(SEGMENTS)
 NOISE = 1.0
-"""Standard deviation of the noise on targets that breaks Proposition 1, in units of the sum."""
+"""Standard deviation of the target noise with which Proposition 1 fails, in units of the sum."""
 
 SMALL = 1e-9
 OPPOSED = (2.0, -1.0)
@@ -96,7 +96,7 @@ def represented() -> Stack:
 def mixing_weights(seed: int, *, draws: int) -> Tensor:
     """Return weights to try, ``(A, E)``: corners, uniform, (2, −1) on every pair, and drawn ones.
 
-    Half of the drawn ones are scaled to sum to 1, as the seed has them; signs are free.
+    Half of the drawn ones are shifted to sum to 1, as in the seed; signs are free.
     """
     generator = torch.Generator().manual_seed(seed)
     eye = torch.eye(E, dtype=torch.float64)

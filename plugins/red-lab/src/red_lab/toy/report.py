@@ -1,4 +1,4 @@
-"""Write the metrics of the toy experiments as a page that people read."""
+"""Write the metrics of the toy experiments as a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEMS = {
     "uniform": "outputs averaged",
     "parameters": "parameters averaged",
     "sum": "every weight 1",
-    "alone": "alone",
+    "alone": "one model alone",
 }
 EXPERIMENTS = {
     "A exact": "A: linear experts, least squares",
@@ -52,17 +52,18 @@ def _head(metrics: Mapping[str, Any]) -> list[str]:
         "",
         "Written by `redhost lab toy` from `metrics.json`; do not edit.",
         "",
-        "Target y = (a + b)/200 of x = (a/100, b/100); an expert sees one of five diagonal "
-        f"segments, {points['segment']} points each. Accuracy is the share of points with "
-        'round(200 ŷ) = a + b; errors are in units of the sum. "off" are the '
-        f"{points['off']} points in no segment: no expert was trained there, and oracle routing "
-        "goes by the mean of a and b. Seeds: "
-        f"{metrics['seeds']}; accuracies and mean errors are means over them, with 95 % intervals "
-        "by bootstrap over seeds (rough, with so few); largest errors are over all of them. The "
-        "learned router, trained on segment "
-        f"labels, gives at least {metrics['router']['min']:.1%} of the segments' points to their "
-        'own expert; its weights stay soft. "Alone" is the base in C; A and B have none, and '
-        "the expert of 41-60 stands in everywhere.",
+        "The target is y = (a + b)/200 for x = (a/100, b/100). Each expert is trained on one of "
+        f"five diagonal segments of {points['segment']} points. Accuracy is the share of points "
+        "with round(200 ŷ) = a + b; errors are in units of the sum. The column `off` covers the "
+        f"{points['off']} points outside all segments: no expert was trained there, and oracle "
+        "routing selects the segment of the mean of a and b. Accuracies and mean errors are means "
+        f"over {metrics['seeds']} random seeds, with 95 % intervals by bootstrap over seeds "
+        "(imprecise with so few); largest errors are over all seeds. The learned router is trained "
+        "on segment labels. It gives the largest weight to the right expert on at least "
+        f"{metrics['router']['min']:.1%} of the segments' points, but its weights are not "
+        "one-hot. *One model alone* is the base in C; A and B have no base, and the expert of "
+        "41-60 is used everywhere. The propositions are those of "
+        "[seed 000](../../departures.md#toy-experiments-redhost-lab-toy).",
         "",
     ]
 

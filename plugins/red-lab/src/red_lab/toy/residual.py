@@ -1,7 +1,7 @@
 """Experiment C as the seed writes it: a linear base plus five residual experts 0.1 · MLP(x).
 
-The same experts in a second form, ε · tanh(MLP(x)), are bounded by construction: what
-Proposition 3 needs, since a bound seen on a segment says nothing elsewhere.
+The same experts in a second form, ε · tanh(MLP(x)), are bounded by construction. Proposition 3
+needs such a bound, since a bound observed on a segment does not hold elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Residuals:
     Attributes:
         base: The base's answers, ``(N,)``.
         parts: r_i, ``(E, N)``.
-        averaged: r of the one expert with the averaged parameters, ``(N,)``.
+        averaged: r of the expert with the averaged parameters, ``(N,)``.
     """
 
     base: Tensor
@@ -47,13 +47,13 @@ class Residuals:
     averaged: Tensor
 
     def use(self, *, alpha: Tensor) -> Systems:
-        """Return the answers of every way to use them; ``sum`` has every weight at 1."""
+        """Return the answers of every way to combine them; ``sum`` has every weight at 1."""
         answers = self.base + self.parts
         found = systems(answers, alpha=alpha, averaged=self.base + self.averaged, alone=self.base)
         return {**found, "sum": self.base + self.parts.sum(0)}
 
     def largest(self) -> tuple[float, float]:
-        """Return the largest |r_i| on the experts' own segments, and anywhere off them."""
+        """Return the largest |r_i| on the experts' own segments, and outside them."""
         inside = grid().inside
         home = oracle(self.parts)[inside].abs().max()
         away = torch.ones_like(self.parts, dtype=torch.bool).scatter(1, grid().home, False)
@@ -70,7 +70,7 @@ def train(seed: int, *, recipe: MLPRecipe) -> dict[str, Residuals]:
     """Train five experts of each form on each of its bases.
 
     Returns:
-        By form and base, e.g. ``scaled, exact``.
+        The experts by form and base, e.g. ``scaled, exact``.
     """
     generator = torch.Generator().manual_seed(seed)
     begun = join([start(E, generator=generator) for _ in FORMS])

@@ -26,14 +26,14 @@ SCHEMA = "red-lab.toy/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How long everything trains; tests take less.
+    """Training effort; tests use less.
 
     Attributes:
-        recipe: Of the networks in B.
-        residual: Of the residual experts in C.
-        descent: Of the linear experts.
-        epochs: Of the experts on the bus.
-        router_steps: Of the router.
+        recipe: Settings of the networks in B.
+        residual: Settings of the residual experts in C.
+        descent: Settings of the linear experts.
+        epochs: Epochs of the experts on the bus.
+        router_steps: Steps of the router.
     """
 
     recipe: MLPRecipe = field(default_factory=MLPRecipe)
@@ -45,13 +45,13 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """What one seed gave.
+    """Results of one seed.
 
     Attributes:
         answers: The answers of every system, by experiment.
-        routed: Share of a segment's points that the router gives to their expert.
-        numbers: Those of the propositions.
-        experts: What the experts of A and B answer, and C's residuals on the exact base,
+        routed: Share of a segment's points that the router assigns to their expert.
+        numbers: The numbers of the propositions.
+        experts: The answers of A's and B's experts, and C's residuals on the exact base,
             ``(E, N)``, for a figure.
     """
 
@@ -65,9 +65,9 @@ def run(*, seeds: int, out: Path, effort: Effort | None = None) -> Path:
     """Measure over seeds and write the results.
 
     Args:
-        seeds: How many.
-        out: Where the results go.
-        effort: How long to train; in full by default.
+        seeds: Number of random seeds.
+        out: Folder of the results.
+        effort: Training effort; full by default.
 
     Returns:
         The path of metrics.json.
@@ -138,13 +138,13 @@ def summarise(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _represented() -> float:
-    """Return the largest error, in units of the sum, of the network that is y by construction."""
+    """Return the largest error, in units of the sum, of the network that equals y by design."""
     errors = score(nonlinear.outputs(propositions.represented())[0])["max"]
     return max(errors.values())
 
 
 def _scores(answers: Sequence[Tensor]) -> dict[str, dict[str, Any]]:
-    """Return by place: accuracy with its interval, the mean MAE, and the largest error."""
+    """Return for each place the accuracy with its interval, the mean MAE, and the largest error."""
     scores = [score(a) for a in answers]
     found = {}
     for place in PLACES:
