@@ -1,7 +1,7 @@
-"""Section `bus`: what experts and router add to the forward pass of a backbone.
+"""Section `bus`: the overhead of experts and router over a backbone's forward pass.
 
-Backbone and bus are timed apart, in turns; a share is the ratio of their medians. Weights of the
-experts are random, for seconds depend on shapes alone; texts and backbones are real.
+Backbone and bus are timed separately and in turn; a share is the ratio of their medians. The
+experts' weights are random, since times depend on shapes alone; texts and backbones are real.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from red_lab.cost_build import Load, build_bus, rank_of
 
 __all__ = ["TITLE", "draw", "measure", "measure_on", "page", "tensor_bytes"]
 
-TITLE = "What the bus adds to a forward pass"
+TITLE = "Overhead of the bus in a forward pass"
 
 BATCHES = (1, 8, 64)
 DENSE = (("evidence", 5), ("linear", 5))

@@ -1,8 +1,8 @@
-"""Section `decode`: what experts and a causal router add to a step of generation.
+"""Section `decode`: the overhead of experts and a causal router in a step of generation.
 
-A step is one token: the trunk with its cache of keys and values, and the product with the head.
-Systems take turns, token by token, each with a cache of its own, so contexts grow alike. Weights of
-the experts are random, for seconds depend on shapes alone; the backbones are real.
+A step is one token: the trunk with its KV cache, and the product with the head. Systems take turns,
+token by token, each with a separate cache, so contexts grow alike. The experts' weights are random,
+since times depend on shapes alone; the backbones are real.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redhost.core.model.decode import DecodingSession
 
 __all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
 
-TITLE = "What experts add to a decoded token"
+TITLE = "Overhead per generated token"
 
 CONTEXTS = (32, 256)
 SYSTEMS = (("causal", 1), ("causal", 4), ("causal", 16), ("robust", 4))
@@ -175,13 +175,13 @@ def _bytes(tensor: Tensor) -> int:
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     lines = [
-        "A step of generation by the backbone alone (its cache of keys and values, the product "
-        "with the head) and through the bus with its causal memory, in turns, token by token, "
-        "batch 1. `causal` sums residuals and takes one product with the head; `robust` mixes "
-        "distributions and takes one for every column. Overheads are medians of the rounds' own "
-        f"ratios, with their quartiles. Threads: {found['threads']}. Random experts of a quarter "
-        "of the width in rank. Memory: what the bus keeps beyond the head, and what one step holds "
-        "at most beyond the backbone's own.",
+        "A step of generation by the backbone alone (with KV cache and the product with the head) "
+        "is compared with a step through the bus with its causal state, in turn, token by token, "
+        "at batch 1. `causal` sums residuals and computes one product with the head; `robust` "
+        "mixes distributions and computes one product for every column. Overheads are medians "
+        f"over rounds of the ratio, with quartiles. Threads: {found['threads']}. Experts are "
+        "random, with a quarter of the width as rank. Memory: the tensors of the bus without the "
+        "head, and the peak of one step beyond that of the backbone.",
     ]
     for name, measured in found["backbones"].items():
         lines += ["", *_table(name, measured)]
@@ -199,7 +199,7 @@ def _table(name: str, measured: Mapping[str, Any]) -> Iterator[str]:
     yield f"{floors}."
     yield ""
     heads = " | ".join(f"after {n} tokens" for n in contexts)
-    yield f"| router | experts | {heads} | kept | a step's |"
+    yield f"| router | experts | {heads} | memory: bus | memory: step |"
     yield "|---" * (4 + len(contexts)) + "|"
     for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in measured["rows"]):
         row = [cells[router, experts, n] for n in contexts]
@@ -213,7 +213,7 @@ def _floor(measured: Mapping[str, Any], context: int) -> Mapping[str, float]:
 
 
 def _aims(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say whether the aim is met, at the worst of the contexts."""
+    """Yield for each context whether the target is met."""
     for row in (
         r
         for name, measured in found["backbones"].items()
@@ -224,7 +224,7 @@ def _aims(found: Mapping[str, Any]) -> Iterator[str]:
         answer = "met" if ratio <= TARGET else "**missed**"
         yield (
             f"- Four experts on SmolLM2 after {row['context']} tokens: {ratio:+.1%}, "
-            f"the aim is {TARGET:.0%}: {answer}."
+            f"the target is {TARGET:.0%}: {answer}."
         )
 
 

@@ -1,12 +1,12 @@
-"""Section `engine`: what two workers give, and what handing out a job costs.
+"""Section `engine`: the speed-up of two workers, and the overhead of a job.
 
 Training is timed as whole commands, start-up of every worker and all writing included, alternately
 in the same rounds: 20 experts of 1,500 rows on the tiny backbone with one worker, with two, and
-with two of Ray where it is installed. A job that does nothing shows what an engine costs.
+with two of Ray where it is installed. Empty jobs show the overhead of an engine.
 
-Alternating does not help against a busy machine here: two processes get a larger share of it than
-one. So the processor time of the commands is measured beside: one worker that has less than .9 of
-a core to itself means that the ratios say nothing, and the page then says that.
+Alternating does not help on a busy machine, where two processes get a larger share than one. The
+processor time of the commands is therefore measured too: if one worker gets less than .9 of a core,
+the ratios are meaningless, and the page reports that.
 
 On a quiet machine with two cores a round takes about three minutes with Ray, two without:
 ``redhost lab bench engine --runs 3``.
@@ -34,7 +34,7 @@ from redhost.registry.environment import python_command
 
 __all__ = ["TITLE", "measure", "page", "write_plan"]
 
-TITLE = "More workers"
+TITLE = "Several workers"
 
 EXPERTS, ROWS, EPOCHS = 20, 1500, 60
 JOBS, SHARED = 200, 2**20
@@ -87,10 +87,12 @@ def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     same = "the same" if found["identical"] else "NOT the same"
     lines = [
-        f"{found['experts']} experts of {found['rows']} rows trained by `redhost train-many`, "
-        f"whole commands, {found['runs']} rounds; the bytes of the experts are {same} in all.",
+        f"{found['experts']} experts of {found['rows']} rows are trained by `redhost train-many`; "
+        f"whole commands are timed. Rounds: {found['runs']}. The experts' bytes are {same} in all "
+        "pools.",
         "",
-        "| pool | seconds | × one worker (quartiles) | cores used | first result, s | a job, ms |",
+        "| pool | seconds | speed-up over one worker (quartiles) | cores used | first result, s "
+        "| ms per job |",
         "|---|---|---|---|---|---|",
     ]
     for pool, seconds in found["seconds"].items():
@@ -103,11 +105,11 @@ def page(found: Mapping[str, Any]) -> str:
         )
     lines += [
         "",
-        "Cores used are those of processes the command waited for, which Ray's are not. The last "
-        "two columns: jobs that do nothing but share an input of 1 MiB.",
+        "Cores used covers the processes that the command waits for; Ray's workers are not among "
+        "them. The last two columns are measured with empty jobs that share an input of 1 MiB.",
     ]
     if not found["quiet"]:
-        lines += ["", "**The machine was busy with other work: these ratios say nothing.**"]
+        lines += ["", "**The machine was busy with other work: these ratios are meaningless.**"]
     return "\n".join(lines)
 
 
@@ -115,10 +117,10 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
     """Write projects, their rows and a plan that trains them; return the plan.
 
     Args:
-        folder: Where.
-        experts: How many.
-        rows: Of each.
-        epochs: Of each, at most.
+        folder: The folder to write to.
+        experts: Number of experts.
+        rows: Rows of each expert.
+        epochs: Most epochs of each expert.
     """
     lines = []
     for n in range(experts):
@@ -138,7 +140,7 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
 
 
 def _overhead(engine: str, workers: int) -> dict[str, float]:
-    """Return seconds until the first of many empty jobs is done, and for each one after it."""
+    """Return the seconds until the first of many empty jobs is done, and per further job."""
     jobs = redhost.jobs.JobBatch()
     shared = jobs.put("shared", {"input": bytes(SHARED)})
     for n in range(JOBS):

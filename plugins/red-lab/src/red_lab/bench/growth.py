@@ -1,9 +1,8 @@
-"""Section `growth`: what solving a router, asking it, and a card's sums cost, and how that grows.
+"""Section `growth`: how the cost of solving a router, of a query and of a card's sums grows.
 
-One number at a time moves: experts, labels, the width of h, rows. Cards and weights are random, for
-seconds and bytes follow from shapes alone; texts are what the tiny backbone reads. The router is
-`ridge`, the one that wide features get, and experts are linear: every expert gets a weight, so the
-query's cost is that of asking all of them.
+One size is varied at a time: experts, labels, the width of h, rows. Cards and weights are random,
+since times and bytes depend on shapes alone. The router is `ridge`, the default for wide features,
+and experts are linear: every expert gets a weight, so a query evaluates all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from red_lab.bench.trunks import open_trunk
 
 __all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
 
-TITLE = "What grows with what"
+TITLE = "Growth of costs with size"
 
 SHOWN, ANSWERED = 32, 4096
 """Rows that a card shows; rows of a pass."""
@@ -50,7 +49,7 @@ AXES: Mapping[str, Sequence[Shape]] = {
 """Labels are those of each of ten experts."""
 
 READ = (100, 1000, 10_000)
-"""Texts that the tiny backbone reads."""
+"""Numbers of texts encoded by the tiny backbone."""
 
 
 class _Made:

@@ -1,7 +1,7 @@
-"""Section `heads`: every expert's own answer in one pass, as a team with a head per task has it.
+"""Section `heads`: every expert's own answer in one pass, as with one head per task.
 
-Heads are random: what they answer is not looked at, what they cost does not depend on it. The
-encoder is MiniLM, the texts are lines that people say, one thread.
+Heads are random, since the cost does not depend on their answers. The encoder is MiniLM, the texts
+are lines of dialogue, one thread.
 """
 
 from __future__ import annotations
@@ -109,15 +109,15 @@ def _by_hand(model: redhost.ComposedModel, h: torch.Tensor) -> list[list[int]]:
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's table."""
     lines_ = [
-        "Whole answers beside their encoder alone on the same texts, in turns: random heads of "
-        f"{found['labels']} labels each on MiniLM, lines that people say, one thread. By hand is "
-        "what a team writes that has no host: all heads' rows in one product of torch, a softmax, "
-        "the best label of each. Overheads are medians of the rounds' own ratios, with their "
-        "quartiles. Memory is that of the heads and the router, beside the encoder's weights. The "
-        "aim is 2 % at 8 and at 64 texts for a hundred heads, and 5 % of memory.",
+        "Overhead of whole answers over the encoder alone, on the same texts and in turn: random "
+        f"heads of {found['labels']} labels each on MiniLM, lines of dialogue, one thread. *By "
+        "hand* is the code a team without a host would write: one matrix product of torch for all "
+        "heads, a softmax, the most probable label of each. Overheads are medians over rounds of "
+        "the ratio, with quartiles. Memory is that of heads and router, relative to the encoder's "
+        "weights. The target for a hundred heads is 2 % at 8 and at 64 texts, and 5 % of memory.",
         "",
         "| heads | texts | encoder alone | by hand | composed answer | and every head's own | "
-        "memory | as if alone, bit for bit |",
+        "memory | bitwise as alone |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:

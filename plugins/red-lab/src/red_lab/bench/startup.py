@@ -1,8 +1,8 @@
-"""Section `startup`: what people wait for, the command line and recompose.
+"""Section `startup`: the time that the command line and recompose take.
 
-Whole processes, warm, in turns; machines are noisy, so read ratios: a bare `python -c pass` and the
-bare imports are timed beside the rest, in the same rounds. Takes some ten minutes; where no home
-with a thousand composed experts lies in the work folder, it is made first, once.
+Whole processes, warm, in turn. Machines are noisy, so read ratios: a bare `python -c pass` and the
+bare imports are timed in the same rounds. Takes some ten minutes. A home with a thousand composed
+experts is made first, once, if the work folder has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redhost.testing import Environment
 
 __all__ = ["TITLE", "idle_home", "install_copies", "measure", "page"]
 
-TITLE = "What people wait for"
+TITLE = "Start-up time of commands"
 
 INSTALLED = (100, 1000)
 IDLE = (10, 100, 1000)
@@ -34,7 +34,7 @@ QUESTION = "What is 37 plus 12?"
 SOURCE = "red_expert_range1"
 
 FLOOR = "import torch; from transformers.models.qwen3.modeling_qwen3 import Qwen3Model"
-"""What a Qwen3 forward by transformers has to import."""
+"""The imports that a Qwen3 forward pass in transformers needs."""
 
 WHOLE = """
 import gc, sys
@@ -45,7 +45,7 @@ gc.freeze()
 gc.enable()
 Host.open(sys.argv[1]).composed.answer([sys.argv[2]])
 """
-"""The same answer from a generation of which every expert is read; modules come as to a command."""
+"""The same answer after reading every expert of the generation; imports are as in a command."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -84,12 +84,13 @@ def page(found: Mapping[str, Any]) -> str:
     ]
     lines += [
         "",
-        "`predict_floor` imports what a Qwen3 forward by transformers needs, `torch` torch alone; "
-        "`predict_ours` and `predict_beyond_torch` are what `predict` takes beyond them, round by "
-        "round. Below zero: redhost builds the carried trunk without importing transformers.",
+        "`predict_floor` imports what a Qwen3 forward pass in transformers needs, `torch` imports "
+        "torch alone. `predict_ours` and `predict_beyond_torch` are the additional time of "
+        "`predict` over these two, computed within each round. It can be negative, since redhost "
+        "builds the packaged trunk without importing transformers.",
         "",
-        f"| composed experts, router `{SPARSE}` | predict, s | peak, MiB "
-        "| every expert read, s | peak, MiB |",
+        f"| composed experts, router `{SPARSE}` | predict, s | peak memory, MiB "
+        "| reading every expert, s | peak memory, MiB |",
         "|---|---|---|---|---|",
     ]
     lines += [
@@ -97,7 +98,7 @@ def page(found: Mapping[str, Any]) -> str:
         f"| {x['whole']['median']:.2f} | {x['whole_peak']:.0f} |"
         for n, x in sorted(found["idle"].items(), key=lambda pair: int(pair[0]))
     ]
-    lines += ["", "| router, level | router seconds | recompose seconds | gate rows |"]
+    lines += ["", "| router, level | router, s | recompose, s | accuracy on gate rows |"]
     lines += ["|---|---|---|---|"]
     lines += [
         f"| {name} | {x['router_seconds']:.4f} | {x['recompose_seconds']:.2f} "
@@ -108,7 +109,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def install_copies(site: Path, count: int) -> None:
-    """Put copies of a shipped expert, each under an id of its own, into a folder."""
+    """Put copies of a shipped expert, each with its own id, into a folder."""
     spec = find_spec(SOURCE)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"{SOURCE} is not installed; run 'make demo' first")
@@ -118,7 +119,7 @@ def install_copies(site: Path, count: int) -> None:
         shutil.copytree(source, site / module, ignore=shutil.ignore_patterns("__pycache__"))
         (site / module / "__init__.py").write_text("raise AssertionError('imported')\n")
         manifest = json.loads((site / module / "expert.json").read_bytes())
-        # Under another id its own domain would count as somebody else's.
+        # With another id, the shipped expert's own domain would count as another expert's.
         manifest |= {"id": f"bench{n}", "off_domain": None}
         (site / module / "expert.json").write_text(json.dumps(manifest))
         points = {"redhost.experts": f"bench{n} = {module}"}
@@ -126,7 +127,7 @@ def install_copies(site: Path, count: int) -> None:
 
 
 def idle_home(work: Path, count: int) -> Path:
-    """Return a home with so many copies composed under a sparse router, made where it is not."""
+    """Return a home with so many copies composed under a sparse router; make it if needed."""
     home = work / "idle" / str(count) / "home"
     if not (home / "current").exists():
         shutil.rmtree(home.parent, ignore_errors=True)
@@ -138,7 +139,7 @@ def idle_home(work: Path, count: int) -> Path:
 
 
 def _commands(root: Path) -> dict[str, Process]:
-    """Return the commands people type, and the floors beside them."""
+    """Return the commands that are timed, and the baselines."""
     home = str(root / "warm")
     listing = [*REDHOST, "list-experts", "--json", "--home"]
     commands = {

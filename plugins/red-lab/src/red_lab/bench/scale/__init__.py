@@ -1,8 +1,8 @@
-"""Section `scale`: what recompose, memory and a query cost with 1, 10, 100 and 1,000 experts.
+"""Section `scale`: the cost of recompose, memory and a query with 1 to 1,000 experts.
 
-Every point is a process of its own, on packages that are really installed (`packages`), each with
-its own domain (`family`). Packages and finished points are kept under the work folder: a stopped
-run goes on from there. A quarter of an hour on two cores, half of it for making the packages.
+Every point is a separate process, on packages that are really installed (`packages`), each with its
+own domain (`family`). Packages and finished points are kept in the work folder, so a stopped run
+resumes. Takes a quarter of an hour on two cores, half of it for making the packages.
 """
 
 from __future__ import annotations
