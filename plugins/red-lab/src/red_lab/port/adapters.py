@@ -28,16 +28,16 @@ TASKS = ("graphics", "hardware", "vehicles", "policy", "companies", "rates")
 """Of `red_lab.adapters.tasks`: pairs of labels that are hard to tell apart."""
 
 JUDGE = 60
-"""Rows of a label to judge on, at most."""
+"""Most test rows of a label."""
 
 SYSTEMS = {
     "own": "adapter and head on the old version",
-    "as it is": "adapter and head as they are on the new version",
-    "mapped": "adapter as it is, its head behind a map from unlabelled texts",
-    "head anew": "adapter as it is, its head solved anew from its author's rows",
+    "as it is": "adapter and head unchanged on the new version",
+    "mapped": "adapter unchanged, head behind a map fitted on unlabelled texts",
+    "head anew": "adapter unchanged, head solved again on the author's rows",
     "retrained": "adapter and head retrained on the new version",
-    "frozen": "no adapter: a head solved on the new version's states",
-    "random": "an adapter of shuffled numbers, its head solved anew",
+    "frozen": "no adapter: a head solved on the new version's vectors",
+    "random": "adapter with shuffled parameters, head solved again",
 }
 
 
@@ -129,15 +129,16 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"top {BLOCKS} blocks."
     )
     yield ""
-    yield "| | accuracy |"
+    yield "| system | accuracy |"
     yield "|---|---|"
     for name, title in SYSTEMS.items():
         s = found["systems"][name]
         yield f"| {title} | {s['mean']:.3f} ({s['low']:.3f} … {s['high']:.3f}) |"
     yield ""
     yield from textwrap.wrap(
-        "Adapters of so few rows gain nothing here: a head on the frozen states does as well. That "
-        "they survive says little. Between models of other widths an adapter has no meaning: its "
-        "factors do not fit the layers, and `redhost port` refuses it by name.",
+        "Adapters trained on so few rows gain nothing here: a head on the frozen encoder does as "
+        "well. That they still work on the new version is therefore weak evidence. Between models "
+        "of different widths an adapter cannot be transferred: its factors do not fit the layers, "
+        "and `redhost port` refuses it by name.",
         98,
     )

@@ -1,9 +1,9 @@
-"""Real texts with several answers each: tags that maintainers gave, and spans that rules mark.
+"""Load real texts with several answers each: tags by maintainers, and spans marked by rules.
 
-Debian's index has a line on what each package is, and its maintainers' tags; `apt-cache` reads it.
-No package at hand carries texts with spans that people marked. So rules mark them, in the sentences
-of `red_lab.text.corpora`: a rule knows no more than the letters, and an expert has to find from
-context what its rule finds by name, in countries that its rows do not have.
+Debian's index contains a one-line description of each package and its maintainers' tags; it is read
+with `apt-cache`. No available package contains texts with spans annotated by people, so rules mark
+them in the sentences of `red_lab.text.corpora`. Rules match names. For countries that do not occur
+in its training rows, an expert has to find from context what the rule finds by name.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ FACETS: Mapping[str, str] = {
     "media": r"works-with::(archive|audio|db|file|image|mail|text|video)",
     "network": r"network::(client|server|service)|protocol::(http|ip|ipv6|ssl)",
 }
-"""Team → its tags: of these facets, those that a hundred packages have."""
+"""Team → its tags: those of these facets that a hundred packages have."""
 
 FOLDS, VALIDATION, TEST = 5, 3, 4
-"""Source packages by hash: which are judged on, as a package's descriptions resemble each other."""
+"""Folds of source packages, by hash, since descriptions from one source resemble each other."""
 
 BACKGROUND = 256
 
@@ -60,28 +60,27 @@ RULES: Mapping[str, Mapping[str, str]] = {
         "contraction": r"(?:i m|i ve|i d|i ll|don t|doesn t|can t|isn t|didn t|won t)",
     },
 }
-"""Team and corpus → label → what its rule marks."""
+"""Team and corpus → label → the pattern that its rule marks."""
 
 WORDS, MOST_WORDS, MOST, MOST_TEST, EMPTY = 25, 200, 1500, 1000, 6
-"""Words of a sentence, and of a text that are read; most sentences to learn from, and to judge on;
-of texts without a span, or a tag, one in so many."""
+"""Words of a sentence, words read of a text; most training and test sentences; one in so many texts
+without a span or a tag is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Teams, each with rows that say what its own labels are, and rows to judge on that say all.
+    """Teams whose training rows have only their own labels, and test rows with all labels.
 
     Attributes:
-        title: What the texts are.
-        task: What is answered.
-        teams: Their names.
-        rows: (part, validation) → rows; those to learn from have a team's labels and its name.
-        clusters: Of each row to judge on, given the same.
-        background: Texts that are no team's business.
-        complete: Given the same but the part: what there is to learn from, each text with the
-            labels of every team; None where the teams' labels together are that.
-        unseen: Whether a text has something to find that no row to learn from has; None if no
-            study of that.
+        title: Description of the texts.
+        task: The task of the backbone.
+        teams: Names of the teams.
+        rows: (part, validation) → rows; training rows have a team's labels and its name.
+        clusters: Test rows → the cluster of each.
+        background: Texts outside every team's domain.
+        complete: validation → training rows, each text with the labels of every team; None if the
+            pooled rows already have them.
+        unseen: Whether a test row contains a span that no training row has; None if not studied.
     """
 
     title: str
@@ -95,7 +94,7 @@ class Study:
 
 
 def union(rows: Sequence[redhost.Row]) -> list[redhost.Row]:
-    """Return each text once, with the labels of all teams that have it, as a team of its own."""
+    """Return the pooled rows: each text once, with the labels of all teams that have it."""
     found: dict[str, str] = {}
     for row in rows:
         known = found.setdefault(row.text, row.label)
@@ -117,7 +116,7 @@ def _number(text: str) -> int:
 
 @cache
 def read_index() -> dict[str, tuple[str, frozenset[str]]]:
-    """Return description → the source package, and the tags."""
+    """Return description → the source package and the tags."""
     try:
         done = subprocess.run(
             ["apt-cache", "dumpavail"],  # noqa: S607
@@ -140,7 +139,7 @@ def read_index() -> dict[str, tuple[str, frozenset[str]]]:
 
 def _described(index: str) -> Iterator[tuple[str, tuple[str, frozenset[str]]]]:
     for record in index.split("\n\n"):
-        joined = record.replace("\n ", " ")  # a field goes on where a line begins with a space
+        joined = record.replace("\n ", " ")  # a line that begins with a space continues a field
         fields = dict(line.split(": ", 1) for line in joined.split("\n") if ": " in line)
         if "Tag" not in fields:
             continue
@@ -151,7 +150,7 @@ def _described(index: str) -> Iterator[tuple[str, tuple[str, frozenset[str]]]]:
 
 
 def _chosen(part: Part, validation: bool) -> Iterator[tuple[str, dict[str, set[str]]]]:
-    """Yield descriptions and their tags by team: a fifth of the source packages is for tests."""
+    """Yield descriptions and their tags by team; a fifth of the source packages is for tests."""
     fold = VALIDATION if validation else TEST
     chosen = {fold} if part == "test" else {*range(FOLDS)} - {fold, TEST}
     for text, (source, tags) in sorted(read_index().items()):
@@ -160,7 +159,7 @@ def _chosen(part: Part, validation: bool) -> Iterator[tuple[str, dict[str, set[s
 
 
 def _own(part: Part, validation: bool) -> list[redhost.Row]:
-    """Return descriptions that have a tag of a team's; a team has those with one of its own."""
+    """Return tagged descriptions; a team's training rows are those with one of its tags."""
     made = list[redhost.Row]()
     for text, tags in _chosen(part, validation):
         if part == "train":
@@ -175,7 +174,7 @@ def _own(part: Part, validation: bool) -> list[redhost.Row]:
 def _drawn(part: Part, validation: bool, *, complete: bool = False) -> list[redhost.Row]:
     """Return descriptions, with tags or without; a team has a fifth of them, drawn by hash.
 
-    Of those to learn from a team says its own tags, unless they are to be `complete`.
+    Training rows have only the tags of their team, unless `complete` is set.
     """
     made, teams = list[redhost.Row](), tuple(FACETS)
     for text, tags in _chosen(part, validation):
@@ -208,7 +207,7 @@ def _untagged() -> list[redhost.authoring.BackgroundRow]:
 
 
 def _marked(part: Part, validation: bool) -> list[redhost.Row]:
-    """Return sentences of both corpora with what the rules of their team mark in them."""
+    """Return sentences of both corpora with the spans that their team's rules mark."""
     return [row for team in RULES for row in _sentences(team, part, validation)]
 
 
@@ -239,7 +238,7 @@ def _mark(team: str, text: str) -> str:
 
 
 HELD = frozenset(c for c in COUNTRY.split("|") if _number(c) % 3 == 0)
-"""A third of the countries: no row to learn from names one."""
+"""A third of the countries; no training row of newswire contains one of them."""
 
 
 def _unseen(row: redhost.Row) -> bool:
@@ -248,7 +247,7 @@ def _unseen(row: redhost.Row) -> bool:
 
 STUDIES: Mapping[str, Study] = {
     "tags": Study(
-        title="Debian packages, a line on each: texts with a tag of one's own",
+        title="Descriptions of Debian packages: each team has the texts with one of its tags",
         task="multi-label",
         teams=tuple(FACETS),
         rows=_own,
@@ -256,7 +255,7 @@ STUDIES: Mapping[str, Study] = {
         background=_untagged,
     ),
     "drawn": Study(
-        title="The same packages: a fifth of all texts, most without a tag of one's own",
+        title="The same descriptions: each team has a fifth of them, most without one of its tags",
         task="multi-label",
         teams=tuple(FACETS),
         rows=_drawn,
@@ -265,7 +264,7 @@ STUDIES: Mapping[str, Study] = {
         complete=lambda validation: _drawn("train", validation, complete=True),
     ),
     "spans": Study(
-        title="Newswire and posts (letters only), with spans that rules mark",
+        title="Newswire and posts (letters only), with spans marked by rules",
         task="spans",
         teams=tuple(RULES),
         rows=_marked,

@@ -27,7 +27,7 @@ def page(found: Mapping[str, Any]) -> str:
     """Return the section's part of the page."""
     peers = ", ".join(f"{name} {version}" for name, version in found["peers"].items())
     lines = [
-        "Time from text to answer, tokenization included. All systems answer the same texts, in "
+        "Time from text to answer, tokenisation included. All systems answer the same texts, in "
         f"turn, in one process, on {found['threads']} thread{_on(found)}; texts are truncated to "
         f"{found['max_tokens']} tokens. Versions: {peers}. Lines come from transcripts of a "
         "television series, posts from the training file of 20 Newsgroups. transformers, "

@@ -56,7 +56,7 @@ def _head(metrics: Metrics) -> list[str]:
         "",
         f"Experts have rank {s['rank']} and are trained for {s['epochs']} epochs of AdamW with "
         f"learning rate {s['learning_rate']:g}, weight decay {s['weight_decay']:g} and dropout "
-        f"{s['dropout']:g}; changes of the logits on background texts are penalized with weight "
+        f"{s['dropout']:g}; changes of the logits on background texts are penalised with weight "
         f"{s['off_domain']:g}. A monolith is one adapter of K times the rank, trained on as many "
         "tokens as the experts together, without that penalty. All experts together have "
         f"{metrics['parameters']['experts']:,} parameters, as has a monolith; a router has "
@@ -70,10 +70,10 @@ def _routers(metrics: Metrics) -> list[str]:
     distilled = metrics["distilled"]
     return [
         "Routers are linear in [z | c], where c is a causal summary of the tokens so far. All are "
-        "trained on `fit` tokens; the best step is chosen on `gate` tokens. The average-loss router "
-        "(`average`) and `monolith, traffic` are trained on traffic in which one domain is a "
-        f"hundred times rarer than each of the others: {', '.join(metrics['rare'])} by seed. "
-        "`robust` is trained to minimize the worst regret, where regret is a domain's loss less "
+        "trained on `fit` tokens, with the best step chosen on `gate` tokens. The average-loss "
+        "router (`average`) and `monolith, traffic` are trained on traffic in which one domain is "
+        f"a hundred times rarer than each of the others: {', '.join(metrics['rare'])} by seed. "
+        "`robust` is trained to minimise the worst regret, where regret is a domain's loss less "
         "that of its own expert on the same tokens; `robust shares` divides it by the gain over "
         "the base. `bayes` is the exact causal posterior of a uniform mixture of whole passages; "
         "it needs the head product of every expert. `distilled` is trained to predict the "
