@@ -200,8 +200,8 @@ def test_a_study_has_the_rows_that_could_embarrass_it(
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
     assert {
         n for n, title in run.TITLES.items() if title not in page
-    } == left_out and "set aside" in page
-    assert ("no row names" in page) == (name == "spans")
+    } == left_out and "held-out training rows" in page
+    assert ("unseen country" in page) == (name == "spans")
     (tmp_path / "out" / "metrics.json").unlink()
     monkeypatch.setattr(run, "measure", lambda *_, **__: pytest.fail("measured twice"))
     assert once() == first

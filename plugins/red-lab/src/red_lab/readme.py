@@ -1,4 +1,4 @@
-"""Keep the numbers of README and docs equal to the results files they come from."""
+"""Render the generated blocks of README and docs from results files."""
 
 from __future__ import annotations
 
@@ -59,45 +59,48 @@ def ranges_block(metrics: Mapping[str, Any]) -> str:
 
 
 def peers_block(found: Mapping[str, Any]) -> str:
-    """Return the README's table of redhost beside its peers."""
-    lines = ["| aim | found | |", "|---|---|---|"]
+    """Return the README's table of redhost and its peers."""
+    lines = ["| target | measured | |", "|---|---|---|"]
     lines += [
         f"| {what} | {value} | {'met' if ok else 'missed'} |" for what, value, ok in aims(found)
     ]
     v = found["versions"]
-    provisional = "Provisional, from a busy machine; the page says how. " if "note" in found else ""
+    provisional = "Provisional (busy machine), see the page. " if "note" in found else ""
     note = (
         f"{provisional}PEFT {v['peft']}, adapters {v['beside adapters']['adapters']}. "
-        "[Every system, and what the peers do better](docs/results/bench/README.md)."
+        "[All systems, and where the peers are better](docs/results/bench/README.md)."
     )
     return "\n".join([*lines, "", note])
 
 
 def answers_block(found: Mapping[str, Any]) -> str:
-    """Return the README's table of what an answer costs, beside encoders that give vectors."""
+    """Return the README's table of the cost of an answer, compared with encoders alone."""
     titles = {
-        "transformers, padded": "transformers, padded: vectors",
-        "transformers, padded, bf16": "transformers in bfloat16, padded: vectors",
-        "sentence-transformers": "sentence-transformers: vectors",
-        "sentence-transformers, bf16": "sentence-transformers in bfloat16: vectors",
-        "onnxruntime": "onnxruntime: vectors",
+        "transformers, padded": "transformers, padded: encoding only",
+        "transformers, padded, bf16": "transformers in bfloat16, padded: encoding only",
+        "sentence-transformers": "sentence-transformers: encoding only",
+        "sentence-transformers, bf16": "sentence-transformers in bfloat16: encoding only",
+        "onnxruntime": "onnxruntime: encoding only",
         "redhost": "**redhost: answers of five experts**",
         "redhost, bf16": "**redhost in bfloat16**, `--device bf16`: answers of five experts",
         "redhost, onnx-int8": "redhost on onnxruntime, int8: answers of five experts",
     }
     cases = found["backbones"]["minilm"]["cases"]
     [many] = (name for name, sides in cases.items() if "transformers, padded" not in sides)
-    lines = [f"| × transformers, padded | 1 line | 64 lines | {many}, a second |", "|---" * 4 + "|"]
+    lines = [
+        f"| time relative to transformers, padded | 1 line | 64 lines | {many}: lines per second |",
+        "|---" * 4 + "|",
+    ]
     for side, title in titles.items():
-        if side not in cases["1 line"]:  # a processor has no such products
+        if side not in cases["1 line"]:  # not supported by the processor
             continue
         ratios = (cases[case][side]["times"]["ratio"] for case in ("1 line", "64 lines"))
         rate = f"{cases[many][side]['rate']:,.0f}" if side in cases[many] else ""
         lines.append(f"| {title} | {' | '.join(f'{x:.2f}' for x in ratios)} | {rate} |")
     note = (
         f"all-MiniLM-L6-v2, {found['threads']} thread of {found['processor']}, from text to "
-        "result; one run, medians of rounds. One padded pass of many lines is mostly filling, so "
-        "it has no rate. [All figures, and which aims are missed]"
+        f"result; one run, medians of rounds. A single padded batch of {many} would be mostly "
+        "padding, so it was not measured. [All figures, and which targets are missed]"
         "(docs/results/bench/README.md#whole-answers)."
     )
     return "\n".join([*lines, "", note])
@@ -108,11 +111,11 @@ def text_block(metrics: Mapping[str, Any]) -> str:
     corpora = [m for name, m in metrics.items() if name.endswith(" minilm")]
     corpora.sort(key=lambda m: m["corpus"])
     titles = {
-        "": "the best model of the same features that learnt from everybody's rows",
-        "monolith words": "logistic regression on everybody's word counts, no encoder",
+        "": "best single model of the same features, pooled rows of all teams",
+        "monolith words": "logistic regression on word counts (no encoder), pooled rows",
         "routed": "**the teams' experts, `redhost recompose`**",
-        "no expert, ridge": "no expert: regression from the cards' sums",
-        "random experts": "experts whose weights are shuffled",
+        "no expert, ridge": "no expert: ridge regression from the cards' sums",
+        "random experts": "experts with shuffled parameters",
         "oracle": "experts, oracle routing (label-informed)",
     }
     names = " | ".join(m["corpus"] for m in corpora)
@@ -127,9 +130,9 @@ def text_block(metrics: Mapping[str, Any]) -> str:
         return ", ".join(f"{100 * (a['accuracy'] - b['accuracy']):+.1f}" for a, b in pairs)
 
     note = (
-        f"Rows: {rows}; seeds: {seeds}. In points, the teams' experts are {away('')} from the best "
-        f"model that learnt from everybody's rows, and {away('no expert, ridge')} from no expert. "
-        "[All figures](docs/results/text/README.md)."
+        f"Test rows: {rows}; seeds: {seeds}. Difference of the teams' experts, in percentage "
+        f"points: {away('')} to the best model of the pooled rows, {away('no expert, ridge')} to "
+        "the regression without experts. [All figures](docs/results/text/README.md)."
     )
     return "\n".join([*lines, "", note])
 
@@ -141,14 +144,17 @@ def generative_block(metrics: Mapping[str, Any]) -> str:
     best = min(monoliths, key=lambda name: sum(systems[name]["bits"][d]["mean"] for d in domains))
     titles = {
         "base": "the language model alone",
-        best: f"one adapter of the experts' size on all domains, the best of {len(monoliths)}",
+        best: f"one adapter of the experts' total size, all domains (best of {len(monoliths)})",
         "product, residual": "**five experts, `redhost recompose`**",
         "product, mixture": "five experts, `redhost recompose --router causal-mixture`",
         "robust": "five experts, the robust causal router of the study",
-        "oracle": "each domain's own expert (domain given)",
+        "oracle": "oracle routing: each domain's own expert",
     }
     head = " | ".join(domains)
-    lines = [f"| bits per byte | {head} | of the gain, least |", "|---" * (len(domains) + 2) + "|"]
+    lines = [
+        f"| bits per byte | {head} | smallest share of the gain |",
+        "|---" * (len(domains) + 2) + "|",
+    ]
     for name, title in titles.items():
         system = systems[name]
         cells = " | ".join(f"{system['bits'][d]['mean']:.3f}" for d in domains)
@@ -156,30 +162,31 @@ def generative_block(metrics: Mapping[str, Any]) -> str:
         lines.append(f"| {title} | {cells} | {share} |")
     packed = min(metrics["seeds"], metrics["setting"]["products"])
     note = (
-        f"Documents nobody learnt from; {metrics['seeds']} seeds, {packed} of them through "
-        "packages and `redhost recompose`. "
+        f"Held-out documents; {metrics['seeds']} seeds, {packed} of them through packages and "
+        "`redhost recompose`. "
         f"[All figures](docs/results/generative/{metrics['name']}/README.md)."
     )
     return "\n".join([*lines, "", note])
 
 
 def install_block(found: Mapping[str, Any]) -> str:
-    """Return the README's sentences on what make installs."""
+    """Return the README's sentences on the size and time of an installation."""
     demo, dev = (
         {key: sum(step[key] for step in found["steps"][kind]) for key in ("mib", "seconds")}
         for kind in ("demo", "dev")
     )
     torch = found["steps"]["demo"][0]
     return (
-        f"The first installs {demo['mib']:,} MiB, {torch['mib']:,} of them torch with what it "
-        f"needs, the second {dev['mib']:,} more; {demo['seconds']:,} and {dev['seconds']:,} "
-        "seconds where they were [measured](docs/results/install/README.md), without pip's cache. "
-        "A second time nothing is installed."
+        f"`make demo` installs {demo['mib']:,} MiB, {torch['mib']:,} of them torch and its "
+        f"dependencies; `make test` installs {dev['mib']:,} MiB more. They took "
+        f"{demo['seconds']:,} and {dev['seconds']:,} seconds when "
+        "[measured](docs/results/install/README.md), without pip's cache. A second run installs "
+        "nothing."
     )
 
 
 PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
-"""Where blocks stand."""
+"""Pages that contain blocks."""
 
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "tiny-ranges": ("docs/results/tiny-ranges/metrics.json", ranges_block),
@@ -193,13 +200,13 @@ BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "scale": ("docs/results/bench/scale.json", scale_page),
     "growth": ("docs/results/bench/growth.json", growth_page),
 }
-"""Name of a block in a page → the file its numbers come from, and how it is written."""
+"""Name of a block → its results file, and the function that renders it."""
 
 
 def refresh(text: str, *, root: Path) -> str:
-    """Return a page with every block whose results file exists written anew.
+    """Return a page with every block rendered again whose results file exists.
 
-    A block stands between ``<!-- results: NAME -->`` and ``<!-- /results -->``.
+    A block is the text between ``<!-- results: NAME -->`` and ``<!-- /results -->``.
     """
     for name, (file, write) in BLOCKS.items():
         path = root / file
@@ -215,7 +222,7 @@ def refresh(text: str, *, root: Path) -> str:
 
 
 def refresh_here() -> None:
-    """Write the results into the pages of the project at hand, if this is one."""
+    """Refresh the blocks in the pages of the current folder, if it has them."""
     for page in map(Path, PAGES):
         if page.exists() and "<!-- results: " in page.read_text("utf-8"):
             page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")

@@ -1,4 +1,4 @@
-"""The page of the adapters' study, from its metrics; figures choose its sentences."""
+"""Render the page of the adapters' study from its metrics, conclusions included."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from typing import Any
 __all__ = ["AIM", "SYSTEMS", "aims", "readme_block", "write_page"]
 
 AIM = 0.99
-"""Of what the oracle gains over no adapter."""
+"""Target: the share of the oracle's gain over no adapter."""
 
 SYSTEMS = {
-    "oracle": "each domain's own adapter (domain given): PEFT with the adapter named",
+    "oracle": "oracle routing: PEFT with each domain's own adapter named",
     "ridge:k=1": "**the host's router, `ridge:k=1`**",
     "statistics:k=1": "the host's router, `statistics:k=1`",
     "centroid": "the host's router, `centroid`",
-    "nearest centroid": "nearest centroid of mean states, by cosine",
-    "PEFT's Arrow": "PEFT's Arrow, token by token in every layer",
-    "X-LoRA": "X-LoRA (PEFT): all adapters on every token, weighed by a trained gate",
-    "joint adapter": "one adapter trained on everybody's texts, all ranks summed",
+    "nearest centroid": "nearest centroid of mean hidden states (cosine)",
+    "PEFT's Arrow": "PEFT's Arrow, routing by token in every layer",
+    "X-LoRA": "X-LoRA (PEFT): all adapters on every token, weighted by a trained gate",
+    "joint adapter": "one adapter of the summed rank, trained on the pooled texts",
     "uniform merge": "uniform merge (PEFT, `cat`: the sum of the updates)",
     "TIES merge": "TIES merge (PEFT, density 0.2)",
     "DARE merge": "DARE merge (PEFT, density 0.5)",
-    "at random": "an adapter at random",
-    "shuffled numbers, named": "the domain's own, its numbers shuffled within each tensor",
+    "at random": "a random adapter",
+    "shuffled numbers, named": "oracle routing, parameters shuffled within each tensor",
     "no adapter": "the language model alone",
 }
 """Name in the metrics → the table's row."""
 
 LIMITS = {"top half": 1.6, "all blocks": 2.1}
-"""Aims for a chosen adapter over the backbone's pass."""
+"""Targets: cost of a pass with one adapter, relative to a pass of the backbone alone."""
 
 DIFFERENT, STEP, CHOICE = 1.3, 1.05, 0.4
-"""Aims: rows that choose differently over one adapter; a token over PEFT's; ms a choice."""
-
+"""Targets: a batch with different adapters over one, a token over PEFT's, ms to route."""
 
 LABELS = (
     "## With labels",
     "",
-    "When an adapter of a sentence encoder is worth its second pass, and when heads or sums of the "
-    "frozen encoder are enough: [teams with labels of their own](../text/README.md), under "
-    "adapters (`redhost lab text --adapters`).",
+    "Whether an adapter of a sentence encoder is worth its second pass, or heads or sums on the "
+    "frozen encoder are enough, is measured in [teams with labels of their own](../text/README.md) "
+    "(`redhost lab text --adapters`).",
     "",
 )
-"""Where label experts are measured."""
+"""Pointer to the measurements of adapters with labels."""
 
 
 def write_page(out: Path) -> None:
-    """Write the page of a folder with ``metrics.json`` and ``cost.json``."""
+    """Write the page from ``metrics.json`` and ``cost.json`` in the same folder."""
     found, cost = (
         json.loads((out / f"{name}.json").read_text("utf-8")) for name in ("metrics", "cost")
     )
@@ -76,12 +75,12 @@ SHOWN = (
     "at random",
     "shuffled numbers, named",
 )
-"""What README shows."""
+"""The rows that README shows."""
 
 
 def readme_block(found: Mapping[str, Any]) -> str:
     """Return the README's table of adapters, from the page's metrics."""
-    lines = ["| | bits per byte | of the oracle's gain |", "|---|---|---|"]
+    lines = ["| system | bits per byte | share of the oracle's gain |", "|---|---|---|"]
     for key in SHOWN:
         system = found["systems"][key]
         lines.append(f"| {SYSTEMS[key]} | {system['mean']:.3f} | {system['share']:.1%} |")
@@ -93,40 +92,40 @@ def readme_block(found: Mapping[str, Any]) -> str:
 
 
 def _shared(found: Mapping[str, Any]) -> str:
-    """Say what sharing texts would gain, where it gains something."""
+    """Return what training on pooled texts gains; empty if it gains nothing."""
     joint, oracle = (found["systems"][name]["mean"] for name in ("joint adapter", "oracle"))
     if joint >= oracle:
         return ""
     return (
-        "Where everybody's texts may be in one place, one adapter that learns all of them takes "
-        f"{1 - joint / oracle:.1%} fewer bits than each domain's own. "
+        "If all texts may be pooled, one adapter trained on them needs "
+        f"{1 - joint / oracle:.1%} fewer bits than each domain's own adapter. "
     )
 
 
 def _head(found: Mapping[str, Any]) -> Iterator[str]:
     s = found["setting"]
     early, late = s["steps"]
-    yield "# Adapters: who chooses"
+    yield "# Routing among LoRA adapters"
     yield ""
-    yield "Written by `redhost lab bench adapters`."
+    yield "Generated by `redhost lab bench adapters`."
     yield ""
     yield (
-        f"{len(s['domains'])} LoRA adapters of SmolLM2-135M, each trained alone by PEFT on one "
-        "kind of text: what Django and Wagtail say to their users in fifteen languages, sources "
-        f"of C++ and Python, newswire, tales, a television series. Rank {s['rank']}, all linear "
-        f"layers of the top {s['blocks']} of 30 blocks; {early} steps of {s['step_tokens']} tokens "
-        f"for the first {s['early']} by name, {late} for the others. A card shows {s['card']} "
-        f"passages. The first {s['prompt']} tokens of each of {s['excerpts']} excerpts, from "
-        "documents that nobody learnt from, are routed; the adapter that is chosen reads the "
-        f"excerpt, up to {s['longest']} tokens, and the tokens after the prompt are judged "
-        f"({s['bytes']:,} bytes). One seed."
+        f"{len(s['domains'])} LoRA adapters of SmolLM2-135M, each trained alone with PEFT on one "
+        "kind of text: messages of Django and Wagtail in fifteen languages, C++ and Python source "
+        f"code, newswire, tales, a television series. They have rank {s['rank']} on all linear "
+        f"layers of the top {s['blocks']} of 30 blocks. The first {s['early']} by name were "
+        f"trained for {early} steps of {s['step_tokens']} tokens, the others for {late}. A card "
+        f"contains {s['card']} passages. Systems are evaluated on {s['excerpts']} excerpts from "
+        f"held-out documents. The router takes the first {s['prompt']} tokens of an excerpt as "
+        f"input; the selected adapter processes the excerpt, up to {s['longest']} tokens, and the "
+        f"tokens after the prompt are scored ({s['bytes']:,} bytes). One seed."
     )
     yield ""
 
 
 def _systems(found: Mapping[str, Any]) -> Iterator[str]:
     systems, auto, s = found["systems"], found["auto"], found["setting"]
-    yield "| system | bits per byte | of the oracle's gain | 95 % | right adapter |"
+    yield "| system | bits per byte | share of the oracle's gain | 95 % | right adapter |"
     yield "|---|---|---|---|---|"
     total = s["excerpts"]
     for key, name in SYSTEMS.items():
@@ -141,36 +140,37 @@ def _systems(found: Mapping[str, Any]) -> Iterator[str]:
     ridge, oracle, base = systems["ridge:k=1"], systems["oracle"], systems["no adapter"]
     met = "met" if ridge["share"] >= AIM else "missed"
     yield (
-        "Bits per byte are means over domains, less is better; intervals are over excerpts drawn "
-        "anew within each domain. The adapters are worth choosing: the right one takes "
+        "Bits per byte are means over domains; fewer are better. Intervals come from resampling "
+        "excerpts within each domain. The choice of adapter matters: the right one needs "
         f"{1 - oracle['mean'] / base['mean']:.1%} fewer bits than none. `ridge:k=1` keeps "
-        f"{ridge['share']:.1%} of that gain; {AIM:.0%} was the aim: {met}. As a ratio of bits it "
-        f"has {ridge['of_oracle']:.1%} of the oracle's score. {_beside(systems)} In merges "
-        f"each adapter weighs {_weights(found['merge_weights'])}; of TIES and DARE that is the "
-        f"better of 1/{len(s['domains'])} and 1 on other documents. The joint "
-        f"adapter learnt the windows of all authors, shuffled, in {s['joint_steps']} steps; "
-        f"X-LoRA's gate learnt from {s['gate_windows']} of those windows. They need what the "
-        "others do not: everybody's texts in one place, and a training whenever one joins. "
+        f"{ridge['share']:.1%} of that gain; the target was {AIM:.0%}: {met}. As a ratio of bits, "
+        f"it reaches {ridge['of_oracle']:.1%} of the oracle's score. {_beside(systems)} In merges "
+        f"each adapter has the weight {_weights(found['merge_weights'])}; for TIES and DARE it is "
+        f"the better of 1/{len(s['domains'])} and 1 on other documents. The joint adapter was "
+        f"trained on the windows of all authors, shuffled, for {s['joint_steps']} steps; X-LoRA's "
+        f"gate was trained on {s['gate_windows']} of those windows. Unlike the other systems, both "
+        "need the texts of all authors in one place, and training whenever an author joins. "
         f"{_shared(found)}".rstrip()
     )
     yield ""
     tried = ", ".join(f"`{kind}` {share:.3f}" for kind, share in auto["tried"].items())
     yield (
-        f"By itself a host takes `{auto['kind']}` here: of card tokens held back, the kinds sent "
-        f"to their own expert {tried}. {_confused(found['mistakes']['ridge:k=1'])}"
+        f"By default a host chooses `{auto['kind']}` here. The share of held-out card tokens that "
+        f"each kind routed to their own expert: {tried}. "
+        f"{_confused(found['mistakes']['ridge:k=1'])}"
     )
     yield ""
 
 
 def _beside(systems: Mapping[str, Any]) -> str:
-    """Say who is ahead of the router that a host takes, and who is behind."""
+    """Return which systems keep more of the gain than the host's router."""
     ours = systems["ridge:k=1"]["share"]
     rest = [k for k in SYSTEMS if k not in {"oracle", "ridge:k=1", "no adapter"}]
     better = [k for k in rest if systems[k]["share"] > ours]
     if not better:
-        return "No other way in the table keeps more."
+        return "No other system in the table keeps more."
     named = ", ".join(f"`{k}`" if k in {"statistics:k=1", "centroid"} else k for k in better)
-    return f"More is kept by: {named}."
+    return f"Systems that keep more: {named}."
 
 
 def _weights(weights: Mapping[str, float]) -> str:
@@ -179,10 +179,10 @@ def _weights(weights: Mapping[str, float]) -> str:
 
 def _confused(wrong: Mapping[str, int]) -> str:
     if not wrong:
-        return "`ridge:k=1` gave every excerpt to its own adapter."
+        return "`ridge:k=1` routed every excerpt to its own adapter."
     ordered = sorted(wrong.items(), key=lambda pair: (-pair[1], pair[0]))
     some = ", ".join(f"{pair} ({n})" for pair, n in ordered)
-    return f"Where `ridge:k=1` chose another: {some}."
+    return f"Routing errors of `ridge:k=1`: {some}."
 
 
 def _domains(found: Mapping[str, Any]) -> Iterator[str]:
@@ -200,46 +200,46 @@ def _domains(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _change(found: Mapping[str, Any]) -> Iterator[str]:
     c = found["change"]
-    yield "## One joins, and leaves"
+    yield "## Adding and removing an adapter"
     yield ""
     same = "did not change" if c["adapters_equal"] else "CHANGED"
-    back = "bit for bit the first again" if c["router_restored"] else "NOT the first again"
+    back = "bitwise identical to the first" if c["router_restored"] else "NOT that of the beginning"
     yield (
         f"The router is solved without {c['newcomer']}, with it, and without it again, in "
         f"{', '.join(f'{s:.1f}' for s in c['seconds'])} seconds. The adapters' files {same}, and "
-        f"the last router is {back}. {c['newcomer'].capitalize()} takes {c['bits'][0]:.3f} bits "
-        f"per byte before it joins and {c['bits'][1]:.3f} after; of {c['others']} excerpts of "
-        f"other domains {c['others_moved']} have another adapter than before."
+        f"the last router is {back}. The domain {c['newcomer']} needs {c['bits'][0]:.3f} bits per "
+        f"byte before its adapter joins and {c['bits'][1]:.3f} after; {c['others_moved']} of "
+        f"{c['others']} excerpts of other domains are then routed to another adapter."
     )
     yield ""
 
 
 def _cost(cost: Mapping[str, Any]) -> Iterator[str]:
-    yield "## What it costs"
+    yield "## Cost"
     yield ""
     yield (
-        f"SmolLM2-135M, texts of {cost['tokens']} tokens, {cost['threads']} thread. Systems take "
-        "turns, round by round: medians of the rounds' own ratios, and their quartiles. "
-        "Ours stand over the host's own pass, PEFT's over that of "
-        "transformers."
+        f"SmolLM2-135M, texts of {cost['tokens']} tokens, {cost['threads']} thread. Systems are "
+        "timed in turn within each round; the table gives medians over rounds of the ratio, with "
+        "quartiles. redhost is compared with the host's own pass without adapters, PEFT with that "
+        "of transformers."
     )
     yield ""
     batches = sorted(cost["passes"], key=int)
     names = {
         "top half": f"one adapter, on the top {cost['blocks']} of 30 blocks",
         "all blocks": "one adapter, on all blocks",
-        "different": f"rows choose differently, top {cost['blocks']} blocks",
+        "different": f"different adapters in a batch, top {cost['blocks']} blocks",
         "PEFT, named": f"PEFT, one adapter named, top {cost['blocks']} blocks",
         "PEFT, mixed batch": "PEFT, mixed batch (`adapter_names`)",
     }
-    yield "| over a pass without adapters | " + " | ".join(f"batch {b}" for b in batches) + " |"
+    yield "| time relative to no adapter | " + " | ".join(f"batch {b}" for b in batches) + " |"
     yield "|---" * (len(batches) + 1) + "|"
     for key, name in names.items():
         cells = " | ".join(_ratio(cost["passes"][b]["over_backbone"][key]) for b in batches)
         yield f"| {name} | {cells} |"
     yield f"| rounds | {' | '.join(str(cost['passes'][b]['rounds']) for b in batches)} |"
     yield ""
-    yield "| aim | found | |"
+    yield "| target | measured | |"
     yield "|---|---|---|"
     yield from (
         f"| {what} | {value} | {'met' if ok else 'missed'} |" for what, value, ok in aims(cost)
@@ -247,7 +247,7 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[str]:
 
 
 def aims(cost: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield what was aimed at, what was found, and whether that is enough."""
+    """Yield each target, the measured value, and whether the target is met."""
     batches = sorted(cost["passes"], key=int)
     for batch in batches:
         found = cost["passes"][batch]
@@ -259,14 +259,14 @@ def aims(cost: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
                 ratio <= limit,
             )
         ratio = found["different_over_one"]["ratio"]
-        what = f"rows choose differently, batch {batch}: at most {DIFFERENT} × of one adapter"
+        what = f"different adapters in a batch, batch {batch}: at most {DIFFERENT} × one adapter"
         yield what, f"{ratio:.2f} ×", ratio <= DIFFERENT
     ratio = cost["step"]["over_peft"]["ratio"]
-    yield f"a token of generation: at most {STEP} × PEFT's", f"{ratio:.2f} ×", ratio <= STEP
+    yield f"generating a token: at most {STEP} × PEFT's time", f"{ratio:.2f} ×", ratio <= STEP
     for batch in batches:
         found = cost["choice"][batch]
         ms = found["ms"]["median"]
-        what = f"choosing among {found['of']:,}, batch {batch}: at most {CHOICE} ms of CPU a text"
+        what = f"routing among {found['of']:,}, batch {batch}: at most {CHOICE} ms of CPU per text"
         yield what, f"{ms:.2f} ms", ms <= CHOICE
 
 

@@ -1,7 +1,7 @@
-"""Section `bus`: the time that experts and router add to a backbone's forward pass.
+"""Section `bus`: the overhead of experts and router over a backbone's forward pass.
 
-Backbone and bus are timed separately, in turns; a share is the ratio of their medians. The experts'
-weights are random, since the time depends on shapes alone; texts and backbones are real.
+Backbone and bus are timed separately and in turn; a share is the ratio of their medians. The
+experts' weights are random, since times depend on shapes alone; texts and backbones are real.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from red_lab.cost_build import Load, build_bus, rank_of
 
 __all__ = ["TITLE", "draw", "measure", "measure_on", "page", "tensor_bytes"]
 
-TITLE = "What the bus adds to a forward pass"
+TITLE = "Overhead of the bus in a forward pass"
 
 BATCHES = (1, 8, 64)
 DENSE = (("evidence", 5), ("linear", 5))
@@ -31,7 +31,7 @@ SPARSE = tuple(
     (kind, experts) for kind in ("topk:k=2", "shortlist:k=2") for experts in (1, 10, 100, 1000)
 )
 MOST_RUNS = 3
-"""Small batches are fast, so they get this many times the rounds of the largest."""
+"""Small batches are quick, so they get this many times the rounds of the largest."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -54,8 +54,8 @@ def measure_on(
 
     Args:
         trunk: The backbone.
-        buses: The router's kind and the number of experts of each bus.
-        rounds: Number of counted rounds for the largest batch.
+        buses: A router's kind and how many experts there are, for each bus.
+        rounds: How many rounds count, for the largest batch.
         batches: Rows of a pass.
 
     Returns:
@@ -114,17 +114,17 @@ def _timed(
 
 
 def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
-    """Return a bus; a sparse router gets random weights, so that rows use many experts."""
+    """Return a bus; a sparse router gets random weights, so that rows ask many experts."""
     if kind in dict(DENSE):
         return build_bus(kind, load, width=width)
-    bus = build_bus("topk:k=2", load, width=width)  # this kind does not copy the experts
+    bus = build_bus("topk:k=2", load, width=width)  # which makes no copy of the experts
     config = redhost.BusConfig(width=width, labels=bus.shared_labels)
     router = redhost.plugins.build_router(kind, config, bus.columns, 0)
     if router is None:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in router.named_parameters():
-        if name in {"weight", "bias"}:  # a shortlist's weights for confidences start at zero
+        if name in {"weight", "bias"}:  # the rest of a shortlist reads confidences, starts at zero
             nn.init.normal_(parameter, generator=generator)
     made = redhost.Bus(
         norm=bus.norm,
@@ -138,7 +138,7 @@ def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
 
 
 def tensor_bytes(module: nn.Module) -> int:
-    """Return the bytes of parameters and buffers, counting shared ones once."""
+    """Return the bytes of parameters and buffers, shared ones once."""
     tensors = (*module.parameters(), *module.buffers())
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
     return sum(s.nbytes() for s in storages.values())

@@ -1,4 +1,4 @@
-"""The bus section's tables and figure."""
+"""Render the tables and the figure of the section on the bus."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 __all__ = ["TARGET", "draw", "page"]
 
 TARGET = 0.01
-"""What a bus may add to the backbone's forward."""
+"""Target: overhead of the bus over the backbone's forward pass."""
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     lines = [
-        "Backbone and bus timed apart, in turns; shares are ratios of medians, with the quartiles "
-        f"of the rounds' own ratios in brackets. Threads: {found['threads']}. Random experts of a "
-        "quarter of the width in rank, real texts of one length; the bus includes the classifier. "
-        "Sparse routers have random weights, so the rows of a batch ask as many experts as they "
-        "can. Memory is that of all parameters and buffers. On the CPU: no GPU was at hand, so the "
-        "pass `gathered` was not measured where it belongs. "
-        f"The aim is {TARGET:.0%}.",
+        "Time of the bus relative to the backbone's forward pass. The two are timed separately and "
+        "in turn; shares are ratios of medians, with the quartiles of the ratios by round in "
+        f"brackets. Threads: {found['threads']}. Experts are random, with a quarter of the width "
+        "as rank; texts are real and of one length; the bus includes the classifier. Sparse "
+        "routers have random weights, so the rows of a batch use as many different experts as "
+        "possible. Memory is that of all parameters and buffers. Measured on a CPU: no GPU was "
+        "available, so the pass `gathered` was not measured on the device it is intended for. "
+        f"The target is {TARGET:.0%}.",
     ]
     for name, measured in found["backbones"].items():
         lines += ["", *_table(name, measured)]
@@ -36,8 +37,8 @@ def _table(name: str, measured: Mapping[str, Any]) -> Iterator[str]:
         for b in batches
     )
     size = f"D {measured['width']}, R {measured['rank']}, T {measured['tokens']}"
-    yield f"**{name}** ({size}): the forward "
-    yield f"takes {floors}."
+    yield f"**{name}** ({size}): the backbone's forward pass takes"
+    yield f"{floors}."
     yield ""
     yield f"| router | experts | {' | '.join(f'batch {b}' for b in batches)} | tensors |"
     yield "|---" * (3 + len(batches)) + "|"

@@ -1,8 +1,8 @@
-"""Section `decode`: the time that experts and a causal router add to a step of generation.
+"""Section `decode`: the overhead of experts and a causal router in a step of generation.
 
 A step is one token: the trunk with its KV cache, and the product with the head. Systems take turns,
-token by token, each with its own cache, so contexts grow equally. The experts' weights are random,
-since the time depends on shapes alone; the backbones are real.
+token by token, each with a separate cache, so contexts grow alike. The experts' weights are random,
+since times depend on shapes alone; the backbones are real.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from redhost.core.model.decode import DecodingSession
 
 __all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
 
-TITLE = "What experts add to a decoded token"
+TITLE = "Overhead per generated token"
 
 CONTEXTS = (32, 256)
 SYSTEMS = (("causal", 1), ("causal", 4), ("causal", 16), ("robust", 4))
 TARGET, AIMED = 0.05, ("causal", 4)
-"""The overhead that this system may add to a step of SmolLM2."""
+"""What this system may add to a step of SmolLM2."""
 
 STEPS = 3
-"""Counted tokens for each requested round."""
+"""Tokens that count, for each round asked for."""
 
 TOKEN = 7
-"""The token that is fed; its value does not matter."""
+"""What is fed: any will do."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def measure_on(
 
     Args:
         trunk: The backbone; its head is its embedding.
-        rounds: Number of counted steps.
-        systems: The router's kind and the number of experts of each system.
-        contexts: Numbers of tokens before the first step.
+        rounds: How many steps count.
+        systems: A router's kind and how many experts there are.
+        contexts: How many tokens stand before the first step.
     """
     made = {(kind, experts): compose(trunk, kind, experts) for kind, experts in systems}
     head = _head(trunk)
@@ -68,7 +68,7 @@ def measure_on(
 
 
 def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> redhost.ComposedModel:
-    """Return a composition of random experts of rank D/4, with equal weights."""
+    """Return a composition of random experts, a quarter of the width in rank, with even weights."""
     width, rank, head = trunk.width, max(1, trunk.width // 4), _head(trunk)
     generator = torch.Generator().manual_seed(0)
     parts = {
@@ -129,14 +129,14 @@ def _timed(
 
 
 def _bus_step(composed: redhost.ComposedModel, ids: list[int]) -> Callable[[], Tensor]:
-    """Return a function that decodes one more token with experts."""
+    """Return what decodes one token more with experts."""
     session = DecodingSession(composed)
     session.step(ids)
     return lambda: session.step([TOKEN])[0]
 
 
 def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Callable[[], Tensor]:
-    """Return a function that decodes one more token with the backbone and its head alone."""
+    """Return what decodes one token more with the backbone alone: its step, the head's product."""
     head, cache = _head(trunk), None
 
     @torch.inference_mode()
@@ -150,7 +150,7 @@ def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Call
 
 
 def _peak(step: Callable[[], object]) -> int:
-    """Return the peak bytes of one step beyond those at its start."""
+    """Return the most bytes that one step holds beyond what it began with."""
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
@@ -162,7 +162,7 @@ def _peak(step: Callable[[], object]) -> int:
 
 
 def _head(trunk: redhost.authoring.TextEncoder) -> Tensor:
-    """Return the embedding, which is the head of both backbones."""
+    """Return the embedding, which both backbones tell tokens with."""
     embedding: Any = trunk.model.get_input_embeddings()
     weight: Tensor = embedding.weight.detach()
     return weight
@@ -175,13 +175,13 @@ def _bytes(tensor: Tensor) -> int:
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     lines = [
-        "A step of generation by the backbone alone (its cache of keys and values, the product "
-        "with the head) and through the bus with its causal memory, in turns, token by token, "
-        "batch 1. `causal` sums residuals and takes one product with the head; `robust` mixes "
-        "distributions and takes one for every column. Overheads are medians of the rounds' own "
-        f"ratios, with their quartiles. Threads: {found['threads']}. Random experts of a quarter "
-        "of the width in rank. Memory: what the bus keeps beyond the head, and what one step holds "
-        "at most beyond the backbone's own.",
+        "A step of generation by the backbone alone (with KV cache and the product with the head) "
+        "is compared with a step through the bus with its causal state, in turn, token by token, "
+        "at batch 1. `causal` sums residuals and computes one product with the head; `robust` "
+        "mixes distributions and computes one product for every column. Overheads are medians "
+        f"over rounds of the ratio, with quartiles. Threads: {found['threads']}. Experts are "
+        "random, with a quarter of the width as rank. Memory: the tensors of the bus without the "
+        "head, and the peak of one step beyond that of the backbone.",
     ]
     for name, measured in found["backbones"].items():
         lines += ["", *_table(name, measured)]
@@ -199,7 +199,7 @@ def _table(name: str, measured: Mapping[str, Any]) -> Iterator[str]:
     yield f"{floors}."
     yield ""
     heads = " | ".join(f"after {n} tokens" for n in contexts)
-    yield f"| router | experts | {heads} | kept | a step's |"
+    yield f"| router | experts | {heads} | memory: bus | memory: step |"
     yield "|---" * (4 + len(contexts)) + "|"
     for router, experts in dict.fromkeys((r["router"], r["experts"]) for r in measured["rows"]):
         row = [cells[router, experts, n] for n in contexts]
@@ -213,7 +213,7 @@ def _floor(measured: Mapping[str, Any], context: int) -> Mapping[str, float]:
 
 
 def _aims(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines on whether the aim is met, at the worst context."""
+    """Yield for each context whether the target is met."""
     for row in (
         r
         for name, measured in found["backbones"].items()
@@ -224,7 +224,7 @@ def _aims(found: Mapping[str, Any]) -> Iterator[str]:
         answer = "met" if ratio <= TARGET else "**missed**"
         yield (
             f"- Four experts on SmolLM2 after {row['context']} tokens: {ratio:+.1%}, "
-            f"the aim is {TARGET:.0%}: {answer}."
+            f"the target is {TARGET:.0%}: {answer}."
         )
 
 

@@ -1,12 +1,12 @@
-"""Section `engine`: the speedup of two workers, and the overhead of a job.
+"""Section `engine`: the speed-up of two workers, and the overhead of a job.
 
-Training is timed as whole commands, with the start-up of every worker and all writing, alternately
+Training is timed as whole commands, start-up of every worker and all writing included, alternately
 in the same rounds: 20 experts of 1,500 rows on the tiny backbone with one worker, with two, and
-with two of Ray if it is installed. Jobs that do nothing measure an engine's overhead.
+with two of Ray where it is installed. Empty jobs show the overhead of an engine.
 
-Alternating does not protect against a busy machine here: two processes get a larger share of it
-than one. The commands' processor time is therefore measured as well. If one worker has less than .9
-of a core to itself, the ratios are not meaningful, and the page states that.
+Alternating does not help on a busy machine, where two processes get a larger share than one. The
+processor time of the commands is therefore measured too: if one worker gets less than .9 of a core,
+the ratios are meaningless, and the page reports that.
 
 On a quiet machine with two cores a round takes about three minutes with Ray, two without:
 ``redhost lab bench engine --runs 3``.
@@ -34,16 +34,16 @@ from redhost.registry.environment import python_command
 
 __all__ = ["TITLE", "measure", "page", "write_plan"]
 
-TITLE = "More workers"
+TITLE = "Several workers"
 
 EXPERTS, ROWS, EPOCHS = 20, 1500, 60
 JOBS, SHARED = 200, 2**20
 IDLE_CORES = 0.9
-"""Minimum number of cores that one worker keeps busy on an otherwise idle machine."""
+"""Cores that one worker keeps busy on a machine that does nothing else."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Time all pools; every round trains all experts anew and compares their digests."""
+    """Time both; every round trains all experts anew and compares their digests."""
     pools = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
     if find_spec("ray") and find_spec("redhost_ray"):
         pools["ray, 2 workers"] = ("ray", 2)
@@ -87,10 +87,12 @@ def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     same = "the same" if found["identical"] else "NOT the same"
     lines = [
-        f"{found['experts']} experts of {found['rows']} rows trained by `redhost train-many`, "
-        f"whole commands, {found['runs']} rounds; the bytes of the experts are {same} in all.",
+        f"{found['experts']} experts of {found['rows']} rows are trained by `redhost train-many`; "
+        f"whole commands are timed. Rounds: {found['runs']}. The experts' bytes are {same} in all "
+        "pools.",
         "",
-        "| pool | seconds | × one worker (quartiles) | cores used | first result, s | a job, ms |",
+        "| pool | seconds | speed-up over one worker (quartiles) | cores used | first result, s "
+        "| ms per job |",
         "|---|---|---|---|---|---|",
     ]
     for pool, seconds in found["seconds"].items():
@@ -103,11 +105,11 @@ def page(found: Mapping[str, Any]) -> str:
         )
     lines += [
         "",
-        "Cores used are those of processes the command waited for, which Ray's are not. The last "
-        "two columns: jobs that do nothing but share an input of 1 MiB.",
+        "Cores used covers the processes that the command waits for; Ray's workers are not among "
+        "them. The last two columns are measured with empty jobs that share an input of 1 MiB.",
     ]
     if not found["quiet"]:
-        lines += ["", "**The machine was busy with other work: these ratios say nothing.**"]
+        lines += ["", "**The machine was busy with other work: these ratios are meaningless.**"]
     return "\n".join(lines)
 
 
@@ -118,7 +120,7 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
         folder: The folder to write to.
         experts: Number of experts.
         rows: Rows of each expert.
-        epochs: Maximum epochs of each expert.
+        epochs: Most epochs of each expert.
     """
     lines = []
     for n in range(experts):
@@ -138,7 +140,7 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
 
 
 def _overhead(engine: str, workers: int) -> dict[str, float]:
-    """Return seconds until the first of many empty jobs is done, and per job after it."""
+    """Return the seconds until the first of many empty jobs is done, and per further job."""
     jobs = redhost.jobs.JobBatch()
     shared = jobs.put("shared", {"input": bytes(SHARED)})
     for n in range(JOBS):
@@ -160,13 +162,13 @@ def _overhead(engine: str, workers: int) -> dict[str, float]:
 def _worker_pool(engine: str, workers: int) -> redhost.jobs.WorkerPool:
     if engine != "ray":
         return redhost.jobs.choose_pool(redhost.plugins.Plugins(()), engine=engine, workers=workers)
-    from redhost_ray.engine import RayEngine  # this process trusts the plugin by importing it
+    from redhost_ray.engine import RayEngine  # this process trusts it by importing it
 
     return redhost.jobs.WorkerPool(name=engine, engine=RayEngine(), workers=workers)
 
 
 def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Return the lower quartile, median and upper quartile of the speedup."""
+    """Return the lower quartile, median and upper quartile of how many times as fast."""
     ratios = [b / o for b, o in zip(base, other, strict=True)]
     if len(ratios) == 1:
         return ratios * 3
@@ -174,7 +176,7 @@ def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
 
 
 def _processor_seconds() -> float:
-    """Return the processor time of all finished child processes."""
+    """Return the processor time of all processes that ended below this one."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 

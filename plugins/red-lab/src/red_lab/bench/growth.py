@@ -1,9 +1,8 @@
-"""Section `growth`: the cost of solving a router, of a query and of a card's sums, by size.
+"""Section `growth`: how the cost of solving a router, of a query and of a card's sums grows.
 
-One size varies at a time: experts, labels, the width of h, rows. Cards and weights are random, as
-time and memory depend on shapes alone; texts are encoded by the tiny backbone. The router is
-`ridge`, which wide features get by default, and experts are linear. Every expert gets a weight, so
-a query's cost is that of running all of them.
+One size is varied at a time: experts, labels, the width of h, rows. Cards and weights are random,
+since times and bytes depend on shapes alone. The router is `ridge`, the default for wide features,
+and experts are linear: every expert gets a weight, so a query evaluates all of them.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from red_lab.bench.trunks import open_trunk
 
 __all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
 
-TITLE = "What grows with what"
+TITLE = "Growth of costs with size"
 
 SHOWN, ANSWERED = 32, 4096
-"""Rows of a card; rows of a pass."""
+"""Rows that a card shows; rows of a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The shape of a composition: experts, labels of each, width of h, rows to sum or answer."""
+    """A composition: experts, labels of each, numbers of h; and rows to sum or to answer."""
 
     experts: int = 10
     labels: int = 4
@@ -47,17 +46,17 @@ AXES: Mapping[str, Sequence[Shape]] = {
     "width": [Shape(width=n) for n in (128, 256, 512, 1024, 2048, 4096)],
     "rows": [Shape(rows=n) for n in (100, 1000, 10_000, 100_000, 1_000_000)],
 }
-"""Size → its shapes; `labels` are those of each of ten experts."""
+"""Labels are those of each of ten experts."""
 
 READ = (100, 1000, 10_000)
-"""Numbers of texts that the tiny backbone encodes."""
+"""Numbers of texts encoded by the tiny backbone."""
 
 
 class _Made:
     """A composition of a shape.
 
     Args:
-        shape: Its shape.
+        shape: How large.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -70,12 +69,12 @@ class _Made:
         return torch.randn(count, self.shape.width, generator=self.generator)
 
     def answers(self, count: int) -> tuple[str, ...]:
-        """Return the labels of `count` rows, each label in turn."""
+        """Return labels of so many rows, each label in turn."""
         return tuple(f"y{n % self.shape.labels}" for n in range(count))
 
     @cached_property
     def columns(self) -> list[redhost.plugins.ColumnData]:
-        """A router's training data for each expert."""
+        """What a router learns of each expert."""
         count = max(SHOWN, 2 * self.shape.labels)
         labels = self.answers(count)
         found = []
@@ -90,7 +89,7 @@ class _Made:
 
     @cached_property
     def bus(self) -> redhost.Bus:
-        """The experts under a solved router."""
+        """Experts under a solved router."""
         shape = self.shape
         labels = [f"y{n}" for n in range(shape.labels)]
         experts: dict[str, redhost.plugins.Expert] = {
@@ -111,7 +110,7 @@ class _Made:
         return made.eval().requires_grad_(False)
 
     def solved(self) -> redhost.plugins.Router:
-        """Return a router solved from the columns."""
+        """Return a router that has learnt the columns."""
         config = redhost.BusConfig(width=self.shape.width, labels=())
         router = redhost.plugins.build_router("ridge", config, self.ids, 0)
         if router is None:
@@ -121,7 +120,7 @@ class _Made:
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every shape of every axis, and the tiny backbone's encoding time."""
+    """Measure every shape of every axis, and how long the tiny backbone reads texts."""
     axes = {
         axis: [
             {"at": getattr(shape, axis), **measure_shape(shape, rounds=settings.runs)}
@@ -139,11 +138,11 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
-    """Time the operations of a shape.
+    """Time what a shape costs.
 
     Args:
-        shape: The shape.
-        rounds: Number of counted rounds, after one that is not counted.
+        shape: How large.
+        rounds: How often everything is timed, after once that does not count.
     """
     made = _Made(shape)
     bus, query, some = made.bus, made.rows(1), made.rows(min(shape.rows, ANSWERED))
@@ -176,7 +175,7 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
 
 
 def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield the tiny backbone's encoding time for each number of texts."""
+    """Yield how long the tiny backbone reads so many texts."""
     trunk = open_trunk("tiny")
     for count in READ:
         given = [f"What is {n % 997} plus {n // 997}?" for n in range(count)]

@@ -1,4 +1,4 @@
-"""The growth section's tables, and the exponents in them."""
+"""Render the tables of the section on growth, with fitted exponents."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 __all__ = ["exponent", "page"]
 
 LAST = 3
-"""Points that an exponent is fitted to, the largest."""
+"""Number of largest points to which an exponent is fitted."""
 
 COLUMNS = {
-    "solve": "router solved, s",
+    "solve": "solving the router, s",
     "query": "one query, ms",
-    "sums": "one card's sums, s",
-    "answer": "rows answered, s",
+    "sums": "computing one card's sums, s",
+    "answer": "answering the rows, s",
     "bytes": "router and experts, MiB",
     "card": "one card's sums, MiB",
 }
@@ -37,10 +37,10 @@ def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
     base = {name: f"{value:,}" for name, value in found["base"].items()}
     lines = [
-        f"Router `ridge`, linear experts, random weights, {found['threads']} thread. Unless the "
-        "first column says otherwise: {experts} experts of {labels} labels each, h of {width} "
-        "numbers, {rows} rows. ".format(**base)
-        + f"The last line has the exponent, fitted to the {LAST} largest points: 1 is linear.",
+        f"Router `ridge`, linear experts, random weights, {found['threads']} thread. Each table "
+        "varies one size; the others are {experts} experts of {labels} labels each, width {width} "
+        "of h, {rows} rows. ".format(**base)
+        + f"The last line is the exponent, fitted to the {LAST} largest points: 1 is linear.",
     ]
     for axis, points in found["axes"].items():
         title = "labels of each expert" if axis == "labels" else axis
@@ -55,7 +55,7 @@ def page(found: Mapping[str, Any]) -> str:
         lines.append(f"| exponent | {' | '.join(f'{s:z.2f}' for s in slopes)} |")
     read = [(p["at"], p["seconds"]["median"]) for p in found["read"]]
     seconds = ", ".join(f"{n:,} in {s:.2f} s" for n, s in read)
-    lines += ["", f"Texts that the tiny backbone reads: {seconds}; exponent {exponent(read):z.2f}."]
+    lines += ["", f"Texts encoded by the tiny backbone: {seconds}; exponent {exponent(read):z.2f}."]
     return "\n".join(lines)
 
 

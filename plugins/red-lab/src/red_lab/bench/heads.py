@@ -1,7 +1,7 @@
-"""Section `heads`: every expert's own answer in one pass, for teams with one head per task.
+"""Section `heads`: every expert's own answer in one pass, as with one head per task.
 
-Heads are random: their answers are not evaluated, and their cost does not depend on the weights.
-The encoder is MiniLM, the texts are lines of dialogue, one thread.
+Heads are random, since the cost does not depend on their answers. The encoder is MiniLM, the texts
+are lines of dialogue, one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = (1, 8, 64)
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Time the encoder alone, the composed answer, and the answer with every expert's own."""
+    """Time the encoder alone, the composed answer, and that with every expert's own."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -40,7 +40,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 def compose(backbone: redhost.Backbone, heads: int) -> redhost.ComposedModel:
-    """Return a composition of random heads with their own labels; head n is always the same."""
+    """Return a composition of random heads with labels of their own, always the same first ones."""
     experts = {f"head{n:03d}": _head(n, backbone.width) for n in range(heads)}
     columns = (*experts, "backbone")
     router = redhost.plugins.build_router("linear", backbone.bus_config(), columns, 0)
@@ -69,7 +69,7 @@ def _head(n: int, width: int) -> redhost.Expert:
 def _row(
     backbone: redhost.Backbone, heads: int, texts: list[str], settings: SectionSettings
 ) -> dict[str, Any]:
-    """Return the cost of heads on texts, and whether a head answers as if composed alone."""
+    """Return what a number of heads cost on a number of texts, and whether each is as if alone."""
     model = compose(backbone, heads)
     alone = [(a.by_expert or {})["head000"] for a in compose(backbone, 1).answer(texts, each=True)]
     first = [(a.by_expert or {})["head000"] for a in model.answer(texts, each=True)]
@@ -98,7 +98,7 @@ def _row(
 
 @torch.inference_mode()
 def _by_hand(model: redhost.ComposedModel, h: torch.Tensor) -> list[list[int]]:
-    """Answer by hand, as a team without a host would: one product, one maximum per head."""
+    """Return what a team writes that has a head per task and no host: one product, one maximum."""
     heads = [e for e in model.bus.parts() if isinstance(e, redhost.plugins.Linear)]
     weight, bias = torch.cat([e.W for e in heads]), torch.cat([e.b for e in heads])
     logits = torch.nn.functional.linear(model.bus.norm(h), weight, bias)
@@ -109,15 +109,15 @@ def _by_hand(model: redhost.ComposedModel, h: torch.Tensor) -> list[list[int]]:
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's table."""
     lines_ = [
-        "Whole answers beside their encoder alone on the same texts, in turns: random heads of "
-        f"{found['labels']} labels each on MiniLM, lines that people say, one thread. By hand is "
-        "what a team writes that has no host: all heads' rows in one product of torch, a softmax, "
-        "the best label of each. Overheads are medians of the rounds' own ratios, with their "
-        "quartiles. Memory is that of the heads and the router, beside the encoder's weights. The "
-        "aim is 2 % at 8 and at 64 texts for a hundred heads, and 5 % of memory.",
+        "Overhead of whole answers over the encoder alone, on the same texts and in turn: random "
+        f"heads of {found['labels']} labels each on MiniLM, lines of dialogue, one thread. *By "
+        "hand* is the code a team without a host would write: one matrix product of torch for all "
+        "heads, a softmax, the most probable label of each. Overheads are medians over rounds of "
+        "the ratio, with quartiles. Memory is that of heads and router, relative to the encoder's "
+        "weights. The target for a hundred heads is 2 % at 8 and at 64 texts, and 5 % of memory.",
         "",
         "| heads | texts | encoder alone | by hand | composed answer | and every head's own | "
-        "memory | as if alone, bit for bit |",
+        "memory | bitwise as alone |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:

@@ -1,8 +1,8 @@
 """Section `profile`: the time of one `predict` and of one `recompose`, by step.
 
-Real commands run in separate processes, with the functions of each step wrapped (`profile_child`);
-results are medians over the runs. The composition on SmolLM2 is made here, of five random low-rank
-experts, since none ships. Takes about five minutes.
+Each run is a real command in a separate process, with the functions of each step wrapped
+(`profile_child`); the result is the median over runs of each step. The composition on SmolLM2 is
+built here from five random low-rank experts, since none ships. Takes about five minutes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from redhost.registry.environment import python_command
 
 __all__ = ["PREDICT", "RECOMPOSE", "TITLE", "measure", "page", "tables"]
 
-TITLE = "Where the time goes"
+TITLE = "Time by step"
 
 QUESTION = "What is 37 plus 12?"
 REPEATS = 30
 
 Steps = Mapping[str, Sequence[str]]
-"""Step → its functions, ``module:function`` where they are used."""
+"""Step → its functions, as ``module:function`` where they are used."""
 
 CORE, REGISTRY = "redhost.core", "redhost.registry"
 
@@ -95,6 +95,28 @@ RECOMPOSE: Steps = {
 }
 
 
+SHOWN = {
+    "predict, a process of its own": "predict, new process",
+    "predict, the process is warm (tiny)": "predict, warm process (tiny)",
+    "predict, the process is warm (SmolLM2-135M)": "predict, warm process (SmolLM2-135M)",
+    "recompose, nothing remembered": "recompose, cold caches",
+    "recompose, features remembered": "recompose, feature cache warm",
+    "what is installed, and its verdicts": "list installed packages and cached checks",
+    "what columns learn from": "training data of the router's columns",
+    "judge on gate rows": "evaluate on gate rows",
+    "background and evaluation rows": "read background and evaluation rows",
+    "tokens": "tokenize",
+    "trunk": "trunk's forward pass",
+    "bus": "bus",
+    "cards": "read cards",
+    "canaries": "check canaries",
+    "write": "publish the generation",
+    "Python starts": "start Python",
+    "Python ends": "end Python",
+}
+"""Names of commands and steps in the metrics → names on the page, where they differ."""
+
+
 def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +152,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's tables."""
-    return f"What was tried stands in [profiles](../../profiles.md).\n\n{tables(found)}"
+    return f"[Profiles](../../profiles.md) describes what was tried.\n\n{tables(found)}"
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -138,14 +160,15 @@ def tables(found: Mapping[str, Any]) -> str:
     parts = []
     for name, steps in found["steps"].items():
         total = sum(steps.values())
-        parts += [f"**{name}**: {_shown(total)}", "", "| step | time | share |", "|---|---|---|"]
+        title = SHOWN.get(name, name)
+        parts += [f"**{title}**: {_shown(total)}", "", "| step | time | share |", "|---|---|---|"]
         parts += [
-            f"| {step} | {_shown(seconds)} | {seconds / total:.1%} |"
+            f"| {SHOWN.get(step, step)} | {_shown(seconds)} | {seconds / total:.1%} |"
             for step, seconds in sorted(steps.items(), key=lambda pair: -pair[1])
         ]
         parts.append("")
     if found["lost"]:
-        parts.append(f"Not found, so counted elsewhere: {', '.join(found['lost'])}.")
+        parts.append(f"Functions not found, counted in other steps: {', '.join(found['lost'])}.")
     return "\n".join(parts).rstrip()
 
 
@@ -160,7 +183,7 @@ def _run(
     repeats: int = 0,
     before: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run one process; return its seconds by step, including those of its exit."""
+    """Run one process; return its seconds by step, the end of the process included."""
     if before is not None:
         before()
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -181,6 +204,6 @@ def _run(
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each step's median; a step missing from a run counts as 0."""
+    """Return each step's median; a step that did not occur in a run counts as zero."""
     steps = sorted({step for run in runs for step in run})
     return {step: median(run.get(step, 0.0) for run in runs) for step in steps}

@@ -1,8 +1,8 @@
-"""Section `startup`: waiting times of the command line and of recompose.
+"""Section `startup`: the time that the command line and recompose take.
 
-Whole processes are timed warm and in turns. Machines are noisy, so compare ratios: a bare
-`python -c pass` and the bare imports are timed in the same rounds. Takes some ten minutes; a home
-with a thousand composed experts is made first if the work folder has none.
+Whole processes, warm, in turn. Machines are noisy, so read ratios: a bare `python -c pass` and the
+bare imports are timed in the same rounds. Takes some ten minutes. A home with a thousand composed
+experts is made first, once, if the work folder has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redhost.testing import Environment
 
 __all__ = ["TITLE", "idle_home", "install_copies", "measure", "page"]
 
-TITLE = "What people wait for"
+TITLE = "Start-up time of commands"
 
 INSTALLED = (100, 1000)
 IDLE = (10, 100, 1000)
@@ -34,7 +34,7 @@ QUESTION = "What is 37 plus 12?"
 SOURCE = "red_expert_range1"
 
 FLOOR = "import torch; from transformers.models.qwen3.modeling_qwen3 import Qwen3Model"
-"""The imports of a Qwen3 forward pass by transformers."""
+"""The imports that a Qwen3 forward pass in transformers needs."""
 
 WHOLE = """
 import gc, sys
@@ -45,7 +45,7 @@ gc.freeze()
 gc.enable()
 Host.open(sys.argv[1]).composed.answer([sys.argv[2]])
 """
-"""The same answer with every expert of the generation read; imports are those of a command."""
+"""The same answer after reading every expert of the generation; imports are as in a command."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -84,12 +84,13 @@ def page(found: Mapping[str, Any]) -> str:
     ]
     lines += [
         "",
-        "`predict_floor` imports what a Qwen3 forward by transformers needs, `torch` torch alone; "
-        "`predict_ours` and `predict_beyond_torch` are what `predict` takes beyond them, round by "
-        "round. Below zero: redhost builds the carried trunk without importing transformers.",
+        "`predict_floor` imports what a Qwen3 forward pass in transformers needs, `torch` imports "
+        "torch alone. `predict_ours` and `predict_beyond_torch` are the additional time of "
+        "`predict` over these two, computed within each round. It can be negative, since redhost "
+        "builds the packaged trunk without importing transformers.",
         "",
-        f"| composed experts, router `{SPARSE}` | predict, s | peak, MiB "
-        "| every expert read, s | peak, MiB |",
+        f"| composed experts, router `{SPARSE}` | predict, s | peak memory, MiB "
+        "| reading every expert, s | peak memory, MiB |",
         "|---|---|---|---|---|",
     ]
     lines += [
@@ -97,7 +98,7 @@ def page(found: Mapping[str, Any]) -> str:
         f"| {x['whole']['median']:.2f} | {x['whole_peak']:.0f} |"
         for n, x in sorted(found["idle"].items(), key=lambda pair: int(pair[0]))
     ]
-    lines += ["", "| router, level | router seconds | recompose seconds | gate rows |"]
+    lines += ["", "| router, level | router, s | recompose, s | accuracy on gate rows |"]
     lines += ["|---|---|---|---|"]
     lines += [
         f"| {name} | {x['router_seconds']:.4f} | {x['recompose_seconds']:.2f} "
@@ -108,7 +109,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def install_copies(site: Path, count: int) -> None:
-    """Install copies of a shipped expert, each under its own id, into a folder."""
+    """Put copies of a shipped expert, each with its own id, into a folder."""
     spec = find_spec(SOURCE)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"{SOURCE} is not installed; run 'make demo' first")
@@ -118,7 +119,7 @@ def install_copies(site: Path, count: int) -> None:
         shutil.copytree(source, site / module, ignore=shutil.ignore_patterns("__pycache__"))
         (site / module / "__init__.py").write_text("raise AssertionError('imported')\n")
         manifest = json.loads((site / module / "expert.json").read_bytes())
-        # Under another id, its own domain would count as another expert's.
+        # With another id, the shipped expert's own domain would count as another expert's.
         manifest |= {"id": f"bench{n}", "off_domain": None}
         (site / module / "expert.json").write_text(json.dumps(manifest))
         points = {"redhost.experts": f"bench{n} = {module}"}
@@ -126,7 +127,7 @@ def install_copies(site: Path, count: int) -> None:
 
 
 def idle_home(work: Path, count: int) -> Path:
-    """Return a home with so many copies composed under a sparse router; make it if missing."""
+    """Return a home with so many copies composed under a sparse router; make it if needed."""
     home = work / "idle" / str(count) / "home"
     if not (home / "current").exists():
         shutil.rmtree(home.parent, ignore_errors=True)
@@ -138,7 +139,7 @@ def idle_home(work: Path, count: int) -> Path:
 
 
 def _commands(root: Path) -> dict[str, Process]:
-    """Return the users' commands, and the floors to compare them with."""
+    """Return the commands that are timed, and the baselines."""
     home = str(root / "warm")
     listing = [*REDHOST, "list-experts", "--json", "--home"]
     commands = {
@@ -157,13 +158,13 @@ def _commands(root: Path) -> dict[str, Process]:
 
 
 def _fresh(command: Sequence[str], home: Path, *, env: Mapping[str, str] | None = None) -> Process:
-    """Return a command that always starts without a cache."""
+    """Return a command that never finds anything remembered."""
     forget = partial(shutil.rmtree, home, ignore_errors=True)
     return Process(command=[*command, "--home", str(home)], env=env or {}, before=forget)
 
 
 def _idle(homes: Mapping[int, Path]) -> dict[str, Process]:
-    """Return `predict` with few and many composed experts, reading experts lazily and fully."""
+    """Return predict with few and many composed experts, and what it saves not to read."""
     lazily = {
         f"predict_of_{n}": Process(command=[*REDHOST, "predict", "--home", str(home), QUESTION])
         for n, home in homes.items()
@@ -186,7 +187,7 @@ def _idle_costs(seen: Mapping[str, Sequence[Seen]], n: int) -> dict[str, Any]:
 
 
 def _levels(home: Path) -> dict[str, dict[str, float]]:
-    """Return seconds and gate accuracy for each router kind and level, features cached."""
+    """Return the router's seconds and rows for each kind and level, features cached."""
     found = {}
     for kind, level in (
         ("evidence", "full"),

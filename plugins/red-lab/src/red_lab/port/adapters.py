@@ -25,25 +25,25 @@ from redhost.core.training.linear_head import solve_linear_head
 __all__ = ["TASKS", "lines", "measure"]
 
 TASKS = ("graphics", "hardware", "vehicles", "policy", "companies", "rates")
-"""Tasks of `red_lab.adapters.tasks`: pairs of labels that are hard to distinguish."""
+"""Of `red_lab.adapters.tasks`: pairs of labels that are hard to tell apart."""
 
 JUDGE = 60
-"""Maximum number of test rows of a label."""
+"""Most test rows of a label."""
 
 SYSTEMS = {
     "own": "adapter and head on the old version",
-    "as it is": "adapter and head as they are on the new version",
-    "mapped": "adapter as it is, its head behind a map from unlabelled texts",
-    "head anew": "adapter as it is, its head solved anew from its author's rows",
+    "as it is": "adapter and head unchanged on the new version",
+    "mapped": "adapter unchanged, head behind a map fitted on unlabelled texts",
+    "head anew": "adapter unchanged, head solved again on the author's rows",
     "retrained": "adapter and head retrained on the new version",
-    "frozen": "no adapter: a head solved on the new version's states",
-    "random": "an adapter of shuffled numbers, its head solved anew",
+    "frozen": "no adapter: a head solved on the new version's vectors",
+    "random": "adapter with shuffled parameters, head solved again",
 }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Reader:
-    """A version of the encoder, which takes adapters of one shape."""
+    """A version of the encoder, with adapters of one shape in it."""
 
     authors: AdapterAuthors
     passes: Passes
@@ -66,7 +66,7 @@ class _Reader:
 
 
 def measure(*, work: Path, validation: bool) -> dict[str, Any]:
-    """Train adapters on both versions, and evaluate the old ones on the new version."""
+    """Train adapters on both versions, and judge what becomes of the old ones on the new."""
     old = open_authors(work / "adapters", names=TASKS)
     new = open_authors(work / "adapters-next", names=TASKS, source=further_trained("minilm", work))
     hits: dict[str, list[float]] = {name: [] for name in SYSTEMS}
@@ -129,15 +129,16 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"top {BLOCKS} blocks."
     )
     yield ""
-    yield "| | accuracy |"
+    yield "| system | accuracy |"
     yield "|---|---|"
     for name, title in SYSTEMS.items():
         s = found["systems"][name]
         yield f"| {title} | {s['mean']:.3f} ({s['low']:.3f} … {s['high']:.3f}) |"
     yield ""
     yield from textwrap.wrap(
-        "Adapters of so few rows gain nothing here: a head on the frozen states does as well. That "
-        "they survive says little. Between models of other widths an adapter has no meaning: its "
-        "factors do not fit the layers, and `redhost port` refuses it by name.",
+        "Adapters trained on so few rows gain nothing here: a head on the frozen encoder does as "
+        "well. That they still work on the new version is therefore weak evidence. Between models "
+        "of different widths an adapter cannot be transferred: its factors do not fit the layers, "
+        "and `redhost port` refuses it by name.",
         98,
     )

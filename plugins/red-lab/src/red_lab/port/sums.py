@@ -1,7 +1,7 @@
-"""Accuracy of a regression solved from a card's sums after they are mapped to another backbone.
+"""Measure the accuracy of a regression that is solved from a card's sums after mapping them.
 
 No text of the rows is encoded again (`Statistics.moved`). The regression is onto all labels, from
-the sums alone, like a router's.
+the sums alone, as a router's would be.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["lines", "measure"]
 PENALTIES = tuple(10.0**n for n in range(-1, 5))
 
 SYSTEMS = {
-    "old": "sums of the old states, on the old backbone",
-    "pushed": "**the same sums, pushed forward to the new backbone**",
-    "as they are": "the same sums, read on the new backbone as they are",
-    "read again": "sums of the new states: every text read again",
+    "old": "sums of the old vectors, on the old backbone",
+    "pushed": "**the same sums, mapped to the new backbone**",
+    "as they are": "the same sums, used on the new backbone unchanged",
+    "read again": "sums of the new vectors: every text encoded again",
 }
 
 
@@ -76,7 +76,7 @@ def _share(values: Sequence[float]) -> dict[str, float]:
 
 
 def _others(corpus: str, learn: Sequence[redhost.Row], *, validation: bool) -> list[redhost.Row]:
-    """Return as many other training rows as there are in `learn`, for their texts."""
+    """Return as many training rows that are not among those to learn from, for their texts."""
     seen = {r.text for r in learn}
     rest = [r for r in CORPORA[corpus].rows("train", validation) if r.text not in seen]
     return rest[:: max(1, len(rest) // (5 * LEARN))][: 5 * LEARN]
@@ -88,7 +88,7 @@ def _z(context: AuthoringContext, rows: Sequence[redhost.Row]) -> Tensor:
 
 
 def _penalty(sums: Statistics, z: Tensor, labels: Sequence[str]) -> float:
-    """Return the λ with the best leave-one-out accuracy on the old backbone."""
+    """Return the λ under which rows left out in turn are answered best, on the old backbone."""
     target = torch.tensor([sums.labels.index(y) for y in labels])
 
     def right(penalty: float) -> float:
@@ -105,16 +105,16 @@ def _score(sums: Statistics, z: Tensor, penalty: float) -> Tensor:
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the section of the page."""
-    yield "## Cards that carry sums, minilm → minilm-next"
+    yield "## Cards with sums, minilm → minilm-next"
     yield ""
     first = next(iter(found.values()))
     yield from textwrap.wrap(
-        "A regression onto the labels of all teams, solved from their sums alone; the map is "
-        f"fitted on {first['texts']:,} other texts.",
+        "Accuracy of a regression onto the labels of all teams, solved from their sums alone. The "
+        f"map is fitted on {first['texts']:,} other texts.",
         98,
     )
     yield ""
-    yield f"| | {' | '.join(found)} |"
+    yield f"| system | {' | '.join(found)} |"
     yield "|---" * (len(found) + 1) + "|"
     for name, title in SYSTEMS.items():
         cells = (corpus["systems"][name] for corpus in found.values())

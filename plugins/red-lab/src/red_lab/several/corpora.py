@@ -1,9 +1,9 @@
-"""Real texts with several answers each: tags assigned by maintainers, and spans marked by rules.
+"""Load real texts with several answers each: tags by maintainers, and spans marked by rules.
 
-Debian's index has a one-line description of each package, and its maintainers' tags; `apt-cache`
-reads it. No available package contains texts with spans marked by people. Rules therefore mark
-them, in the sentences of `red_lab.text.corpora`. A rule matches strings alone; for countries that
-are not in its training rows, an expert has to find from context what its rule finds by name.
+Debian's index contains a one-line description of each package and its maintainers' tags; it is read
+with `apt-cache`. No available package contains texts with spans annotated by people, so rules mark
+them in the sentences of `red_lab.text.corpora`. Rules match names. For countries that do not occur
+in its training rows, an expert has to find from context what the rule finds by name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FACETS: Mapping[str, str] = {
 """Team → its tags: those of these facets that a hundred packages have."""
 
 FOLDS, VALIDATION, TEST = 5, 3, 4
-"""Folds of source packages by hash (a package's descriptions are similar), and two fold indices."""
+"""Folds of source packages, by hash, since descriptions from one source resemble each other."""
 
 BACKGROUND = 256
 
@@ -60,28 +60,27 @@ RULES: Mapping[str, Mapping[str, str]] = {
         "contraction": r"(?:i m|i ve|i d|i ll|don t|doesn t|can t|isn t|didn t|won t)",
     },
 }
-"""Team and corpus → label → its rule."""
+"""Team and corpus → label → the pattern that its rule marks."""
 
 WORDS, MOST_WORDS, MOST, MOST_TEST, EMPTY = 25, 200, 1500, 1000, 6
-"""Words of a sentence, and words read of a text; maximum training and test sentences; one in so
-many of the texts without a span, or a tag, is kept."""
+"""Words of a sentence, words read of a text; most training and test sentences; one in so many texts
+without a span or a tag is kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Teams with training rows of their own labels each, and test rows with all teams' labels.
+    """Teams whose training rows have only their own labels, and test rows with all labels.
 
     Attributes:
-        title: A description of the texts.
-        task: The kind of answers.
-        teams: The teams' names.
-        rows: (part, validation) → rows; training rows have one team's labels and its name.
+        title: Description of the texts.
+        task: The task of the backbone.
+        teams: Names of the teams.
+        rows: (part, validation) → rows; training rows have a team's labels and its name.
         clusters: Test rows → the cluster of each.
         background: Texts outside every team's domain.
-        complete: validation → the training texts, each with the labels of every team; None if
-            the union of the teams' labels is the same.
-        unseen: Whether a text has an answer that no training row has; None if this is not
-            studied.
+        complete: validation → training rows, each text with the labels of every team; None if the
+            pooled rows already have them.
+        unseen: Whether a test row contains a span that no training row has; None if not studied.
     """
 
     title: str
@@ -95,7 +94,7 @@ class Study:
 
 
 def union(rows: Sequence[redhost.Row]) -> list[redhost.Row]:
-    """Return each text once, with the labels of all teams that have it, as rows of one team."""
+    """Return the pooled rows: each text once, with the labels of all teams that have it."""
     found: dict[str, str] = {}
     for row in rows:
         known = found.setdefault(row.text, row.label)
@@ -117,7 +116,7 @@ def _number(text: str) -> int:
 
 @cache
 def read_index() -> dict[str, tuple[str, frozenset[str]]]:
-    """Return description → the source package, and the tags."""
+    """Return description → the source package and the tags."""
     try:
         done = subprocess.run(
             ["apt-cache", "dumpavail"],  # noqa: S607
@@ -160,7 +159,7 @@ def _chosen(part: Part, validation: bool) -> Iterator[tuple[str, dict[str, set[s
 
 
 def _own(part: Part, validation: bool) -> list[redhost.Row]:
-    """Return descriptions with a tag of any team; a team has those with one of its own tags."""
+    """Return tagged descriptions; a team's training rows are those with one of its tags."""
     made = list[redhost.Row]()
     for text, tags in _chosen(part, validation):
         if part == "train":
@@ -175,7 +174,7 @@ def _own(part: Part, validation: bool) -> list[redhost.Row]:
 def _drawn(part: Part, validation: bool, *, complete: bool = False) -> list[redhost.Row]:
     """Return descriptions, with tags or without; a team has a fifth of them, drawn by hash.
 
-    Training rows have only their team's own tags, unless `complete`.
+    Training rows have only the tags of their team, unless `complete` is set.
     """
     made, teams = list[redhost.Row](), tuple(FACETS)
     for text, tags in _chosen(part, validation):
@@ -239,7 +238,7 @@ def _mark(team: str, text: str) -> str:
 
 
 HELD = frozenset(c for c in COUNTRY.split("|") if _number(c) % 3 == 0)
-"""A third of the countries: no training row names one of them."""
+"""A third of the countries; no training row of newswire contains one of them."""
 
 
 def _unseen(row: redhost.Row) -> bool:
@@ -248,7 +247,7 @@ def _unseen(row: redhost.Row) -> bool:
 
 STUDIES: Mapping[str, Study] = {
     "tags": Study(
-        title="Debian packages, a line on each: texts with a tag of one's own",
+        title="Descriptions of Debian packages: each team has the texts with one of its tags",
         task="multi-label",
         teams=tuple(FACETS),
         rows=_own,
@@ -256,7 +255,7 @@ STUDIES: Mapping[str, Study] = {
         background=_untagged,
     ),
     "drawn": Study(
-        title="The same packages: a fifth of all texts, most without a tag of one's own",
+        title="The same descriptions: each team has a fifth of them, most without one of its tags",
         task="multi-label",
         teams=tuple(FACETS),
         rows=_drawn,
@@ -265,7 +264,7 @@ STUDIES: Mapping[str, Study] = {
         complete=lambda validation: _drawn("train", validation, complete=True),
     ),
     "spans": Study(
-        title="Newswire and posts (letters only), with spans that rules mark",
+        title="Newswire and posts (letters only), with spans marked by rules",
         task="spans",
         teams=tuple(RULES),
         rows=_marked,

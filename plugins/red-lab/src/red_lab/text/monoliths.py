@@ -1,7 +1,7 @@
-"""Monoliths: single models trained on all teams' rows, cards' rows included, which no team can do.
+"""Train baselines on the pooled rows of all teams, which no single team has.
 
-All but the last take the experts' features as input. Settings are chosen on the rows that experts
-use for early stopping.
+Pooled rows include the cards' rows. All models but the last take the same features as input as the
+experts do. Settings are chosen on the experts' validation rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from redhost.core.training.linear_head import solve_linear_head
 __all__ = ["MONOLITHS"]
 
 INVERSE = (0.0003, 0.001, 0.003, 0.01, 0.03)
-"""C of logistic regression on features of unit variance."""
+"""C of logistic regression on features, each number of which has variance 1."""
 
 WORDS = (3.0, 10.0, 30.0, 100.0)
 """C of logistic regression on tf-idf."""
 
 
 def residual_head(desk: Desk) -> list[float]:
-    """Train one expert of the form that `train-expert` trains, at the sum of all ranks."""
+    """Train one expert as `train-expert` does, with the sum of all experts' ranks."""
     rank = len(desk.parts) * (desk.context.backbone.width // 4)
     everyone, valid = list(every_row(desk.parts)), _valid(desk)
     labels = sorted({r.label for r in everyone})
@@ -50,9 +50,9 @@ def residual_head(desk: Desk) -> list[float]:
 
 
 def ridge(desk: Desk) -> list[float]:
-    """Solve one linear head, as experts are solved, on all rows."""
+    """Solve one linear head on all rows, with the closed form that experts use."""
     everyone = [*every_row(desk.parts), *_valid(desk)]
-    # λ is chosen on the first rows: the order by hash mixes the teams.
+    # λ is chosen on the first rows: mix the teams' rows.
     everyone.sort(key=lambda r: hashlib.sha256(r.text.encode()).hexdigest())
     labels = sorted({r.label for r in everyone})
     solved = solve_linear_head(desk.z(everyone), [r.label for r in everyone], labels)
@@ -80,7 +80,7 @@ def words(desk: Desk) -> list[float]:
 def _fitted(
     desk: Desk, features: Callable[[Sequence[redhost.Row]], Any], choices: Sequence[float]
 ) -> list[float]:
-    """Fit with each C, take the best on validation rows, and refit with it on all rows."""
+    """Fit with each C, choose the best on validation rows, and refit that one on all rows."""
     regression: Any = import_module("sklearn.linear_model").LogisticRegression
     everyone, valid = list(every_row(desk.parts)), _valid(desk)
     x, y = features(everyone), np.array([r.label for r in everyone])
@@ -105,11 +105,8 @@ def _rows(desk: Desk, given: Sequence[redhost.Row]) -> redhost.authoring.ExpertR
 
 
 MONOLITHS: dict[str, tuple[str, Callable[[Desk], list[float]]]] = {
-    "ridge": ("one linear head solved on everybody's rows", ridge),
-    "logistic": ("one logistic regression on everybody's rows", logistic),
-    "residual": (
-        "one residual head, the experts' ranks summed, on everybody's rows",
-        residual_head,
-    ),
-    "words": ("logistic regression on tf-idf of whole texts, no encoder", words),
+    "ridge": ("one linear head, closed form, pooled rows", ridge),
+    "logistic": ("one logistic regression, pooled rows", logistic),
+    "residual": ("one residual head of the experts' summed rank, pooled rows", residual_head),
+    "words": ("logistic regression on tf-idf of whole texts, no encoder, pooled rows", words),
 }

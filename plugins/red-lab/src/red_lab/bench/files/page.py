@@ -1,4 +1,4 @@
-"""The section's table, and what it says of the aims."""
+"""Render the table of the section, and check its targets."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Any
 __all__ = ["aims", "page"]
 
 TIMES, GROWTH = 1.1, 1.1
-"""Aims: times the bare encoder's seconds; the peak at all rows beside that at a tenth of them."""
+"""Targets: time over the bare encoder's; peak memory at all rows over that at a tenth of them."""
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the section's part of the page."""
     runs = found["runs"]
     lines = [
-        f"`redhost predict --in FILE --out FILE` as a process, {found['threads']} thread, and the "
-        "bare encoder of the same texts by transformers, shortest first, in padded batches of 32, "
-        "texts cut at 128 tokens. MiniLM is asked pieces of eight words of real posts, the tiny "
-        f"backbone sums. A part is {found['part']:,} rows; now and then the process is stopped, "
-        "and the bare encoder gets the texts of the part just written, so that ratios are of the "
-        "same texts, one just after the other: medians, with quartiles. `whole` is all of the "
-        "command beside the bare encoder at that rate: start, reading the file to the end before "
-        "anything is computed, every start anew after a kill, what was computed twice, and the "
-        "output. Of the largest files each process but the last was killed (SIGKILL) at a random "
-        "moment: while it read, while it answered, when it wrote the output.",
+        f"`redhost predict --in FILE --out FILE` as a process on {found['threads']} thread, "
+        "compared with the bare encoder in transformers on the same texts: shortest first, in "
+        "padded batches of 32, texts truncated to 128 tokens. Texts are pieces of eight words of "
+        "real posts for MiniLM and sums for the tiny backbone. The command writes parts of "
+        f"{found['part']:,} rows. Now and then it is paused and the bare encoder processes the "
+        "part just written, so both times of a ratio belong to the same texts, in succession; "
+        "ratios are medians, with quartiles. `whole` compares the time of the whole command with "
+        "the bare encoder at that rate. It includes start-up, reading the file to the end before "
+        "anything is computed, every restart after a kill, rows computed twice, and the output. "
+        "With the largest files, every process but the last was killed (SIGKILL) at a random "
+        "moment: while reading, while answering, or while writing the output.",
         "",
-        "| backbone | file | rows | killed | lost | doubled | peak, MiB | texts a second | "
-        "× bare encoder | × sentence-transformers | whole |",
+        "| backbone | file | rows | kills | lost | duplicated | peak memory, MiB | texts per "
+        "second | × bare encoder | × sentence-transformers | whole |",
         "|---" * 11 + "|",
         *(_row(run, part=found["part"]) for run in runs),
         "",
-        "| aim | found | |",
+        "| target | measured | |",
         "|---|---|---|",
     ]
     lines += [
@@ -41,12 +42,12 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return each aim, what was found, and whether it is met."""
+    """Return each target, the measured value, and whether the target is met."""
     runs = found["runs"]
     missing = sum(run["lost"] + run["doubled"] + run["other"] for run in runs)
     kills = sum(run["kills"] for run in runs)
     found_aims = [
-        (f"no row lost, doubled or changed by {kills} kills", f"{missing:,}", not missing),
+        (f"no row lost, duplicated or changed by {kills} kills", f"{missing:,}", not missing),
     ]
     for run in _largest(runs):
         what = f"{run['backbone']}, {run['rows']:,} rows of {run['format']}"
@@ -54,7 +55,7 @@ def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
             r["peak"] for r in runs if _kind(r) == _kind(run) and r["rows"] == run["rows"] // 10
         )
         growth = run["peak"] / tenth
-        aim = f"{what}: peak at most {GROWTH:g} × that of a tenth of them"
+        aim = f"{what}: peak memory at most {GROWTH:g} × that for a tenth of the rows"
         found_aims.append((aim, f"{growth:.2f} ×", growth <= GROWTH))
         for name, beside in run["bare"].items():
             ratio = beside["times"]["ratio"]
@@ -93,7 +94,7 @@ def _row(run: Mapping[str, Any], *, part: int) -> str:
 
 
 def _whole(run: Mapping[str, Any], floor: Mapping[str, Any], *, part: int) -> float:
-    """Return the command's seconds, over those the bare encoder takes for as many rows."""
+    """Return the command's time over the bare encoder's for as many rows."""
     return float(run["seconds"] / (floor["part_seconds"]["median"] * run["rows"] / part))
 
 

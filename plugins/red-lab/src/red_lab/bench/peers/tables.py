@@ -1,4 +1,4 @@
-"""The peers section's tables, and whether what was aimed at was reached."""
+"""Render the tables of the section on other libraries, and check its targets."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["aims", "large", "page", "times_ours"]
 TITLES = {
     "floor": "plain forward",
     "redhost": "**redhost**, five experts, whole pass",
-    "redhost bus": "**redhost**, the bus timed apart, router `evidence`",
-    "redhost bus, linear": "redhost, the bus timed apart, router `linear`",
+    "redhost bus": "**redhost**, bus timed separately, router `evidence`",
+    "redhost bus, linear": "redhost, bus timed separately, router `linear`",
     "peft one": "PEFT, one of five adapters active",
     "peft five": "PEFT, five adapters active",
     "peft mixed": "PEFT, mixed batch (`adapter_names`)",
     "peft merged": "PEFT, one adapter merged",
     "x-lora": "PEFT X-LoRA over five",
-    "hub floor": "plain forward, the transformers of `adapters`",
+    "hub floor": "plain forward, the transformers version of `adapters`",
     "adapters fuse": "`adapters`, Fuse of five",
     "adapters average": "`adapters`, Average of five",
 }
 MOST = "all rows"
-"""With which X-LoRA comes farthest."""
+"""The training rows with which X-LoRA is most accurate."""
 
 TIMES_PEFT, TIMES_XLORA, SWAP = 10, 50, 0.05
-"""At least so many times our overhead, so many times our adding; seconds of a swap at most."""
+"""Targets: peers' overhead and time to add over redhost's, at least; seconds of a swap, at most."""
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -39,27 +39,27 @@ def page(found: Mapping[str, Any]) -> str:
     return "\n\n".join("\n".join(part) if not isinstance(part, str) else part for part in parts)
 
 
-BETTER = """What peers do better: a merged LoRA adapter costs nothing at all, and a bus always costs
-something. LoRA adapts inside the blocks, so it can learn what a residual on the last state
-cannot. Loading, deleting and hot-swapping an adapter take milliseconds, for nothing is checked,
-learnt, judged or written to disk, and whoever asks must name the adapter. On a backbone as small
-as the tiny one the router's few calls weigh as much as a block."""
+BETTER = """Where the peers are better: a merged LoRA adapter has no overhead; a bus always has.
+LoRA adapts inside the blocks, so it can learn what a residual on the last hidden state cannot.
+Loading, deleting and hot-swapping an adapter take milliseconds, since nothing is checked, trained,
+evaluated or written to disk; the caller must name the adapter. On a backbone as small as the tiny
+one, the few calls of the router cost as much as a block."""
 
 
 def _settings(found: Mapping[str, Any]) -> str:
     v = found["versions"]
     other = ", ".join(f"{k} {x}" for k, x in sorted(v["beside adapters"].items()))
     return (
-        f"Five experts or adapters each, on one budget of parameters (D²/2): LoRA on q and v at "
-        "the rank that comes nearest, bottlenecks after every block for `adapters`. Eval mode, "
-        "inference mode, float32, no cache of keys, threads: "
-        f"{found['threads']}; {found['runs']} rounds at the largest batch and three times as many "
-        "at smaller ones. Every pass runs just after the plain forward, and its overhead is the "
-        "median of the pairs' own; of the bus alone it is the ratio of medians. Every side's "
-        "floor is the plain transformers forward with a classifier on the last token, in its own "
-        "process. Weights of adapters are random here, for seconds depend on shapes alone. "
-        f"PEFT {v['peft']}, transformers {v['transformers']}, torch {v['torch']}; in an "
-        f"environment of its own {other}."
+        "Each system has five experts or adapters with the same budget of parameters (D²/2): LoRA "
+        "on q and v at the nearest rank, bottlenecks after every block for `adapters`. Settings: "
+        f"eval mode, inference mode, float32, no KV cache, {found['threads']} threads; "
+        f"{found['runs']} rounds at the largest batch and three times as many at smaller ones. "
+        "Every pass runs immediately after a plain forward. Its overhead is the median over these "
+        "pairs; for the bus alone it is the ratio of medians. The baseline of every system is a "
+        "plain transformers forward with a classifier on the last token, in the same process. "
+        "Adapters have random weights, since times depend on shapes alone. "
+        f"PEFT {v['peft']}, transformers {v['transformers']}, torch {v['torch']}; in a separate "
+        f"environment {other}."
     )
 
 
@@ -67,11 +67,11 @@ def _forward(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     measured = found["forward"][name]
     systems, memory = {**measured["systems"], **measured["hub"]}, found["memory"][name]
     batches = sorted(systems["floor"], key=int)
-    yield f"**{name}**, {measured['tokens']} tokens a text: overhead over the plain forward,"
-    yield "quartiles of the rounds in brackets, and the peak memory of a process that does only"
-    yield "this, once, at the largest batch."
+    yield f"**{name}**, {measured['tokens']} tokens per text: overhead over the plain forward, with"
+    yield "quartiles over rounds in brackets, and the peak memory of a process that runs only this"
+    yield "system, once, at the largest batch."
     yield ""
-    yield f"| system | {' | '.join(f'batch {b}' for b in batches)} | peak |"
+    yield f"| system | {' | '.join(f'batch {b}' for b in batches)} | peak memory |"
     yield "|---" * (2 + len(batches)) + "|"
     for key, title in TITLES.items():
         cells = [_cell(key, systems[key][b]) for b in batches]
@@ -91,8 +91,8 @@ def _changes(found: Mapping[str, Any]) -> Iterator[str]:
     alone = ("redhost", None, None)
     rows = {
         "**redhost**, `Host.attach`, `detach`, `replace`": ("redhost", "add", "remove", "swap"),
-        "**redhost**, the bus alone, weights in memory": (*alone, "bus swap, answered"),
-        "**redhost**, the same without the answer": (*alone, "bus swap"),
+        "**redhost**, bus only, weights in memory": (*alone, "bus swap, answered"),
+        "**redhost**, the same without an answer": (*alone, "bus swap"),
         "PEFT, `load_adapter`, `delete_adapter`, `hotswap_adapter`": (
             "peft",
             "add",
@@ -101,14 +101,14 @@ def _changes(found: Mapping[str, Any]) -> Iterator[str]:
         ),
         "`adapters`, `load_adapter`, `delete_adapter`": ("adapters", "add", "remove", None),
     }
-    yield "Time until the next right answer beside five, on the tiny backbone; milliseconds. A"
-    yield "host reads and checks the package, encodes its card, trains the router, judges every"
-    yield "domain, writes a generation to disk, loads it and answers; the peers read a file, and"
-    yield "whoever asks names the adapter. `adapters` has random weights: an answer is right if it"
-    yield "is that of the adapters meant. All answer one text at a time; redhost's"
-    yield "bits are the same beside any others."
+    yield "Time in milliseconds until the next right answer after one change to five experts, on"
+    yield "the tiny backbone. A host reads and checks the package, encodes its card, trains the"
+    yield "router, evaluates every domain, writes a generation to disk, loads it and answers. The"
+    yield "peers read a file, and the caller names the adapter. `adapters` has random weights: an"
+    yield "answer counts as right if it is that of the intended adapters. All systems answer one"
+    yield "text at a time; redhost's answers are bitwise identical in any batch."
     yield ""
-    yield "| | add | remove | swap | answers right |"
+    yield "| system | add | remove | swap | right answers |"
     yield "|---|---|---|---|---|"
     for title, (side, *names) in rows.items():
         timings = found["changes"][side]
@@ -118,11 +118,11 @@ def _changes(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _live(found: Mapping[str, Any]) -> Iterator[str]:
-    yield "Swapped while a client asks without a pause, and without a lock of the client's own:"
-    yield "texts that both builds answer rightly. redhost's swap reads, verifies, loads and warms"
-    yield "up a generation."
+    yield "Swaps while a client sends requests without a pause and holds no lock. Both versions of"
+    yield "the expert answer the requested texts correctly. redhost's swap reads, verifies, loads"
+    yield "and warms up a generation."
     yield ""
-    yield "| | swap, ms | swaps | answers | wrong | errors |"
+    yield "| system | swap, ms | swaps | answers | wrong | errors |"
     yield "|---|---|---|---|---|---|"
     for title, key in (("**redhost**, `Live.swap`", "redhost"), ("`hotswap_adapter`", "peft")):
         t = found["live"][key]
@@ -135,16 +135,16 @@ def _live(found: Mapping[str, Any]) -> Iterator[str]:
 def _adding(found: Mapping[str, Any]) -> Iterator[str]:
     a = found["adding"]
     ours, big = a["redhost"], large(a)
-    yield "Adding a sixth to five, tiny backbone, accuracy on held-out rows. X-LoRA was to reach "
-    yield f"{a['target']:.3f}, one point below the lower of redhost's accuracy and of what its"
-    yield f"own adapters can, each asked for its own domain ({a['oracle']:.3f}). Its seconds are"
-    yield "those of the steps alone; redhost's are everything, up to the next right answer, and"
-    yield f"{ours['router_seconds']:.3f} s of them train the router. With the rows that redhost's"
-    yield "router has X-LoRA learns them by heart, so it also gets the experts' own. Its settings,"
-    yield "and those of its adapters, are the best of six and eight tried on held-out rows, a"
-    yield "choice in its favour."
+    yield "Adding a sixth expert to five on the tiny backbone; accuracy on held-out rows. X-LoRA"
+    yield f"has to reach {a['target']:.3f}, one point below the lower of two accuracies: redhost's,"
+    yield f"and that of X-LoRA's own adapters under oracle routing ({a['oracle']:.3f}). X-LoRA's"
+    yield "seconds are those of its training steps alone. redhost's include everything up to the"
+    yield f"next right answer; {ours['router_seconds']:.3f} s of them train the router. On the rows"
+    yield "that train redhost's router (`same rows`) X-LoRA overfits, so it was also trained on"
+    yield "these together with the experts' rows (`all rows`). Its settings and those of its"
+    yield "adapters are the best of six and of eight tried on held-out rows, which favours X-LoRA."
     yield ""
-    yield "| | rows | seconds | steps | accuracy | at best |"
+    yield "| system | rows | seconds | steps | accuracy | best accuracy |"
     yield "|---" * 6 + "|"
     yield f"| **redhost**, `Host.attach` | | {ours['seconds']:.3f} | | {ours['accuracy']:.3f} | |"
     for name, x in a["x-lora"].items():
@@ -156,12 +156,12 @@ def _adding(found: Mapping[str, Any]) -> Iterator[str]:
         )
     yield ""
     yield (
-        f"On SmolLM2, shapes alone: a step of X-LoRA's router over six adapters, "
-        f"{big['rows']} rows, takes {big['step']:.2f} s, so the {a['x-lora'][MOST]['steps']} steps "
-        f"of the tiny backbone with all rows take {big['x-lora']:.0f} s. redhost encodes the "
-        f"newcomer's card ({big['rows']} rows in {big['encode']:.2f} s, twice) and trains its "
-        f"router ({1000 * big['router']:.0f} ms): {big['redhost']:.2f} s. An estimate: the steps "
-        "are the tiny backbone's."
+        "An estimate for SmolLM2, from shapes alone: a training step of X-LoRA's router over six "
+        f"adapters takes {big['step']:.2f} s for {big['rows']} rows, so the "
+        f"{a['x-lora'][MOST]['steps']} steps that the tiny backbone needs with all rows take "
+        f"{big['x-lora']:.0f} s. redhost encodes the newcomer's card ({big['rows']} rows in "
+        f"{big['encode']:.2f} s, twice) and trains its router ({1000 * big['router']:.0f} ms): "
+        f"{big['redhost']:.2f} s. The number of steps is that of the tiny backbone."
     )
 
 
@@ -184,16 +184,16 @@ def times_ours(found: Mapping[str, Any], name: str, batch: str) -> float:
 
 
 def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return what was aimed at, what was found, and whether that is enough."""
+    """Return each target, the measured value, and whether the target is met."""
     rows = []
     for batch in sorted(found["forward"]["smollm2"]["systems"]["floor"], key=int):
         times = times_ours(found, "smollm2", batch)
-        ours = "our overhead under `evidence`, the default"
-        what = f"PEFT's five adapters: at least {TIMES_PEFT} × {ours}, SmolLM2, batch {batch}"
+        ours = "redhost's overhead (router `evidence`, the default)"
+        what = f"PEFT, five adapters: at least {TIMES_PEFT} × {ours}, SmolLM2, batch {batch}"
         rows.append((what, f"{times:.1f} ×", times >= TIMES_PEFT))
     rows += _adding_aims(found["adding"])
     swap = found["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"]
-    what = f"swap on the bus after weights are read, answer included: at most {1000 * SWAP:.0f} ms"
+    what = f"swap on the bus, weights in memory, answer included: at most {1000 * SWAP:.0f} ms"
     rows.append((what, f"{1000 * swap:.1f} ms", swap <= SWAP))
     wrong = found["live"]["redhost"]["wrong"]
     rows.append(("wrong answers during live swaps: none", str(wrong), wrong == 0))
@@ -201,12 +201,12 @@ def aims(found: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 def _adding_aims(adding: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield how much faster adding is; who never came so far was stopped, which bounds it."""
+    """Yield how much faster adding is; a run that was stopped gives a lower bound."""
     ours, big = adding["redhost"], large(adding)
-    what = f"adding one to five: at most 1/{TIMES_XLORA} of X-LoRA's retraining"
+    what = f"adding a sixth expert: at most 1/{TIMES_XLORA} of X-LoRA's retraining time"
     for name, x in adding["x-lora"].items():
         times = x["seconds"] / ours["seconds"]
-        stopped = f"it never got there; stopped at {times:.0f} × our time"
+        stopped = f"accuracy not reached; stopped at {times:.0f} × redhost's time"
         value = f"1/{times:.0f}" if x["reached"] else stopped
         yield f"{what}, tiny, {name}", value, times >= TIMES_XLORA
     times = big["x-lora"] / big["redhost"]
@@ -214,7 +214,7 @@ def _adding_aims(adding: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
 
 
 def _aims(found: Mapping[str, Any]) -> Iterator[str]:
-    yield "| aim | found | |"
+    yield "| target | measured | |"
     yield "|---|---|---|"
     for what, value, met in aims(found):
         yield f"| {what} | {value} | {'met' if met else '**missed**'} |"

@@ -1,9 +1,8 @@
-"""Section `scale`: time of recompose and of a query, and memory, with 1 to 1,000 experts.
+"""Section `scale`: the cost of recompose, memory and a query with 1 to 1,000 experts.
 
-The points are 1, 10, 100 and 1,000. Every point is a separate process, on installed packages
-(`packages`), each with its own domain (`family`). Packages and finished points are kept under the
-work folder, from which an interrupted run resumes. Takes a quarter of an hour on two cores, half of
-it for making the packages.
+Every point is a separate process, on packages that are really installed (`packages`), each with its
+own domain (`family`). Packages and finished points are kept in the work folder, so a stopped run
+resumes. Takes a quarter of an hour on two cores, half of it for making the packages.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COUNTS = (1, 10, 100, 1000)
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every point of the curve, then one more expert than the last."""
+    """Measure every point of the curve, then one expert more than the last."""
     from red_lab.bench.scale.packages import SLICES, install
 
     work = settings.work / "scale"
@@ -39,13 +38,13 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     sites = install(work, _backbone(), count=SLICES[-1][1])
     points = {str(n): _point(work, sites, n, runs=settings.runs) for n in COUNTS}
     more = {level: _more(work, sites, level=level) for level in ("full", "row")}
-    for file in work.glob("*.json"):  # the next run starts anew; packages are kept
+    for file in work.glob("*.json"):  # the next run measures anew; packages stay
         file.unlink()
     return {"points": points, "one_more": more, "rows_a_domain": dict(SIZES)}
 
 
 def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[str, Any]:
-    """Measure one point, unless an interrupted run has done so."""
+    """Measure one point, unless a stopped run has."""
     file, home = work / f"point-{count}.json", work / f"home-{count}"
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -61,7 +60,7 @@ def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[
 
 
 def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
-    """Attach one more expert to a copy of the last point's home."""
+    """Attach one expert more to a copy of the last point's home."""
     file, home = work / f"more-{level}.json", work / f"home-more-{level}"
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -73,7 +72,7 @@ def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
 
 
 def _run(arguments: Sequence[str], sites: Sequence[Path]) -> None:
-    """Run this Python with sites on its path; its output goes to the terminal."""
+    """Run our own Python with sites on its path; what it says goes to the terminal."""
     path = os.pathsep.join([*map(str, sites), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run(  # noqa: S603  (our own command)
@@ -82,7 +81,7 @@ def _run(arguments: Sequence[str], sites: Sequence[Path]) -> None:
 
 
 def _others() -> list[str]:
-    """Return the installed experts that do not belong to the family."""
+    """Return the experts that are installed here and do not belong to the family."""
     return sorted(point.name for point in entry_points(group="redhost.experts"))
 
 

@@ -1,4 +1,4 @@
-"""What the bench's page says of the curve, and its figure."""
+"""Render the tables and the figure of the section on scale."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
 
 def _costs(points: list[tuple[int, Any]]) -> str:
     lines = [
-        "| experts | cold, s (of the processor) | of it: learn | train | judge | digests "
-        "| the rest | features remembered, s | level row, s | peak, GiB |",
+        "| experts | cold caches, s (CPU) | steps of the receipt: `learn` | `train` | `judge` "
+        "| `digests` | outside the receipt | feature cache warm, s (CPU) | level row, s (CPU) "
+        "| peak memory, GiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for n, p in points:
@@ -62,14 +63,14 @@ def _costs(points: list[tuple[int, Any]]) -> str:
             f"| {p['peak_gib']:.2f} |"
         )
     moved = [n for n, p in points if not (p["unchanged"] and p["same_answers"])]
-    held = "Weights unchanged and answers the same, bit for bit, after recomposing again"
+    held = "After recomposing again, weights are unchanged and answers bitwise identical"
     lines += ["", f"{held}: {'at every point' if not moved else f'not with {moved} experts'}."]
     return "\n".join(lines)
 
 
 def _accuracy(points: list[tuple[int, Any]]) -> str:
     lines = [
-        "| experts | test rows | router | own expert first | among the two heaviest |",
+        "| experts | test rows | router | own expert has largest weight | among the two largest |",
         "|---|---|---|---|---|",
     ]
     for n, p in points:
@@ -80,7 +81,7 @@ def _accuracy(points: list[tuple[int, Any]]) -> str:
             )
     lines += [
         "",
-        "| experts | answers right: routed | own expert alone | backbone |",
+        "| experts | accuracy: routed | oracle routing | backbone |",
         "|---|---|---|---|",
     ]
     for n, p in points:
@@ -106,8 +107,8 @@ def _queries(points: list[tuple[int, Any]]) -> str:
 
 def _more(more: Mapping[str, Any]) -> str:
     lines = [
-        "| one more than 1,000, level | attach, s | columns moved | other domains' answers that "
-        "stay | rollback, s | back again, bit for bit |",
+        "| adding an expert to 1,000: level | attach, s (CPU) | columns changed | unchanged "
+        "answers in other domains | rollback, s | bitwise identical after rollback |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
@@ -119,5 +120,5 @@ def _more(more: Mapping[str, Any]) -> str:
 
 
 def _both(point: Mapping[str, Any], name: str) -> str:
-    """Return seconds on the clock, and of the processor."""
+    """Return wall-clock seconds and CPU seconds."""
     return f"{point['seconds'][name]:.1f} ({point['cpu'][name]:.1f})"

@@ -1,4 +1,4 @@
-"""What the numbers say: which aims are met, and which side wins. Nothing here is typed in."""
+"""Derive conclusions from the metrics: which targets are met, and which side wins."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["aims", "beyond", "sides"]
 
 
 ENOUGH = 0.9
-"""Share of the oracle's gain that the causal router is to recover on every domain."""
+"""Target: share of the oracle's gain that the causal router recovers on every domain."""
 HALF = 0.5
-"""Of the average-loss router's worst regret, at most, for the robust router."""
+"""Target: the robust router's worst regret over the average-loss router's, at most."""
 SUM = 1e-5
-"""How far a mixture may be from 1."""
+"""Largest deviation of a mixture's sum from 1."""
 CAUSAL = (
     "robust",
     "robust, residual",
@@ -27,7 +27,7 @@ CAUSAL = (
 
 
 def aims(metrics: Metrics) -> list[tuple[bool, str]]:
-    """Return every aim: whether it is met, and the numbers that say so."""
+    """Return for every target whether it is met, and a sentence with the numbers."""
     return [
         _experts(metrics),
         *(_recovers(metrics, name) for name in CAUSAL if name in metrics["systems"]),
@@ -38,13 +38,13 @@ def aims(metrics: Metrics) -> list[tuple[bool, str]]:
 
 
 def beyond(metrics: Metrics) -> str:
-    """Say how the robust router does where the rare domain also has few rows: no aim of ours."""
+    """Return the same comparison where the rare domain also has few rows, which is no target."""
     met, statement = _rarity(metrics, "few", "in weight and in rows")
-    return f"Beyond the aims, {'this holds' if met else 'this does not hold'}: {statement}."
+    return f"In addition to the targets, {'this holds' if met else 'this fails'}: {statement}."
 
 
 def sides(metrics: Metrics) -> list[str]:
-    """Say whether the router over experts or the best monolith wins, at the mean and at worst."""
+    """Return whether the router over experts or the best monolith wins, at the mean and worst."""
     monoliths: Mapping[str, Any] = metrics["monoliths"]
     statements = []
     for key, field, where in (
@@ -63,12 +63,12 @@ def _winner(less: Mapping[str, float], monolith: str) -> str:
     name = monolith.replace("monolith, ", "")
     if low <= 0 <= high and low < high:
         return (
-            f"neither side wins surely: the robust router less the best monolith ({name}) is "
+            f"neither side clearly wins: the robust router minus the best monolith ({name}) is "
             f"{mean:+.4f} ({low:+.4f} … {high:+.4f}) bits per byte"
         )
-    who = "the modular side wins" if mean < 0 else "the monolith wins" if mean > 0 else "both tie"
+    who = "the experts win" if mean < 0 else "the monolith wins" if mean > 0 else "both tie"
     return (
-        f"{who}: the robust router less the best monolith ({name}) is {mean:+.4f} "
+        f"{who}: the robust router minus the best monolith ({name}) is {mean:+.4f} "
         f"({low:+.4f} … {high:+.4f}) bits per byte"
     )
 
@@ -79,8 +79,8 @@ def _shares(bits: float, metrics: Metrics) -> str:
     if min(passage, token) <= 0:
         return "and the domains do not diverge"
     return (
-        f"{abs(bits) / passage:.2f} of the passages' divergence and {abs(bits) / token:.2f} of "
-        "the tokens'"
+        f"{abs(bits) / passage:.2f} times the divergence by passage and {abs(bits) / token:.2f} "
+        "times that by token"
     )
 
 
@@ -95,8 +95,8 @@ def _experts(metrics: Metrics) -> tuple[bool, str]:
     tail = f"; not on {', '.join(behind)}" if behind else ""
     return (
         not behind,
-        "Every expert beats the base on its own domain: by "
-        f"{gains[least]:+.3f} bits per byte at least ({least}){tail}",
+        "Every expert beats the base on its own domain: the smallest gain is "
+        f"{gains[least]:+.3f} bits per byte ({least}){tail}",
     )
 
 
@@ -106,7 +106,7 @@ def _recovers(metrics: Metrics, name: str) -> tuple[bool, str]:
     return (
         shares[least] >= ENOUGH,
         f"The causal router ({name}) recovers at least {ENOUGH:.0%} of the oracle's gain on every "
-        f"domain: {shares[least]:.1%} on {least}, where it is least",
+        f"domain: the smallest share is {shares[least]:.1%} on {least}",
     )
 
 
@@ -118,18 +118,19 @@ def _rarity(metrics: Metrics, scene: str, how: str) -> tuple[bool, str]:
     return (
         not missed,
         f"With one domain a hundred times rarer {how}, the robust router's worst regret is at most "
-        f"half of the average-loss router's, whichever domain it is: {_ratio(rarity['ratio'])} on "
-        f"the whole, in {count - len(missed)} of {count} turns{tail}",
+        f"half of the average-loss router's, for every choice of that domain: "
+        f"{_ratio(rarity['ratio'])} overall; it holds for {count - len(missed)} of {count} domains"
+        f"{tail}",
     )
 
 
 def _ratio(value: float | None) -> str:
-    return "more than none" if value is None else f"{value:.2f} of it"
+    return "more than zero" if value is None else f"{value:.2f} of it"
 
 
 def _sums(metrics: Metrics) -> tuple[bool, str]:
     largest = max(metrics["sums"].values())
-    return largest <= SUM, f"Every mixture sums to 1 over the vocabulary: within {largest:.0e}"
+    return largest <= SUM, f"Every mixture sums to 1 over the vocabulary, within {largest:.0e}"
 
 
 def _product(metrics: Metrics) -> list[tuple[bool, str]]:
@@ -140,15 +141,15 @@ def _product(metrics: Metrics) -> list[tuple[bool, str]]:
     return [
         (
             product["declined_equal"],
-            "With every expert declined the logits are the base's, bit for bit: "
+            "With no weight on any expert the logits are bitwise those of the base: "
             + _yes(product["declined_equal"]),
         ),
         (
             same,
-            "Adding a domain and removing it leaves everything else as it was: digests equal "
-            f"{_yes(product['digests_equal'])}, the router's weights restored "
-            f"{_yes(product['router_restored'])}, bits per byte afterwards "
-            f"{product['most_left']:.0e} apart",
+            "Adding a domain and removing it changes nothing else: digests equal: "
+            f"{_yes(product['digests_equal'])}; router weights restored: "
+            f"{_yes(product['router_restored'])}; difference of bits per byte afterwards: "
+            f"{product['most_left']:.0e}",
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""The later sections of the page: imbalance, divergence, gradients, switches, product, seconds."""
+"""Render later sections of the page: imbalance, divergence, gradients, switches, product, time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["conflict", "divergence", "product", "rarity", "seconds", "spread", "
 
 _WHERE = ("mean", "worst")
 SCENES = {
-    "rare": "Rare in weight: as many rows of every domain, the rare one counts a hundredth",
-    "few": "Rare in weight and in rows: a hundredth of its fit rows as well",
+    "rare": "Rare in weight: equal rows of every domain, weight one hundredth for the rare one",
+    "few": "Rare in weight and in rows: also one hundredth of its fit rows",
 }
 
 
 def rarity(metrics: Metrics) -> list[str]:
     """Return the section on traffic in which one domain is a hundred times rarer."""
     systems = metrics["systems"]
-    beside = ("average", "robust", "monolith, traffic", "monolith, regret game")
+    shown = ("average", "robust", "monolith, traffic", "monolith, regret game")
     return [
         "## One domain a hundred times rarer",
         "",
-        "Worst domain's regret, bits per byte, of the same linear form trained on the same rows "
-        "for the same steps.",
+        "Regret of the worst domain in bits per byte, for the same linear router trained on the "
+        "same rows for the same steps.",
         "",
         *(line for scene in SCENES for line in _scene(metrics, scene)),
-        "Beside the monolith, under each seed's own traffic, worst domain's regret: "
-        + ", ".join(f"{name} {spread(systems[name]['worst_regret'])}" for name in beside)
+        "Compared with monoliths, regret of the worst domain under each seed's own traffic: "
+        + "; ".join(f"{name}: {spread(systems[name]['worst_regret'])}" for name in shown)
         + ".",
         "",
         "![worst regret when a domain is rare](rarity.svg)",
@@ -47,25 +47,25 @@ def _scene(metrics: Metrics, scene: str) -> list[str]:
             f"| {_ratio(t['ratio'])} |"
             for d, t in rarity["turns"].items()
         ),
-        f"| mean over turns | | | | {_ratio(rarity['ratio'])} |",
+        f"| all | | | | {_ratio(rarity['ratio'])} |",
         "",
     ]
 
 
 def divergence(metrics: Metrics) -> list[str]:
-    """Return the section on how far apart the domains are, and where monoliths stand."""
+    """Return the section on the divergence of the domains, and on monoliths relative to it."""
     measured = metrics["divergence"]
     each = ", ".join(f"{d} {t['mean']:.3f}" for d, t in measured["token_nats_by_domain"].items())
     return [
-        "## How far apart the domains are",
+        "## Divergence of the domains",
         "",
-        "Jensen–Shannon divergence of the domains, the experts standing in for them, all alike: "
-        f"{spread(measured['passage_nats'], 4)} nats a passage of at most log K = "
-        f"{measured['most_nats']['mean']:.4f} ({_saturation(measured)}), which is "
-        f"{spread(measured['bits_per_byte'], 4)} bits per byte. The experts' next-token "
-        f"distributions are {spread(measured['token_nats'], 4)} nats apart on a mean token "
-        f"({each}): "
-        f"{spread(measured['token_bits_per_byte'], 4)} bits per byte.",
+        "The Jensen–Shannon divergence of the domains is computed with equal weights, each domain "
+        "represented by its expert. By passage it is "
+        f"{spread(measured['passage_nats'], 4)} nats of at most log K = "
+        f"{measured['most_nats']['mean']:.4f} ({_saturation(measured)}), or "
+        f"{spread(measured['bits_per_byte'], 4)} bits per byte. By token, between the experts' "
+        f"next-token distributions, it is {spread(measured['token_nats'], 4)} nats on average "
+        f"({each}), or {spread(measured['token_bits_per_byte'], 4)} bits per byte.",
         "",
         *_gaps(metrics),
     ]
@@ -74,12 +74,13 @@ def divergence(metrics: Metrics) -> list[str]:
 def _gaps(metrics: Metrics) -> list[str]:
     keys = [f"{where}_gap_{what}_share" for what in ("passage", "token") for where in _WHERE]
     return [
-        "Gap of each monolith to the domains' own experts as a share of the passages' divergence "
-        "and of the tokens' (below zero it is better than they are), and the robust router less "
-        "the monolith, bits per byte (below zero the router is better):",
+        "Gap of each monolith to the domains' own experts, relative to the divergence by passage "
+        "and by token (negative: the monolith is better than the experts), and robust router "
+        "minus monolith in bits per byte (negative: the router is better):",
         "",
-        "| monolith | mean gap, of passages' | worst gap | mean gap, of tokens' | worst gap "
-        "| router less it, mean | at worst regret |",
+        "| monolith | mean gap / passage divergence | worst gap / passage divergence | mean gap / "
+        "token divergence | worst gap / token divergence | router − monolith, mean regret "
+        "| router − monolith, worst regret |",
         "|---" * 7 + "|",
         *(
             f"| {name.removeprefix('monolith, ')} "
@@ -92,11 +93,11 @@ def _gaps(metrics: Metrics) -> list[str]:
 
 
 def conflict(metrics: Metrics) -> list[str]:
-    """Return the section on gradients of domains in the monolith."""
+    """Return the section on the domains' gradients in the monolith."""
     lines = [
         "## Gradients of the domains in the balanced monolith",
         "",
-        "| when | mean cosine | least | share below zero |",
+        "| time in training | mean cosine | smallest | share below zero |",
         "|---|---|---|---|",
     ]
     lines += [
@@ -112,13 +113,14 @@ def switch(metrics: Metrics) -> list[str]:
     lines = [
         "## Documents that change their domain half-way",
         "",
-        f"{measured['documents']} documents, all ordered pairs of domains. Tokens of the new "
-        "domain that a router had read when its own expert first had the largest weight, and bits "
-        "per byte after the switch; base "
-        f"{measured['bits']['base']['mean']:.3f}, own expert "
-        f"{measured['bits']['own expert']['mean']:.3f}.",
+        f"{measured['documents']} documents, all ordered pairs of domains. The table gives the "
+        "number of tokens of the new domain until the new domain's expert first has the largest "
+        "weight, and bits per byte after the switch. For comparison, the base has "
+        f"{measured['bits']['base']['mean']:.3f} and the own expert "
+        f"{measured['bits']['own expert']['mean']:.3f} bits per byte.",
         "",
-        "| router | median | 90 % of documents | never | bits per byte after |",
+        "| router | tokens, median | tokens, 90 % of documents | never, share | bits per byte "
+        "after |",
         "|---" * 5 + "|",
     ]
     lines += [
@@ -130,37 +132,37 @@ def switch(metrics: Metrics) -> list[str]:
 
 
 def product(metrics: Metrics) -> list[str]:
-    """Return the section on packages: what a host does with the same experts."""
+    """Return the section on packages: the same experts composed by a host."""
     measured = metrics["product"]
     if measured is None:
         return []
     return [
         "## Through packages",
         "",
-        "The experts as packages, composed by `redhost.compose` under the router `causal` from "
-        f"cards of at most {metrics['setting']['card']:,} tokens, {measured['seeds']} seeds: "
-        f"{spread(measured['seconds'], 1)} seconds, "
+        "The experts as packages, composed by `redhost.compose` with the router `causal` from "
+        f"cards of at most {metrics['setting']['card']:,} tokens. Seeds: {measured['seeds']}. "
+        f"Composing takes {spread(measured['seconds'], 1)} seconds, "
         f"{spread(measured['router_seconds'], 1)} of them for the router. "
-        "Rows `product` of the tables are what its bus answers.",
+        "The rows `product` of the tables are the answers of this composition's bus.",
         "",
-        "Mean weight of the column `backbone`, which changes nothing, on test texts, by seed: "
+        "Mean weight of the column `backbone`, which adds nothing, on test texts, by seed: "
         + "; ".join(
             ", ".join(f"{d} {w:.2f}" for d, w in weights.items()) for weights in measured["weights"]
         )
-        + ". The rows without that column are the same packages composed without it.",
+        + ". Rows without that column are the same packages composed without it.",
         "",
-        "One domain added to the others and removed again: bits per byte of the others before, "
-        "with it, and after.",
+        "One domain is added to the others and removed again; bits per byte of the other domains "
+        "before, with it, and after:",
         "",
-        "| domain | before | with it | after |",
+        "| domain added | before | with it | after |",
         "|---|---|---|---|",
         *(
             f"| {c['domain']} | {_row(c['before'])} | {_row(c['with'])} | {_row(c['after'])} |"
             for c in measured["changed"]
         ),
         "",
-        f"The others lose {measured['most_lost']:+.4f} at most with it. "
-        f"{spread(measured['attach_seconds'], 1)} seconds to compose with it, "
+        f"With it, the bits per byte of the others change by {measured['most_lost']:+.4f} at most. "
+        f"Composing takes {spread(measured['attach_seconds'], 1)} seconds with it and "
         f"{spread(measured['remove_seconds'], 1)} without.",
         "",
     ]
@@ -169,11 +171,11 @@ def product(metrics: Metrics) -> list[str]:
 def seconds(metrics: Metrics) -> list[str]:
     """Return the section on time and memory."""
     lines = [
-        "## Seconds and memory",
+        "## Time and memory",
         "",
-        f"Median over seeds; {metrics['peak_mib']:,.0f} MiB at most.",
+        f"Training time, median over seeds; peak memory {metrics['peak_mib']:,.0f} MiB.",
         "",
-        "| trained | seconds |",
+        "| model | seconds |",
         "|---|---|",
     ]
     lines += [f"| {name} | {value:.1f} |" for name, value in metrics["seconds"].items()]
@@ -181,7 +183,7 @@ def seconds(metrics: Metrics) -> list[str]:
 
 
 def spread(interval: Mapping[str, float], digits: int = 3) -> str:
-    """Return a mean with half its interval."""
+    """Return a mean with the half-width of its interval."""
     half = (interval["high"] - interval["low"]) / 2
     return f"{interval['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
 
@@ -189,7 +191,7 @@ def spread(interval: Mapping[str, float], digits: int = 3) -> str:
 def _saturation(measured: Metrics) -> str:
     share = measured["passage_nats"]["mean"] / measured["most_nats"]["mean"]
     return (
-        f"{share:.1%} of it: passages are long enough to tell, and longer ones add nothing"
+        f"{share:.1%} of it: passages identify their domain, and longer ones would add nothing"
         if share > 0.95  # noqa: PLR2004
         else f"{share:.1%} of it"
     )
