@@ -54,8 +54,8 @@ def measure_on(
 
     Args:
         trunk: The backbone.
-        buses: A router's kind and how many experts there are, for each bus.
-        rounds: How many rounds count, for the largest batch.
+        buses: Kind of router and number of experts of each bus.
+        rounds: Measured rounds, for the largest batch.
         batches: Rows of a pass.
 
     Returns:
@@ -114,7 +114,7 @@ def _timed(
 
 
 def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
-    """Return a bus; a sparse router gets random weights, so that rows ask many experts."""
+    """Return a bus; a sparse router gets random weights, so that rows use many experts."""
     if kind in dict(DENSE):
         return build_bus(kind, load, width=width)
     bus = build_bus("topk:k=2", load, width=width)  # which makes no copy of the experts
@@ -138,7 +138,7 @@ def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
 
 
 def tensor_bytes(module: nn.Module) -> int:
-    """Return the bytes of parameters and buffers, shared ones once."""
+    """Return the bytes of parameters and buffers; shared ones are counted once."""
     tensors = (*module.parameters(), *module.buffers())
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
     return sum(s.nbytes() for s in storages.values())

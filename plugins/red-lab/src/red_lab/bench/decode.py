@@ -30,13 +30,13 @@ TITLE = "Overhead per generated token"
 CONTEXTS = (32, 256)
 SYSTEMS = (("causal", 1), ("causal", 4), ("causal", 16), ("robust", 4))
 TARGET, AIMED = 0.05, ("causal", 4)
-"""What this system may add to a step of SmolLM2."""
+"""Target: overhead of this system over a step of SmolLM2."""
 
 STEPS = 3
-"""Tokens that count, for each round asked for."""
+"""Measured tokens per round."""
 
 TOKEN = 7
-"""What is fed: any will do."""
+"""The input token; its value does not matter."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def measure_on(
 
     Args:
         trunk: The backbone; its head is its embedding.
-        rounds: How many steps count.
-        systems: A router's kind and how many experts there are.
-        contexts: How many tokens stand before the first step.
+        rounds: Number of measured steps.
+        systems: Kinds of router and numbers of experts.
+        contexts: Numbers of tokens before the first step.
     """
     made = {(kind, experts): compose(trunk, kind, experts) for kind, experts in systems}
     head = _head(trunk)
@@ -129,14 +129,14 @@ def _timed(
 
 
 def _bus_step(composed: redhost.ComposedModel, ids: list[int]) -> Callable[[], Tensor]:
-    """Return what decodes one token more with experts."""
+    """Return a function that decodes one more token with experts."""
     session = DecodingSession(composed)
     session.step(ids)
     return lambda: session.step([TOKEN])[0]
 
 
 def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Callable[[], Tensor]:
-    """Return what decodes one token more with the backbone alone: its step, the head's product."""
+    """Return a function that decodes one more token with the backbone alone, head included."""
     head, cache = _head(trunk), None
 
     @torch.inference_mode()
@@ -150,7 +150,7 @@ def _backbone_step(trunk: redhost.authoring.TextEncoder, ids: list[int]) -> Call
 
 
 def _peak(step: Callable[[], object]) -> int:
-    """Return the most bytes that one step holds beyond what it began with."""
+    """Return the peak of bytes that one step allocates."""
     step()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
@@ -162,7 +162,7 @@ def _peak(step: Callable[[], object]) -> int:
 
 
 def _head(trunk: redhost.authoring.TextEncoder) -> Tensor:
-    """Return the embedding, which both backbones tell tokens with."""
+    """Return the embedding, which both backbones also use as their output head."""
     embedding: Any = trunk.model.get_input_embeddings()
     weight: Tensor = embedding.weight.detach()
     return weight

@@ -39,11 +39,11 @@ TITLE = "Several workers"
 EXPERTS, ROWS, EPOCHS = 20, 1500, 60
 JOBS, SHARED = 200, 2**20
 IDLE_CORES = 0.9
-"""Cores that one worker keeps busy on a machine that does nothing else."""
+"""Cores that one worker keeps busy on an otherwise idle machine."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Time both; every round trains all experts anew and compares their digests."""
+    """Time the pools and the jobs; every round trains all experts again and compares digests."""
     pools = {"local, 1 worker": ("local", 1), "local, 2 workers": ("local", 2)}
     if find_spec("ray") and find_spec("redhost_ray"):
         pools["ray, 2 workers"] = ("ray", 2)
@@ -168,7 +168,7 @@ def _worker_pool(engine: str, workers: int) -> redhost.jobs.WorkerPool:
 
 
 def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Return the lower quartile, median and upper quartile of how many times as fast."""
+    """Return the lower quartile, the median and the upper quartile of the speed-up."""
     ratios = [b / o for b, o in zip(base, other, strict=True)]
     if len(ratios) == 1:
         return ratios * 3
@@ -176,7 +176,7 @@ def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
 
 
 def _processor_seconds() -> float:
-    """Return the processor time of all processes that ended below this one."""
+    """Return the processor time of all finished child processes."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 

@@ -27,12 +27,12 @@ __all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
 TITLE = "Growth of costs with size"
 
 SHOWN, ANSWERED = 32, 4096
-"""Rows that a card shows; rows of a pass."""
+"""Rows in a card; rows of a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A composition: experts, labels of each, numbers of h; and rows to sum or to answer."""
+    """Sizes of a composition: experts, labels of each, width of h, and rows to sum or to answer."""
 
     experts: int = 10
     labels: int = 4
@@ -46,17 +46,17 @@ AXES: Mapping[str, Sequence[Shape]] = {
     "width": [Shape(width=n) for n in (128, 256, 512, 1024, 2048, 4096)],
     "rows": [Shape(rows=n) for n in (100, 1000, 10_000, 100_000, 1_000_000)],
 }
-"""Labels are those of each of ten experts."""
+"""Shapes by axis; labels are those of each of ten experts."""
 
 READ = (100, 1000, 10_000)
 """Numbers of texts encoded by the tiny backbone."""
 
 
 class _Made:
-    """A composition of a shape.
+    """A composition of a given shape.
 
     Args:
-        shape: How large.
+        shape: Its sizes.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -69,12 +69,12 @@ class _Made:
         return torch.randn(count, self.shape.width, generator=self.generator)
 
     def answers(self, count: int) -> tuple[str, ...]:
-        """Return labels of so many rows, each label in turn."""
+        """Return labels for so many rows, cycling through the labels."""
         return tuple(f"y{n % self.shape.labels}" for n in range(count))
 
     @cached_property
     def columns(self) -> list[redhost.plugins.ColumnData]:
-        """What a router learns of each expert."""
+        """The router's training data for each expert."""
         count = max(SHOWN, 2 * self.shape.labels)
         labels = self.answers(count)
         found = []
@@ -110,7 +110,7 @@ class _Made:
         return made.eval().requires_grad_(False)
 
     def solved(self) -> redhost.plugins.Router:
-        """Return a router that has learnt the columns."""
+        """Return a router that is solved from the columns."""
         config = redhost.BusConfig(width=self.shape.width, labels=())
         router = redhost.plugins.build_router("ridge", config, self.ids, 0)
         if router is None:
@@ -120,7 +120,7 @@ class _Made:
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every shape of every axis, and how long the tiny backbone reads texts."""
+    """Measure every shape of every axis, and the time in which the tiny backbone encodes texts."""
     axes = {
         axis: [
             {"at": getattr(shape, axis), **measure_shape(shape, rounds=settings.runs)}
@@ -138,11 +138,11 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
-    """Time what a shape costs.
+    """Time a composition of a shape.
 
     Args:
-        shape: How large.
-        rounds: How often everything is timed, after once that does not count.
+        shape: Its sizes.
+        rounds: Number of measured rounds, after one warm-up.
     """
     made = _Made(shape)
     bus, query, some = made.bus, made.rows(1), made.rows(min(shape.rows, ANSWERED))
@@ -175,7 +175,7 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
 
 
 def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield how long the tiny backbone reads so many texts."""
+    """Yield the time in which the tiny backbone encodes each number of texts."""
     trunk = open_trunk("tiny")
     for count in READ:
         given = [f"What is {n % 997} plus {n // 997}?" for n in range(count)]

@@ -27,7 +27,7 @@ SIZES = (1, 8, 64)
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Time the encoder alone, the composed answer, and that with every expert's own."""
+    """Time the encoder alone, the composed answer, and the answer with every expert's own."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

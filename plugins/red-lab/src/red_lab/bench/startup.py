@@ -158,13 +158,13 @@ def _commands(root: Path) -> dict[str, Process]:
 
 
 def _fresh(command: Sequence[str], home: Path, *, env: Mapping[str, str] | None = None) -> Process:
-    """Return a command that never finds anything remembered."""
+    """Return a command that runs with cold caches."""
     forget = partial(shutil.rmtree, home, ignore_errors=True)
     return Process(command=[*command, "--home", str(home)], env=env or {}, before=forget)
 
 
 def _idle(homes: Mapping[int, Path]) -> dict[str, Process]:
-    """Return predict with few and many composed experts, and what it saves not to read."""
+    """Return predict with few and many composed experts, reading only the needed or all experts."""
     lazily = {
         f"predict_of_{n}": Process(command=[*REDHOST, "predict", "--home", str(home), QUESTION])
         for n, home in homes.items()
@@ -187,7 +187,7 @@ def _idle_costs(seen: Mapping[str, Sequence[Seen]], n: int) -> dict[str, Any]:
 
 
 def _levels(home: Path) -> dict[str, dict[str, float]]:
-    """Return the router's seconds and rows for each kind and level, features cached."""
+    """Return the router's seconds and accuracy for each kind and level, features cached."""
     found = {}
     for kind, level in (
         ("evidence", "full"),

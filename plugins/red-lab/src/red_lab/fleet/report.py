@@ -76,7 +76,7 @@ def _storm(s: Mapping[str, Any]) -> Iterator[str]:
     yield from _prose(
         f"{s['clients']} clients send requests to {s['replicas']} replicas on one machine without "
         f"a pause for {s['seconds']:.0f} seconds. Each replica is a process that follows a store "
-        f"with an S3 interface. The network to the store is {weather}. *Slow* adds 100 ms to each "
+        f"with an S3 interface. The network to it is {weather}. *Slow* adds 100 ms to each "
         "part of a response, *gone* cuts every connection, *half* kills a push before it is "
         f"complete. The production pointer moves {s['swaps']} times, and {s['kills']} replicas are "
         "killed (SIGKILL) and restarted."

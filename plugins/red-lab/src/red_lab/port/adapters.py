@@ -1,4 +1,4 @@
-"""Adapters inside the blocks, on the sentence encoder and on its next version."""
+"""Measure adapters inside the blocks, on the sentence encoder and on its next version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redhost.core.training.linear_head import solve_linear_head
 __all__ = ["TASKS", "lines", "measure"]
 
 TASKS = ("graphics", "hardware", "vehicles", "policy", "companies", "rates")
-"""Of `red_lab.adapters.tasks`: pairs of labels that are hard to tell apart."""
+"""Tasks of `red_lab.adapters.tasks`: pairs of labels that are hard to distinguish."""
 
 JUDGE = 60
 """Most test rows of a label."""
@@ -66,7 +66,7 @@ class _Reader:
 
 
 def measure(*, work: Path, validation: bool) -> dict[str, Any]:
-    """Train adapters on both versions, and judge what becomes of the old ones on the new."""
+    """Train adapters on both versions, and evaluate the old ones on the new version."""
     old = open_authors(work / "adapters", names=TASKS)
     new = open_authors(work / "adapters-next", names=TASKS, source=further_trained("minilm", work))
     hits: dict[str, list[float]] = {name: [] for name in SYSTEMS}

@@ -76,7 +76,7 @@ def _share(values: Sequence[float]) -> dict[str, float]:
 
 
 def _others(corpus: str, learn: Sequence[redhost.Row], *, validation: bool) -> list[redhost.Row]:
-    """Return as many training rows that are not among those to learn from, for their texts."""
+    """Return other training rows, on whose texts the map is fitted."""
     seen = {r.text for r in learn}
     rest = [r for r in CORPORA[corpus].rows("train", validation) if r.text not in seen]
     return rest[:: max(1, len(rest) // (5 * LEARN))][: 5 * LEARN]
@@ -88,7 +88,7 @@ def _z(context: AuthoringContext, rows: Sequence[redhost.Row]) -> Tensor:
 
 
 def _penalty(sums: Statistics, z: Tensor, labels: Sequence[str]) -> float:
-    """Return the λ under which rows left out in turn are answered best, on the old backbone."""
+    """Return the λ with the best leave-one-out accuracy on the old backbone."""
     target = torch.tensor([sums.labels.index(y) for y in labels])
 
     def right(penalty: float) -> float:

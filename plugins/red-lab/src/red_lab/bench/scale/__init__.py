@@ -30,7 +30,7 @@ COUNTS = (1, 10, 100, 1000)
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every point of the curve, then one expert more than the last."""
+    """Measure every point of the curve, then one expert more than at the last point."""
     from red_lab.bench.scale.packages import SLICES, install
 
     work = settings.work / "scale"
@@ -44,7 +44,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 
 def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[str, Any]:
-    """Measure one point, unless a stopped run has."""
+    """Measure one point, unless an interrupted run already did."""
     file, home = work / f"point-{count}.json", work / f"home-{count}"
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -60,7 +60,7 @@ def _point(work: Path, sites: Sequence[Path], count: int, *, runs: int) -> dict[
 
 
 def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
-    """Attach one expert more to a copy of the last point's home."""
+    """Attach one more expert to a copy of the last point's home."""
     file, home = work / f"more-{level}.json", work / f"home-more-{level}"
     if not file.exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -72,7 +72,7 @@ def _more(work: Path, sites: Sequence[Path], *, level: str) -> dict[str, Any]:
 
 
 def _run(arguments: Sequence[str], sites: Sequence[Path]) -> None:
-    """Run our own Python with sites on its path; what it says goes to the terminal."""
+    """Run this Python with sites on its path; its output goes to the terminal."""
     path = os.pathsep.join([*map(str, sites), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run(  # noqa: S603  (our own command)
