@@ -33,6 +33,7 @@ from ...registry.errors import UnknownNameError, UsageError
 from ...registry.package.forms import DEFAULT_TASK, TASKS, VALUE, TaskSpec
 from ...registry.package.manifest import BackboneManifest, ExpertManifest
 from ..label_sets import NONE
+from ..label_spans import label_of
 from ..types import Row
 from .head import Head, Prediction, TargetScaler, require_labels
 from .label_set_head import SigmoidHead
@@ -294,6 +295,7 @@ def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Ta
         return make_task(backbone.task, resolution=backbone.resolution)
     if expert.reads.causal:
         return make_task("generation")
-    if expert.thresholds:  # of sets of labels or of spans, which read both
-        return make_task("spans")
+    if expert.thresholds:  # spans read sets as well, but for labels that no span can have
+        placed = any(label_of(y) != y for y in expert.labels)
+        return make_task("multi-label" if placed and not expert.span_rules else "spans")
     return make_task("regression" if expert.labels == (VALUE,) else DEFAULT_TASK)
