@@ -85,15 +85,19 @@ def recompose(
 ) -> None:
     """Check the experts, retrain only the router, publish.
 
-    The published composition is a generation; the receipt lists what changed. Experts of other
-    questions are not affected.
+    The published composition is a generation; the receipt lists what changed. If nothing did, the
+    current generation stays (--locked publishes all the same). Experts of other questions are not
+    affected.
     """
     host = open_host(home, backbone=backbone, device=device, engine=engine, workers=workers)
+    before = host.generations.current()
     with bar("recompose") as keywords["progress"]:
         receipt = host.recompose(locked=locked, dry_run=dry_run, **keywords)
     if as_json:
         print_json(receipt)
     else:
+        if receipt.generation is not None and receipt.generation == before:
+            click.echo(f"nothing changed: generation {before} stays")
         print_receipt(receipt)
         _name_others(host.home)
 

@@ -59,7 +59,7 @@ def list_experts(
     if any(x.question for x in shown):
         keys.append("question")
     if shown:
-        table("experts", keys, [_row(x, keys) for x in shown])
+        table("experts", keys, [_row(x, keys) for x in shown], whole=("dist",))
     for x in shown:
         if x.code is not None:
             click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")

@@ -111,6 +111,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
         "generations",
         ("number", "parent", "created", "backbone", "experts", "router", "router digest"),
         rows,
+        whole=("experts", "router digest"),
     )
 
 

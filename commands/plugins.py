@@ -21,7 +21,7 @@ def plugins(*, as_json: bool) -> None:
         click.echo("no plugins are installed")
         return
     rows = [(s.name, s.dist, s.version, s.state, s.reason) for s in states]
-    table("plugins", ("name", "dist", "version", "state", "reason"), rows)
+    table("plugins", ("name", "dist", "version", "state", "reason"), rows, whole=("dist",))
     for s in states:
         if s.hint:
             click.echo(f"{s.dist}: {s.hint}")

@@ -10,7 +10,7 @@ import click
 from .common import table
 
 if TYPE_CHECKING:
-    from ..core.receipt import Bits, ExcessHarm, Receipt
+    from ..core.receipt import Bits, ExcessHarm, LeftOut, Receipt
 
 
 HEAD = ("expert", "weights", "weights digest", "gate rows", "before", "after", "own")
@@ -53,7 +53,7 @@ def print_receipt(receipt: Receipt) -> None:
             f"robust: worst domain {router.robust.worst}, {router.robust.regret:.4f} nats above "
             f"its own expert on gate rows (gap {router.robust.gap:.4f}, an estimate)"
         )
-    _list("left out", [f"{x.id}: {x.code}: {x.reason}" for x in receipt.left_out])
+    _list("left out", _left_out(receipt.left_out))
     _list("withdrawn", receipt.withdrawn)
     _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
     _list("rank", [f"{i}: served at rank {rank}" for i, rank in receipt.ranks.items()])
@@ -64,6 +64,18 @@ def print_receipt(receipt: Receipt) -> None:
     for part in (receipt.health, receipt.decline):
         for warning in part.warnings if part else ():
             click.echo(f"warning    {warning}")
+
+
+def _left_out(experts: Sequence[LeftOut]) -> list[str]:
+    """Return a line for each expert, and one for all that are merely for other backbones."""
+    others = [x.id for x in experts if x.code == "backbone_mismatch"]
+    apart = {*others} if len(others) > 1 else set[str]()
+    lines = [f"{x.id}: {x.code}: {x.reason}" for x in experts if x.id not in apart]
+    if apart:
+        more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        names = ", ".join(others[:SHOWN])
+        lines.append(f"{len(others)} experts for other backbones: {names}{more}")
+    return lines
 
 
 def _lost(domain: str, excess: ExcessHarm) -> str:

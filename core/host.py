@@ -379,6 +379,9 @@ class Host:
     ) -> Receipt:
         """Check the installed packages, retrain only the router, and publish a generation.
 
+        Where that is the current generation again, bit for bit, nothing is published unless it is
+        `locked`, and the receipt has that one's number.
+
         Args:
             locked: Refuse unless the installed packages equal the lock; reuse its router, with the
                 kind, level and seed of the lock.
@@ -400,8 +403,12 @@ class Host:
             inputs, result = compose_selection(self.session, selection, keywords, lock=lock)
             if writer is None:
                 return result.receipt
-            receipt = publish(self.session, inputs, result, writer=writer, lock=lock)
-        self.plugins.notify("redhost_composed", receipt=receipt)
+            current = self.generations.current()
+            receipt = publish(
+                self.session, inputs, result, writer=writer, lock=lock, keep=lock is None
+            )
+        if receipt.generation != current:
+            self.plugins.notify("redhost_composed", receipt=receipt)
         return receipt
 
     def attach(self, source: ExpertSource, **keywords: Unpack[RecomposeKeywords]) -> Receipt:

@@ -98,6 +98,7 @@ def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported
     assert {x["id"]: x["state"] for x in listed}["extra"] == "attached"
     assert status["drift"] == [] and all(x["ok"] for x in checked)
     assert answers[0]["label"] == "49" and "extra" in again["experts"]
+    assert again["generation"] == added["receipt"]["generation"] == 2
     locked = json.loads((home / LOCK).read_text())["experts"]["extra"]
     assert (locked["wheel"], locked["digest"]) == (added["wheel"], added["digest"])
 
@@ -116,13 +117,13 @@ def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported
         ("rollback", "--json"),  # the store still has its bytes
         ("predict", QUESTION, "--json"),
         ("remove", "extra", "--purge", "--json"),
-        ("rollback", "4"),
+        ("rollback", "3"),
         home=home,
     )
     back, answers, purged = results(done)
     assert "extra" in back["experts"] and answers[0]["label"] == "49"
     assert purged["dist"] is None and len(purged["purged"]) == 2
-    assert purged["unreachable"] == [2, 3, 4]
+    assert purged["unreachable"] == [2, 3]
     assert refused[0] == 3 and "the store lacks bytes" in refused[2]
     assert not marker.exists()
 

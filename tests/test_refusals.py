@@ -538,6 +538,10 @@ def refused_elsewhere(
     assert not isinstance(violations, str) and [v.code for v in violations] == ["digest"]
     with pytest.raises(ContractError) as misplaced:
         redhost.Host.open(question="topic", backbone="tiny").attach("range3")
+    copy = Broken(changes={"id": "copy"})
+    copied = copy.write(Path("same_rows"), "red_expert_range3", "expert.json")
+    with pytest.raises(ContractError) as same:
+        redhost.Host.open(backbone="tiny").attach(copied)
     faults = (
         HarmError("domain range1: .90 before, .70 after"),
         HijackError("a newcomer's card shows rows of domain 'range1'"),
@@ -547,6 +551,7 @@ def refused_elsewhere(
     return {
         **receipts,
         "question_mismatch": str(misplaced.value),
+        "same_rows": str(same.value),
         "vocabulary_mismatch": text.splitlines()[1].strip(),
         "digest": str(violations[0].error("expert 'range3'")),
     }

@@ -34,6 +34,7 @@ from ...registry.errors import UnknownNameError, UsageError
 from ...registry.package.forms import DEFAULT_TASK, TASKS, VALUE, TaskSpec
 from ...registry.package.manifest import BackboneManifest, ExpertManifest
 from ..label_sets import NONE
+from ..label_spans import label_of
 from ..types import Row
 from .head import Head, Prediction, TargetScaler, require_labels
 from .label_set_head import SigmoidHead
@@ -295,6 +296,7 @@ def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Ta
         return make_task(backbone.task, resolution=backbone.resolution)
     if expert.reads.causal:
         return make_task("generation")
-    if expert.thresholds:  # of label sets or of spans, whose answers are parsed alike
-        return make_task("spans")
+    if expert.thresholds:  # answers of sets and spans are parsed alike, unless a label is no span's
+        placed = any(label_of(y) != y for y in expert.labels)
+        return make_task("multi-label" if placed and not expert.span_rules else "spans")
     return make_task("regression" if expert.labels == (VALUE,) else DEFAULT_TASK)

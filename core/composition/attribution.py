@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import CardError, CompositionError, HarmError, RedhostError
-from .candidates import fault, is_about_material
+from .candidates import fault, is_about_material, same_rows
 from .select import Selection
 
 T = TypeVar("T")
@@ -46,7 +46,8 @@ def compose_without_faulty(
             culprit = _culprit(selection, attempt, composed)
             if culprit is None or (isinstance(e, HarmError) and culprit.id in composed):
                 raise e if isinstance(e, RedhostError) else _nobodys(e) from e
-            wrong = replace(culprit, violations=(fault(e),))
+            copied = same_rows(culprit, selection.statuses) if isinstance(e, HarmError) else None
+            wrong = replace(culprit, violations=(copied or fault(e),))
             statuses = tuple(wrong if s is culprit else s for s in selection.statuses)
             selection = replace(selection, statuses=statuses)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...registry.environment.status import PackageStatus
@@ -28,6 +28,9 @@ from ..receipt import LeftOut
 from .select import Selection
 
 Verify = Callable[[LoadedExpert], Violation | None]
+
+SAME_HINT = "Remove one of the two with 'redhost remove ID', or give the new one rows of its own."
+"""For who brings another expert's rows."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,6 +80,10 @@ def load_candidates(
             rank = selection.ranks.get(status.id or "")
             loaded = _load(status, rank, bus=bus, plugins=plugins, providers=providers)
             wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
+            # The background may name the domain of the original, and not that of a copy.
+            if wrong is not None and wrong.code == "off_domain":
+                copied = same_rows(status, selection.statuses)
+                wrong = copied or wrong
         except Exception as e:  # an expert's material can make any call here fail
             if not is_about_material(e):
                 raise
@@ -130,6 +137,19 @@ def is_about_material(error: Exception) -> bool:
     if isinstance(error, RedhostError):
         return isinstance(error, (ContractError, PluginError, UsageError))
     return not isinstance(error, (OSError, MemoryError))
+
+
+def same_rows(status: PackageStatus, others: Sequence[PackageStatus]) -> Violation | None:
+    """Return a violation if an expert has the card and labels of another, like a copy of it."""
+    own = status.manifest
+    if own is None or own.card.sha256 is None:
+        return None
+    for other in (x.manifest for x in others if x.id != status.id and not x.violations):
+        if other and other.card.sha256 == own.card.sha256 and {*other.labels} == {*own.labels}:
+            rows = own.card.fit + own.card.gate
+            found = f"the {rows} rows of expert {other.id!r}, with the same labels"
+            return Violation("same_rows", "card", "rows of its own", found, SAME_HINT)
+    return None
 
 
 def fault(error: Exception) -> Violation:

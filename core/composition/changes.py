@@ -34,6 +34,7 @@ from ..model.composed import ComposedModel
 from ..receipt import Receipt
 from ..session import Session
 from .attribution import compose_without_faulty
+from .candidates import SAME_HINT
 from .gates import HARM_HINT, TRY_HINT
 from .options import (
     Level,
@@ -301,5 +302,7 @@ def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
             raise HijackError(who, found=found, hint=HARM_HINT)
         if reason.code == "harm":
             raise HarmError(who, found=found, hint=HARM_HINT)
+        if reason.code == "same_rows":
+            raise ContractError(who, found=found, hint=SAME_HINT)
     hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
     raise ContractError(who, found=found, hint=hint)

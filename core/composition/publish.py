@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ...registry.errors import CompositionError, MissingError, short
+from ...registry.errors import CompositionError, MissingError, RedhostError, short
 from ...registry.home.composition import (
+    LOCK,
     BackboneRecord,
     Composition,
     LockFile,
     Member,
     RouterRecord,
     Scalar,
+    lock_for,
+    read_lock,
 )
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
@@ -26,6 +29,8 @@ from ..session import Session
 from .options import RecomposeInputs
 from .recompose import RecomposeResult
 
+RECEIPT = "receipt.json"
+
 
 def publish(
     session: Session,
@@ -34,6 +39,7 @@ def publish(
     *,
     writer: Writer,
     lock: LockFile | None = None,
+    keep: bool = False,
 ) -> Receipt:
     """Store every byte that the composition needs and make it the current generation.
 
@@ -43,9 +49,10 @@ def publish(
         result: The composition.
         writer: The home's writer.
         lock: The lock that was followed; the published lock is bitwise identical to it.
+        keep: Whether the current generation stays if it is this very composition.
 
     Returns:
-        The receipt, with the generation's number.
+        The receipt, with the number of the generation that is current now.
     """
     store, generations = session.store, session.generations
     store.put(inputs.files.files, digest=inputs.files.digest)
@@ -55,17 +62,40 @@ def publish(
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
-    files = {
-        "router.safetensors": result.router_bytes,
-        "receipt.json": msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n",
-    }
+    files = {"router.safetensors": result.router_bytes}
     if result.composed.calibration is not None:
         files[CALIBRATION] = result.composed.calibration.save()
     if result.composed.moments is not None:
         files[MOMENTS] = result.composed.moments.save()
-    record = draft if lock is None else _as_locked(draft, lock)
+    record, current = draft if lock is None else _as_locked(draft, lock), inputs.record
+    keep = keep and inputs.previous is not None  # what cannot be loaded is made anew
+    if keep and current is not None and _is_made_of(current, record, files, generations):
+        return msgspec.structs.replace(receipt, generation=current.number, parent=current.parent)
+    files[RECEIPT] = msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n"
     generations.publish(record, files, writer=writer)
     return receipt
+
+
+def _is_made_of(
+    current: Composition, draft: Composition, files: Mapping[str, bytes], generations: Generations
+) -> bool:
+    """Tell whether a draft is the current generation again, whole on disk and in the lock."""
+    same = msgspec.structs.replace(
+        draft,
+        number=current.number,
+        parent=current.parent,
+        created=current.created,
+        files=current.files,
+        digest=current.digest,
+    )
+    if same != current or {*files, RECEIPT} != {*current.files}:
+        return False
+    try:
+        stored = {name: generations.file(current, name) for name in current.files}
+        locked = read_lock(generations.home / LOCK)
+    except RedhostError:
+        return False  # damaged: what is published anew is whole
+    return locked == lock_for(current) and all(stored[name] == x for name, x in files.items())
 
 
 def refuse_drift(

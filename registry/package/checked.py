@@ -49,7 +49,7 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
         "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors", "head_tensors",
         "bus_api", "width_mismatch", "causal_mismatch", "vocabulary_mismatch", "labels_unknown",
         "question_mismatch", "tap_order", "tap_unknown", "form_unknown", "norm_bound", "off_domain",
-        "disabled", "duplicate_id", "digest", "strict",
+        "disabled", "duplicate_id", "same_rows", "digest", "strict",
         "metadata_row", "name_limit", "weights_range", "canary_range", "head_range",
         "ported_tensors", "ported_range", "ported_misfit",
         "adapter_misfit", "not_computable", "harm", "hijack",

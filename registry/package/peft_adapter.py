@@ -30,6 +30,7 @@ from .safetensors_check import (
     read_header,
     show,
 )
+from .target_patterns import is_broken, matches
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -85,6 +86,9 @@ FOREIGN = "Train the adapter on this backbone, or install the backbone it was tr
 _REBUILD = "Save the adapter again with PEFT."
 
 Names = tuple[str, ...]
+
+ALL = "all-linear"
+"""Every linear module, to PEFT."""
 
 
 class AdapterConfig(Struct, frozen=True, kw_only=True):
@@ -331,20 +335,30 @@ def saved_module(config: AdapterConfig, name: str) -> str | None:
 def is_target(config: AdapterConfig, name: str) -> bool | None:
     """Return whether PEFT adapts the linear module of a name (`check_target_module_exists`).
 
-    None if a pattern decides: it is not matched here, and the tensors show it.
+    None if the pattern is one that may take long to match: then only the tensors show it.
     """
     targets, excluded = config.target_modules, config.exclude_modules or ()
     if any(f".{x}." in f".{name}." for x in config.modules_to_save or ()):
         return False
-    if isinstance(targets, str) or isinstance(excluded, str):
-        return None
-    if _ends(name, excluded) or not _ends(name, targets):
+    named, left = _is_named(name, targets), _is_named(name, excluded)
+    if left or named is False:
         return False
+    if named is None or left is None:
+        return None
+    if isinstance(targets, str):
+        return True
     layers = config.layers_to_transform
     if name in targets or layers is None or layers == ():
         return True
     index = _layer_index(config.layers_pattern, name)
     return index in ((layers,) if isinstance(layers, int) else layers)
+
+
+def _is_named(name: str, some: str | Names) -> bool | None:
+    """Tell whether ends of names, or a pattern, name a module; None where that may take long."""
+    if some == ALL:
+        return None  # PEFT asks its model
+    return matches(some, name) if isinstance(some, str) else _ends(name, some)
 
 
 def _ends(name: str, some: Names) -> bool:
@@ -492,7 +506,15 @@ def _numbers(config: AdapterConfig) -> Iterator[Violation]:
 
 
 def _patterns(config: AdapterConfig) -> Iterator[Violation]:
-    """Yield a violation for each key that is not a plain name: matching a pattern may never end."""
+    """Yield a violation for each invalid pattern, and for each key that is not a plain name.
+
+    Matching an untrusted pattern may never end.
+    """
+    for key in ("target_modules", "exclude_modules"):
+        value = getattr(config, key)
+        if isinstance(value, str) and is_broken(value):
+            expected = "names of modules, or a regular expression"
+            yield _wrong("adapter_config", f"{CONFIG} {key}", expected, _shown(value), _REBUILD)
     layers = config.layers_pattern or ()
     if odd := [x for x in config.modules_to_save or () if not _MODULE.fullmatch(x)]:
         expected = "names of modules, or ends of names"

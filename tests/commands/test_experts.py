@@ -58,18 +58,38 @@ def test_bare_redhost_counts_experts_of_another_backbone_and_calls_none_unusable
     assert "elsewhere  1 for other backbones" in out and "not usable" not in out
 
 
-def test_another_build_of_the_backbone_at_hand_is_a_failure_and_never_folded(
-    home, call, environment, tmp_path
-) -> None:
-    origin = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
-    project = Path(shutil.copytree(origin, tmp_path / "red-expert-copy"))
+@pytest.fixture
+def renamed(tmp_path: Path) -> Path:
+    """A copy of range2's project under another name."""
+    project = Path(shutil.copytree(RANGE2, tmp_path / "red-expert-copy"))
     for path in (project / "pyproject.toml", project / "src/red_expert_range2/expert.json"):
         path.write_text(path.read_text().replace("range2", "copy"))
-    folder = (project / "src/red_expert_range2").rename(project / "src/red_expert_copy")
-    manifest = json.loads((folder / "expert.json").read_text())
+    (project / "src/red_expert_range2").rename(project / "src/red_expert_copy")
+    return project
+
+
+def test_a_copy_of_an_expert_is_refused_by_the_name_of_that_one(
+    home, call, environment, renamed
+) -> None:
+    line = "same_rows: card: expected rows of its own, found the 82 rows of expert 'range2'"
+    call("pack", str(renamed), "--out", "dist")
+    [wheel] = Path("dist").glob("*.whl")
+    code, out, err = call("add", str(wheel))
+    assert (code, out, err.count("\n")) == (1, "", 1) and line in err
+    assert "Remove one of the two with 'redhost remove ID'" in err
+    environment.install(renamed)
+    code, out, _ = call("recompose")
+    assert code == 0 and f"left out   copy: {line}" in out
+
+
+def test_another_build_of_the_backbone_at_hand_is_a_failure_and_never_folded(
+    home, call, environment, renamed
+) -> None:
+    path = renamed / "src" / "red_expert_copy" / "expert.json"
+    manifest = json.loads(path.read_text())
     manifest["backbone"]["fingerprint"] = "0" * 64
-    (folder / "expert.json").write_text(json.dumps(manifest))
-    environment.install(project)
+    path.write_text(json.dumps(manifest))
+    environment.install(renamed)
     out = call("list-experts")[1]
     assert "red-expert-copy" in out and "backbone_mismatch" in out and "more for" not in out
 

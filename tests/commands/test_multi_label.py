@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from redhost.core.label_sets import join_labels
 from redhost.core.training.new_backbone import new_backbone
 from redhost.plugins import make_task
 from redhost.registry.errors import UsageError
-from redhost.testing import Environment, assert_bus_laws, tiny_backbone
+from redhost.testing import Environment, assert_bus_laws, judge_expert, tiny_backbone
 
 SITUATIONS = {"red": ("glad", "loud"), "blue": ("firm", "tall")}
 """The labels of each expert: one for texts with pluses, one for texts with capitals."""
@@ -139,6 +140,17 @@ def test_an_author_ships_thresholds_that_rows_set_aside_have_chosen(composed) ->
         assert len(manifest["thresholds"]) == 2 and manifest["temperature"] != 1.0
         measured = manifest["training"]["metrics"]
         assert measured["gate"] > 0.5 and measured["micro_f1"] > 0.8 and measured["macro_f1"] > 0.8
+
+
+@pytest.mark.parametrize("glad", ["glad", "1:2:x"])
+def test_labels_of_sets_may_look_like_a_place_also_where_no_backbone_is(composed, glad) -> None:
+    [manifest] = (home().parent / "red-expert-red").rglob("expert.json")
+    files = {f.name: f.read_bytes() for f in manifest.parent.iterdir() if f.is_file()}
+    named = json.loads(files.pop("expert.json").replace(b'"glad"', f'"{glad}"'.encode()))
+    card = files[named["card"]["file"]].replace(b"glad", glad.encode())
+    named["card"]["sha256"] = hashlib.sha256(card).hexdigest()
+    files |= {named["card"]["file"]: card, "expert.json": json.dumps(named).encode()}
+    assert isinstance(judge_expert(files), str)  # the digest of what would be attached
 
 
 def test_an_answer_has_the_labels_that_hold_and_the_scores_of_all(composed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from redhost.commands.common import print_json
@@ -82,6 +83,33 @@ def test_many_left_out_are_counted(capsys) -> None:
     text = printed(capsys, receipt(2 + 2, left=SHOWN + 7))
     assert text.count("left out") == SHOWN + 1
     assert "7 more" in text
+
+
+@pytest.mark.parametrize(
+    ("ids", "line"),
+    [
+        (("a",), "left out   a: backbone_mismatch: other"),
+        (("a", "b", "c"), "left out   3 experts for other backbones: a, b, c"),
+    ],
+)
+def test_experts_for_other_backbones_have_one_line(capsys, ids, line) -> None:
+    """Whoever is left out for another reason has a line of its own."""
+    others = [LeftOut(id=i, code="backbone_mismatch", reason="other") for i in ids]
+    broken = LeftOut(id="broken", code="card_rows", reason="too few")
+    made = msgspec.structs.replace(receipt(4), left_out=(broken, *others))
+    lines = [x for x in printed(capsys, made).splitlines() if x.startswith("left out")]
+    assert lines == ["left out   broken: card_rows: too few", line]
+
+
+def test_of_very_many_for_other_backbones_the_first_are_named(capsys) -> None:
+    made = msgspec.structs.replace(
+        receipt(4),
+        left_out=tuple(
+            LeftOut(id=f"x{n}", code="backbone_mismatch", reason="") for n in range(SHOWN + 7)
+        ),
+    )
+    text = printed(capsys, made)
+    assert f"x{SHOWN - 1}, and 7 more\n" in text and f"x{SHOWN}," not in text
 
 
 def test_json_has_them_all(capsys) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +125,7 @@ def test_nothing_is_published_and_nothing_lost_where_the_backbone_moved(
             host.recompose(locked=locked, accept=True)
     assert contents(home) == before
     assert host.predict(TEXTS) == open_host(home).predict(TEXTS) == found
-    assert host.recompose(locked=locked).generation == 2
+    assert host.recompose(locked=locked).generation == (2 if locked else 1)
 
 
 def contents(home: Path) -> dict[Path, bytes]:
@@ -236,6 +238,52 @@ def test_dry_run_writes_nothing(installed, home) -> None:
     assert state_of(home) == before
 
 
+Change = Callable[[Path], dict[str, Any]]
+
+
+def without_lock(home: Path) -> dict[str, Any]:
+    (home / LOCK).unlink()
+    return {}
+
+
+def with_a_damaged_router(home: Path) -> dict[str, Any]:
+    (home / "generations" / "1" / "router.safetensors").write_bytes(b"")
+    return {"accept": True}
+
+
+CHANGES: dict[str, Change] = {
+    "another seed": lambda _: {"seed": 1},
+    "another router": lambda _: {"router": "statistics", "accept": True},
+    "a share to decline": lambda _: {"decline": 0.05},
+    "a prior": lambda _: {"prior": "uniform", "accept": True},
+    "as it is locked, by request": lambda _: {"locked": True},
+    "a lock that is gone": without_lock,
+    "a damaged generation": with_a_damaged_router,
+}
+
+
+def test_a_recompose_that_changes_nothing_keeps_the_generation(installed, home) -> None:
+    first = open_host(home).recompose()
+    before, composed = state_of(home), list[redhost.Receipt]()
+    host = open_host(home)
+    host.plugins.notify = lambda _, receipt: composed.append(receipt)  # type: ignore[method-assign]
+    again = host.recompose()
+    assert (again.generation, again.parent) == (1, None) and composed == []
+    assert again.router.digest == first.router.digest
+    assert again.accuracy.before == again.accuracy.after == first.accuracy.after
+    assert state_of(home) == before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_differs_in_anything_is_another_generation(installed, home, change) -> None:
+    open_host(home).recompose()
+    options = CHANGES[change](home)
+    receipt = open_host(home).recompose(**options)
+    assert (receipt.generation, receipt.parent) == (2, 1)
+    options.pop("locked", None)
+    assert open_host(home).recompose(**options).generation == 2
+
+
 def test_an_interrupted_recompose_publishes_nothing(installed, home) -> None:
     open_host(home).recompose()
     before = state_of(home)
@@ -251,7 +299,10 @@ def test_an_interrupted_recompose_publishes_nothing(installed, home) -> None:
 
 def test_two_hosts_that_recompose_at_once_take_turns(installed, home) -> None:
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(lambda: open_host(home).recompose(accept=True)) for _ in range(2)]
+        jobs = [
+            pool.submit(lambda seed=seed: open_host(home).recompose(seed=seed, accept=True))
+            for seed in range(2)
+        ]
         receipts = sorted((j.result() for j in jobs), key=lambda r: r.generation or 0)
     assert [(r.generation, r.parent) for r in receipts] == [(1, None), (2, 1)]
     assert open_host(home).generations.current() == 2

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import redhost
 from redhost.core.composition import recompose as joint
-from redhost.registry.errors import CompositionError, HarmError
+from redhost.registry.errors import CompositionError, ContractError, HarmError, HijackError
 
 TEXTS = ["red 61 b", "green 62 c", "nothing 4"]
 ODD = "red-expert-odd"
@@ -233,6 +233,22 @@ def test_a_fault_in_a_joint_step_is_put_to_the_newcomer(
     [left] = [x for x in receipt.left_out if x.id == "odd"]
     assert left.code == "not_computable" and type(error).__name__ in left.reason
     assert code_of(receipt) and answers(home) == before
+
+
+def test_a_copy_that_would_harm_is_named_as_one(installed, newcomer, home, monkeypatch) -> None:
+    """Its twin has rows of its own: then the code says what it does to others."""
+    before = answers(home)
+    breaking(monkeypatch, "odd", HijackError("domain 'red' would fall by 9 points"))
+    [left] = [x for x in open_host(home).recompose().left_out if x.id == "odd"]
+    line = "expected rows of its own, found the 20 rows of expert 'red', with the same labels"
+    assert (left.code, left.reason) == ("same_rows", f"card: {line}")
+    with pytest.raises(ContractError, match=f"'odd' .* was not attached: .*{line}") as e:
+        open_host(home).attach("odd")
+    assert "redhost remove ID" in e.value.hint and "rows of its own" in e.value.hint
+    with_texts(newcomer, [("odd 1", "a"), ("odd 2", "b")])
+    installed.seal(ODD)
+    assert code_of(open_host(home).recompose()) == "hijack"
+    assert answers(home) == before
 
 
 def test_a_fault_with_the_members_alone_is_nobodys(newcomer, home, monkeypatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from redhost_serve.app import create_app
 from redhost_serve.client import Client
 from redhost_serve.server import running
 from redhost_serve.service import Options, Service
@@ -168,6 +169,37 @@ def test_a_client_that_hangs_up_ends_its_text(serve, until) -> None:
             until(lambda service=service: len(service.writer) == 0)
             text = service.metrics.text().decode()
             assert "redhost_queue_requests 0.0" in text
+
+
+@pytest.mark.parametrize("path", [GENERATE, "/v1/completions"])
+def test_a_stream_that_cannot_be_sent_ends_its_text(serve, until, monkeypatch, path) -> None:
+    """No event is ever asked for then: what would make them has not begun, and ends nothing."""
+    generate, begun = Service.generate, []
+
+    async def remembered(*given: Any, **options: Any) -> Any:
+        begun.append(await generate(*given, **options))  # so that no collector closes it
+        return begun[-1]
+
+    def without_clients(service: Service, **options: Any) -> Any:
+        app = create_app(service, **options)
+
+        async def call(scope: Any, receive: Any, send: Any) -> None:
+            async def failing(message: Any) -> None:  # as servers of ASGI 2.4 tell who hung up
+                if begun and message["type"] == "http.response.start":
+                    raise OSError("gone")
+                await send(message)
+
+            given = scope if scope["type"] != "http" else {**scope, "asgi": {"spec_version": "2.4"}}
+            await app(given, receive, failing)
+
+        return call
+
+    monkeypatch.setattr(Service, "generate", remembered)
+    monkeypatch.setattr("redhost_serve.server.create_app", without_clients)
+    with serve(queue=1) as (url, service), Client(url) as client:
+        reply = client.post(path, {"model": "auto", **LONG, "stream": True})
+        assert reply.status == 500 and len(begun) == 1
+        until(lambda: len(service.writer) == 0)
 
 
 def test_a_text_that_breaks_off_says_so_and_the_next_is_answered(speaking, serve) -> None:

@@ -183,6 +183,18 @@ REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
         "target_modules",
         "50,000",
     ),
+    "a pattern that is none": (
+        files(target_modules=".*(query|value"),
+        "adapter_config",
+        "target_modules",
+        "(query|value",
+    ),
+    "a pattern to exclude that is none": (
+        files(exclude_modules="[z-a]"),
+        "adapter_config",
+        "exclude_modules",
+        "[z-a]",
+    ),
     "layers of a pattern": (
         files(target_modules=".*query", layers_to_transform=[1]),
         "adapter_config",
@@ -406,6 +418,9 @@ def test_names_of_modules_match_as_pefts_do() -> None:
             "layers_pattern": ["x", "layers"],
         },
         {"target_modules": ["query"], "layers_to_transform": []},
+        {"target_modules": r".*\.\d+\.(attention\.self\.(?:query|value)|intermediate\.dense)$"},
+        {"target_modules": "query"},
+        {"target_modules": "(.*query|.*value)", "exclude_modules": r"encoder\.layer\.[1-9].*"},
     ]
     seen = set()
     for option in options:
@@ -419,7 +434,17 @@ def test_names_of_modules_match_as_pefts_do() -> None:
     assert seen == {True, False}
 
 
-def test_a_pattern_of_targets_is_not_matched_and_the_tensors_say_which() -> None:
+def test_a_pattern_that_matches_other_modules_is_refused() -> None:
+    [wrong, *_] = read_adapter(*files(target_modules=r".*\.query")).violations
+    assert (wrong.code, wrong.found) == ("weights_tensors", "tensors")
+    assert "self.value" in wrong.field and "only modules that" in wrong.expected
+    every = r"encoder\.layer\.\d\..*(query|value|dense)"
+    read = read_adapter(*files(target_modules=every)).unwrap("it")
+    [wrong] = check_targets(read, LINEARS, who="tiny")
+    assert wrong.code == "adapter_misfit" and "intermediate.dense" in wrong.found
+
+
+def test_a_pattern_that_may_take_long_is_not_matched_and_the_tensors_say_which() -> None:
     forever = {"target_modules": "(.*)*x", "exclude_modules": "(a|a)*b"}
     for options in (
         {"target_modules": ".*(query|value)"},

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
 from importlib.metadata import version
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 import redhost
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
     EVENTS,
+    EventStream,
     body,
     event,
     reply,
@@ -139,20 +141,21 @@ class InferenceRoutes:
             temperature=wanted.temperature,
             seed=wanted.seed,
         )
-        generation = model.generation
-        if wanted.stream:
-            return StreamingResponse(_events(generation, tokens), media_type=EVENTS)
-        made = []
-        async for token in tokens:
-            made.append(token)
-            if await request.is_disconnected():  # the client disconnected
-                break
+        generation, made = model.generation, list[redhost.plugins.Token]()
+        async with AsyncExitStack() as under_way:
+            await under_way.enter_async_context(aclosing(tokens))
+            if wanted.stream:
+                return EventStream(_events(generation, tokens), under_way.pop_all())
+            async for token in tokens:
+                made.append(token)
+                if await request.is_disconnected():  # the client disconnected
+                    break
         return reply(generate_reply(generation, made))
 
 
 async def _events(
     generation: int | None, tokens: AsyncIterator[redhost.plugins.Token]
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield an event for each token, then the reply without its tokens, or an error."""
     made = []
     try:

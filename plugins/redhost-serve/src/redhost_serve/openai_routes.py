@@ -6,14 +6,14 @@ import base64
 import struct
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 import redhost
 from redhost_serve.completion import (
@@ -34,7 +34,15 @@ from redhost_serve.openai_wire import (
     refuse_unsupported,
 )
 from redhost_serve.problems import HttpProblem
-from redhost_serve.reply import EVENTS, event, reply, request_body_for, responses_for, run_in_thread
+from redhost_serve.reply import (
+    EVENTS,
+    EventStream,
+    event,
+    reply,
+    request_body_for,
+    responses_for,
+    run_in_thread,
+)
 from redhost_serve.service import Service
 from redhost_serve.wire import Failure, decode
 
@@ -230,8 +238,7 @@ class OpenAiRoutes:
                 begun.append((completion, tokens))
             if wanted.stream:
                 counted = wanted.stream_options is not None and wanted.stream_options.include_usage
-                events = _events(shape, begun, under_way.pop_all(), counted=counted)
-                return StreamingResponse(events, media_type=EVENTS)
+                return EventStream(_events(shape, begun, counted=counted), under_way.pop_all())
             for completion, tokens in begun:
                 async for _ in completion.chunks(tokens):
                     if await request.is_disconnected():  # the client disconnected
@@ -244,19 +251,18 @@ Begun = tuple[Completion, AsyncGenerator[redhost.plugins.Token, None]]
 
 
 async def _events(
-    shape: Shape, begun: Sequence[Begun], under_way: AsyncExitStack, *, counted: bool
-) -> AsyncIterator[bytes]:
+    shape: Shape, begun: Sequence[Begun], *, counted: bool
+) -> AsyncGenerator[bytes, None]:
     """Yield an event for each piece of each choice in turn, then the end, or an error."""
-    async with under_way:
-        try:
-            for index, (completion, tokens) in enumerate(begun):
-                async for piece in completion.chunks(tokens):
-                    yield shape.event(index, piece)
-                yield shape.end(index, completion)
-        except HttpProblem as e:
-            yield event("error", Failure(error=e.reason))
-            return
-        yield shape.last([completion for completion, _ in begun], counted=counted)
+    try:
+        for index, (completion, tokens) in enumerate(begun):
+            async for piece in completion.chunks(tokens):
+                yield shape.event(index, piece)
+            yield shape.end(index, completion)
+    except HttpProblem as e:
+        yield event("error", Failure(error=e.reason))
+        return
+    yield shape.last([completion for completion, _ in begun], counted=counted)
 
 
 async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeVar
 
 import anyio.to_thread
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Send
 
 import redhost
 from redhost_serve.problems import problem_of
@@ -16,6 +18,7 @@ from redhost_serve.wire import Failure, decode
 
 __all__ = [
     "EVENTS",
+    "EventStream",
     "body",
     "event",
     "reply",
@@ -46,6 +49,27 @@ REASONS = {
 def reply(value: object, *, status: int = 200) -> Response:
     """Answer with JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; what makes them ends with the response, however that ends.
+
+    A client may be gone before the first event is asked for: closing the events would then end
+    nothing.
+
+    Args:
+        events: The events.
+        under_way: What ends with the response.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], under_way: AsyncExitStack) -> None:
+        super().__init__(events, media_type=EVENTS)
+        self.events, self.under_way = events, under_way
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Send the events."""
+        async with self.under_way, aclosing(self.events):
+            await super().__call__(scope, receive, send)
 
 
 def event(name: str, value: object) -> bytes:

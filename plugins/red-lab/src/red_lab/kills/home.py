@@ -39,7 +39,8 @@ class Watched:
     def publish(self) -> redhost.Receipt:
         """Recompose, as `redhost recompose` does."""
         with self.open() as host:
-            return host.recompose(router="centroid", accept=True)
+            seed = (host.generations.current() or 0) + 1  # another, or nothing would change
+            return host.recompose(router="centroid", seed=seed, accept=True)
 
     def loaded(self) -> int | None:
         """Return the number of the generation that a new host answers with."""
