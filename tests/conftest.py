@@ -214,6 +214,12 @@ def make_venv() -> Callable[[Path], Venv]:
     return make
 
 
+@pytest.fixture(scope="session")
+def here() -> Venv:
+    """Return the environment that the tests run in, which none of them may change."""
+    return Venv(Path(sys.prefix))
+
+
 @dataclass
 class Draft:
     """A wheel to be written: its members, and what RECORD says of them, by default the truth."""

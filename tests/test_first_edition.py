@@ -31,16 +31,17 @@ PARTS = ("labels", "numbers", "text")
 """What the three backbones of the fixture answer; each has its own wheels and its own home."""
 
 Command = Sequence[str]
+Result = tuple[int, str, str]
 
 SESSION = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from importlib.metadata import entry_points
 
 [script] = entry_points(group="console_scripts", name="redhost")
 main = script.load()
 
-def run(command):
-    sys.argv = ["redhost", *command]
+def run(home, command):
+    os.environ["REDHOST_HOME"], sys.argv = home, ["redhost", *command]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -49,7 +50,7 @@ def run(command):
             code = e.code
     return int(code or 0), out.getvalue(), err.getvalue()
 
-print(json.dumps([run(command) for command in json.loads(sys.argv[1])]))
+print(json.dumps([run(home, command) for home, command in json.loads(sys.argv[1])]))
 """
 
 
@@ -91,29 +92,45 @@ class Installation:
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(self.site)
 
-    def run(self, *commands: Command) -> list[tuple[int, str, str]]:
+    def run(self, *commands: Command) -> list[Result]:
         """Run commands one after the other in one process: code, stdout and stderr of each."""
-        variables = {"REDHOST_HOME": str(self.home), "REDHOST_CONFIG": str(self.folder / "config")}
+        return self.run_in([(self.home, command) for command in commands])
+
+    def run_in(self, commands: Sequence[tuple[Path, Command]]) -> list[Result]:
+        """Do the same, each in a home of its own choice."""
         done = subprocess.run(
-            [self.folder / "venv" / "bin" / "python", "-c", SESSION, json.dumps(commands)],
+            [
+                self.folder / "venv" / "bin" / "python",
+                "-c",
+                SESSION,
+                json.dumps([(str(home), command) for home, command in commands]),
+            ],
             check=False,
             capture_output=True,
             text=True,
             cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "REDHOST_CONFIG": str(self.folder / "config"),
+            },
         )
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     def outputs(self, *commands: Command) -> list[Any]:
         """Run commands that must succeed; return what each printed, parsed if it was JSON."""
-        results = self.run(*commands)
-        for command, (code, out, err) in zip(commands, results, strict=True):
-            assert code == 0, f"redhost {' '.join(command)}: {out}{err}"
-        return [
-            json.loads(out) if "--json" in command else out
-            for command, (_, out, _) in zip(commands, results, strict=True)
-        ]
+        return parsed(commands, self.run(*commands))
+
+
+def parsed(commands: Sequence[Command], results: Sequence[Result]) -> list[Any]:
+    """Return what commands printed, which must have succeeded, parsed where it is JSON."""
+    for command, (code, out, err) in zip(commands, results, strict=True):
+        assert code == 0, f"redhost {' '.join(command)}: {out}{err}"
+    return [
+        json.loads(out) if "--json" in command else out
+        for command, (_, out, _) in zip(commands, results, strict=True)
+    ]
 
 
 def contents(home: Path, *folders: str) -> dict[str, bytes]:
@@ -176,39 +193,122 @@ def question(part: str, recorded: dict[str, Any]) -> Command:
     return ("predict", *recorded["question"], "--json")
 
 
+def install_part(folder: Path, part: str) -> Installation:
+    """Make an installation with the wheels of a part that were installed."""
+    folder.mkdir()
+    made = Installation.create(folder)
+    made.install(*(FIXTURE / part / w for w in expected()[part]["installed"]))
+    return made
+
+
+def assert_nothing_written_was_changed(part: str, home: Path) -> None:
+    """Check that every generation and every stored package is still there, byte for byte."""
+    now = contents(home, "generations", "store")
+    for name, data in contents(FIXTURE / part / "home", "generations", "store").items():
+        assert now.get(name) == data, f"{part}: {name} was changed"
+
+
 @pytest.fixture
 def open_part(tmp_path: Path) -> Iterator[Callable[[str], Installation]]:
     """Return the function that installs the wheels of a part beside a copy of its home.
 
-    Whatever a test did, every generation and every stored package is still there afterwards, byte
-    for byte.
+    Whatever a test did, what had been written is still there afterwards.
     """
     opened: dict[str, Installation] = {}
 
     def make(part: str) -> Installation:
-        folder = tmp_path / part
-        folder.mkdir()
-        opened[part] = made = Installation.create(folder)
+        opened[part] = made = install_part(tmp_path / part, part)
         shutil.copytree(FIXTURE / part / "home", made.home)
-        made.install(*(FIXTURE / part / w for w in expected()[part]["installed"]))
         return made
 
     yield make
     for part, made in opened.items():
-        now = contents(made.home, "generations", "store")
-        for name, data in contents(FIXTURE / part / "home", "generations", "store").items():
-            assert now.get(name) == data, f"{part}: {name} was changed"
+        assert_nothing_written_was_changed(part, made.home)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_wheel_passes_its_checks(part, open_part) -> None:
-    made = open_part(part)
+def runs(part: str) -> dict[str, list[Command]]:
+    """Return what is run on a part: commands by the name of the copy of its home they have."""
+    recorded, answered = expected()[part], []
+    predict = question(part, recorded)
+    for number in recorded["answers"]:
+        answered += [("rollback", number, "--json"), predict]
+    return {
+        "checked": [("check", *(f"wheels/{name}" for name in recorded["wheels"]), "--json")],
+        "listed": [
+            ("status", "--json"),
+            ("history", "--json"),
+            ("list-experts", "--json"),
+            ("gc", "--keep", "2", "--dry-run", "--json"),
+        ],
+        "answered": [
+            *answered,
+            ("rollback", str(recorded["status"]["generation"])),
+            ("evaluate", "--json"),
+        ],
+        "locked": [
+            *recorded["locked"]["before"],
+            ("rollback", str(recorded["locked"]["generation"]), "--json"),
+            ("recompose", "--locked", "--json"),
+            predict,
+            ("history", "--json"),
+        ],
+        "again": [c for step in recorded["again"] for c in (*step["before"], step["recompose"])],
+    }
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What commands printed on copies of a part's home.
+
+    Attributes:
+        part: Which.
+        folder: Where the copies are, by name.
+        results: Of each copy's commands.
+    """
+
+    part: str
+    folder: Path
+    results: dict[str, list[Result]]
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        return expected()[self.part]
+
+    def home(self, name: str) -> Path:
+        return self.folder / name
+
+    def outputs(self, name: str) -> list[Any]:
+        """Return what the commands of a copy printed, all of which must have succeeded."""
+        assert_nothing_written_was_changed(self.part, self.home(name))
+        return parsed(runs(self.part)[name], self.results[name])
+
+
+@pytest.fixture(scope="module", params=PARTS)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Everything that is run on a part, in one process: to start one takes longer than most of it.
+
+    Each list of commands has a copy of the home.
+    """
+    part = request.param
+    made = install_part(tmp_path_factory.mktemp("first") / part, part)
     shutil.copytree(FIXTURE / part / "wheels", made.folder / "wheels")
-    wheels = expected()[part]["wheels"]
-    assert {p.name for p in (made.folder / "wheels").glob("red_expert_*.whl")} == wheels.keys()
+    for name in runs(part):
+        shutil.copytree(FIXTURE / part / "home", made.folder / name)
+    named = [(name, command) for name, commands in runs(part).items() for command in commands]
+    results: dict[str, list[Result]] = {name: [] for name in runs(part)}
+    found = made.run_in([(made.folder / name, command) for name, command in named])
+    for (name, _), result in zip(named, found, strict=True):
+        results[name].append(result)
+    return Ran(part, made.folder, results)
+
+
+def test_every_wheel_passes_its_checks(ran: Ran) -> None:
+    wheels = ran.recorded["wheels"]
+    copies = ran.folder / "wheels"
+    assert {p.name for p in copies.glob("red_expert_*.whl")} == wheels.keys()
     for name, sha256 in wheels.items():
-        assert hashlib.sha256((made.folder / "wheels" / name).read_bytes()).hexdigest() == sha256
-    [reports] = made.outputs(("check", *(f"wheels/{name}" for name in wheels), "--json"))
+        assert hashlib.sha256((copies / name).read_bytes()).hexdigest() == sha256
+    [reports] = ran.outputs("checked")
     assert [r["violations"] for r in reports] == [[]] * len(wheels)
     assert all(r["ok"] for r in reports)
 
@@ -237,17 +337,11 @@ def test_a_project_is_packed_as_it_was(open_part) -> None:
         assert all(new.read(n) == old.read(n) for n in names)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_home_is_listed_as_it_was(part, open_part) -> None:
-    made, recorded = open_part(part), expected()[part]
-    status, history, experts, garbage = made.outputs(
-        ("status", "--json"),
-        ("history", "--json"),
-        ("list-experts", "--json"),
-        ("gc", "--keep", "2", "--dry-run", "--json"),
-    )
+def test_a_home_is_listed_as_it_was(ran: Ran) -> None:
+    part, home, recorded = ran.part, ran.home("listed"), ran.recorded
+    status, history, experts, garbage = ran.outputs("listed")
     added = {"lock": None, "damaged": {}, "ranks": {}}
-    assert status == {**recorded["status"], **added, "home": str(made.home)}
+    assert status == {**recorded["status"], **added, "home": str(home)}
     assert history == records(FIXTURE / part / "home")
     prose = {"reason", "hint"}
     found = [{k: v for k, v in x.items() if k not in prose} for x in experts]
@@ -256,27 +350,22 @@ def test_a_home_is_listed_as_it_was(part, open_part) -> None:
     assert served == [x["rank"] if x["state"] == "attached" else None for x in found]
     assert found == [{**x, **since} for x in recorded["experts"]]
     assert garbage == recorded["garbage"]
-    assert (made.home / "redhost.lock").read_text("utf-8") == recorded["lock"]
+    assert (home / "redhost.lock").read_text("utf-8") == recorded["lock"]
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_generation_answers_as_it_did(part, open_part) -> None:
+def test_every_generation_answers_as_it_did(ran: Ran) -> None:
     """Each is made current, which takes no training, and predicts; then the old pointer is back."""
-    made, recorded = open_part(part), expected()[part]
-    predict = question(part, recorded)
-    commands: list[Command] = []
-    for number in recorded["answers"]:
-        commands += [("rollback", number, "--json"), predict]
-    back = str(recorded["status"]["generation"])
-    outputs = made.outputs(*commands, ("rollback", back), ("evaluate", "--json"))
+    part, home, recorded = ran.part, ran.home("answered"), ran.recorded
+    back = recorded["status"]["generation"]
+    outputs = ran.outputs("answered")
     for number, answers in zip(recorded["answers"], outputs[1::2], strict=False):
         if part == "text" and not is_same_machine():  # one other token, and all others differ
             assert_close(answers["table"][0], recorded["answers"][number]["table"][0])
         else:
             assert_close(answers, recorded["answers"][number])
     assert_close(outputs[-1], recorded["evaluation"], tolerance=0.1)
-    assert (made.home / "redhost.lock").read_text("utf-8") == recorded["lock"]
-    assert (made.home / "current").read_text("utf-8").split()[0] == str(back)
+    assert (home / "redhost.lock").read_text("utf-8") == recorded["lock"]
+    assert (home / "current").read_text("utf-8").split()[0] == str(back)
 
 
 def test_the_public_host_answers_as_it_did(open_part) -> None:
@@ -290,21 +379,14 @@ def test_the_public_host_answers_as_it_did(open_part) -> None:
         assert answer.weights == pytest.approx(old["weights"], abs=1e-6)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_lock_is_followed_without_training(part, open_part) -> None:
+def test_a_lock_is_followed_without_training(ran: Ran) -> None:
     """Where labels and numbers are answered its router is of level `row`.
 
     No full training would give that one again.
     """
-    made, recorded = open_part(part), expected()[part]
+    part, home, recorded = ran.part, ran.home("locked"), ran.recorded
     number = recorded["locked"]["generation"]
-    *_, locked, receipt, answers, history = made.outputs(
-        *recorded["locked"]["before"],
-        ("rollback", str(number), "--json"),
-        ("recompose", "--locked", "--json"),
-        question(part, recorded),
-        ("history", "--json"),
-    )
+    *_, locked, receipt, answers, history = ran.outputs("locked")
     old = next(x for x in records(FIXTURE / part / "home") if x["number"] == number)
     assert locked["generation"] == number
     assert receipt["router"]["digest"] == history[-1]["router"]["digest"] == old["router"]["digest"]
@@ -312,7 +394,7 @@ def test_a_lock_is_followed_without_training(part, open_part) -> None:
     assert history[-1]["experts"] == old["experts"] and history[-1]["backbone"] == old["backbone"]
     assert history[-1]["number"] == receipt["generation"] == recorded["next"]
     router = f"generations/{number}/router.safetensors"
-    copied = made.home / "generations" / str(recorded["next"]) / "router.safetensors"
+    copied = home / "generations" / str(recorded["next"]) / "router.safetensors"
     assert copied.read_bytes() == (FIXTURE / part / "home" / router).read_bytes()
     for answer in answers if part != "text" else (answers,):
         assert answer.pop("generation") == recorded["next"]
@@ -323,14 +405,12 @@ def test_a_lock_is_followed_without_training(part, open_part) -> None:
         assert_close(answers, again)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
+def test_the_same_seed_gives_the_same_router(ran: Ran) -> None:
     """Features of that edition had no digests: they are computed again, and none is accused."""
-    made, recorded = open_part(part), expected()[part]
-    features = contents(made.home, "cache/features")
+    part, home, recorded = ran.part, ran.home("again"), ran.recorded
+    features = contents(FIXTURE / part / "home", "cache/features")
     assert features
-    commands = [c for step in recorded["again"] for c in (*step["before"], step["recompose"])]
-    receipts = iter([x for x in made.outputs(*commands) if isinstance(x, dict)])
+    receipts = iter([x for x in ran.outputs("again") if isinstance(x, dict)])
     by_number = {x["number"]: x for x in records(FIXTURE / part / "home")}
     for step in recorded["again"]:
         receipt, old = next(receipts), by_number[step["generation"]]
@@ -342,9 +422,9 @@ def test_the_same_seed_gives_the_same_router(part, open_part) -> None:
         else:
             assert receipt["accuracy"]["after"] == pytest.approx(step["accuracy"], abs=0.1)
     if is_same_machine():
-        assert contents(made.home, "cache/features").keys() == features.keys()
+        assert contents(home, "cache/features").keys() == features.keys()
     else:  # no row of another kind of pass is read or written
-        assert contents(made.home, "cache/features").items() >= features.items()
+        assert contents(home, "cache/features").items() >= features.items()
 
 
 def test_an_expert_is_removed(open_part) -> None:

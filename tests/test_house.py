@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 
 import house
@@ -31,9 +32,13 @@ class File:
     name: str
     text: str = field(repr=False)
 
-    @property
+    @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.name)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
 
     @property
     def is_test(self) -> bool:
@@ -64,7 +69,7 @@ def files() -> list[File]:
 
 
 def nodes(file: File, *kinds: type[ast.AST]) -> list:
-    return [x for x in ast.walk(file.tree) if isinstance(x, kinds)]
+    return [x for x in file.nodes if isinstance(x, kinds)]
 
 
 def public(body: list[ast.stmt]) -> list[Function | ast.ClassDef]:
@@ -226,19 +231,18 @@ ELSEWHERE = {
 }
 
 
+@cache
 def makers() -> dict[str, str]:
     """Return what the host's functions return, by their names: some make an error to raise."""
     found = [f for x in read_files() if x.is_host for f in nodes(x, ast.FunctionDef)]
     return {f.name: ast.unparse(f.returns) for f in found if f.returns is not None}
 
 
+@cache
 def heirs() -> set[str]:
     """Return the classes of the host that inherit from the tree, or from Python's own."""
     classes = [c for x in read_files() if x.is_host for c in nodes(x, ast.ClassDef)]
     return {c.name for c in classes if {ast.unparse(b) for b in c.bases} & (TREE | PYTHON)}
-
-
-MAKERS, OURS = makers(), TREE | PYTHON | heirs()
 
 
 def strange_errors(file: File) -> Iterator[str]:
@@ -246,11 +250,11 @@ def strange_errors(file: File) -> Iterator[str]:
     if not file.is_host:
         return
     own = {c.name for c in nodes(file, ast.ClassDef) if c.name.startswith("_")}
-    allowed = OURS | CONTROL | own | ELSEWHERE.get(file.name, set())
+    allowed = TREE | PYTHON | heirs() | CONTROL | own | ELSEWHERE.get(file.name, set())
     for x in nodes(file, ast.Raise):
         if isinstance(x.exc, ast.Call):
             called = ast.unparse(x.exc.func)
-            made = MAKERS.get(called.rpartition(".")[2], called)
+            made = makers().get(called.rpartition(".")[2], called)
             if made not in allowed:
                 yield made
 

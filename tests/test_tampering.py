@@ -439,22 +439,25 @@ def test_a_wheel_of_another_experts_name_needs_its_id(
     make_venv: Any, draft: Any, tmp_path: Path
 ) -> None:
     venv, home = make_venv(tmp_path / "venv"), tmp_path / "home"
-    assert venv.run("recompose", home=home).returncode == 0
-    done = venv.run("add", "--accept", str(draft("one").write(tmp_path)), home=home)
-    assert done.returncode == 0, done.stderr
+    one = draft("one").write(tmp_path)
+    done = venv.session(("recompose",), ("add", "--accept", str(one)), home=home)
+    assert [code for code, _, _ in done] == [0, 0], done
     before, thief = venv.contents(), draft("two")
     renamed("red_expert-One")(thief)
     wheel = str(thief.write(tmp_path))
-    for options in ((), ("--replace", "three")):
-        refused = venv.run("add", *options, wheel, home=home)
-        assert refused.returncode in {1, 2} and refused.stderr.count("\n") == 1
-        assert "one" in refused.stderr and venv.contents() == before
+    for code, _, err in venv.session(
+        ("add", wheel), ("add", "--replace", "three", wheel), home=home
+    ):
+        assert code in {1, 2} and err.count("\n") == 1 and "one" in err
+    assert venv.contents() == before
     newer = draft("one", version="0.2.0").write(tmp_path)  # the twin: its own next version
-    done = venv.run("add", "--accept", str(newer), home=home)
-    assert done.returncode == 0, done.stderr
-    done = venv.run("add", "--accept", "--replace", "one", wheel, "--json", home=home)
-    assert done.returncode == 0, done.stderr
-    experts = json.loads(done.stdout)["receipt"]["experts"]
+    done = venv.session(
+        ("add", "--accept", str(newer)),
+        ("add", "--accept", "--replace", "one", wheel, "--json"),
+        home=home,
+    )
+    assert [code for code, _, _ in done] == [0, 0], done
+    experts = json.loads(done[1][1])["receipt"]["experts"]
     assert "two" in experts and "one" not in experts
 
 
@@ -463,18 +466,20 @@ def test_an_expert_named_as_an_editable_backbone_is_refused_by_name(
 ) -> None:
     """Its files come first on the path, and nothing of the backbone lies beside its metadata."""
     venv, home, thief = make_venv(tmp_path / "venv"), tmp_path / "home", draft("thief")
-    assert venv.run("recompose", home=home).returncode == 0
     named("red_backbone_tiny")(thief)
     wheel = thief.write(tmp_path)
-    refused = venv.run("add", str(wheel), home=home)
-    assert refused.returncode == 1 and "brought by red-backbone-tiny" in refused.stderr
+    (code, _, _), refused = venv.session(("recompose",), ("add", str(wheel)), home=home)
+    assert (code, refused[0]) == (0, 1) and "brought by red-backbone-tiny" in refused[2]
     assert venv.install(wheel).returncode == 0
-    assert venv.listed(home)["red-expert-thief"]["code"] == "taken_top_level"
-    done = venv.run("recompose", home=home)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "'red_backbone_tiny'" in done.stderr or "red_backbone_tiny:" in done.stderr
-    assert "also brought by red-expert-thief" in done.stderr
-    assert venv.run("predict", "What is 37 plus 12?", home=home).returncode == 0
+    listed, (code, _, err), answered = venv.session(
+        ("list-experts", "--json"), ("recompose",), ("predict", "What is 37 plus 12?"), home=home
+    )
+    codes = {x["dist"]: x["code"] for x in json.loads(listed[1])}
+    assert codes["red-expert-thief"] == "taken_top_level"
+    assert (code, err.count("\n")) == (1, 1)
+    assert "'red_backbone_tiny'" in err or "red_backbone_tiny:" in err
+    assert "also brought by red-expert-thief" in err
+    assert answered[0] == 0
     honest = draft("honest").write(tmp_path)  # the twin: a name of its own
     assert venv.pip("uninstall", "--yes", "--quiet", "red-expert-thief").returncode == 0
     assert venv.install(honest).returncode == 0
@@ -520,13 +525,13 @@ def test_the_twin_without_the_record_check_lets_the_attack_in(
 
 
 CODES = "\x1b]0;evil\x07\x1b[31m\x9b2J\u202e"
+PLACES = ("a key", "a value", "a file name", "a label", "a description")
 
 
-@pytest.mark.parametrize("where", ["a key", "a value", "a file name", "a label", "a description"])
-def test_nothing_a_wheel_brings_speaks_to_the_terminal(
-    venv: Any, draft: Any, tmp_path: Path, where: str
-) -> None:
-    drafted = draft("codes", labels=[CODES, "b"]) if where == "a label" else draft("codes")
+def coded(draft: Any, where: str) -> Any:
+    """Draft an expert with control codes in one place."""
+    labels = {"labels": [CODES, "b"]} if where == "a label" else {}
+    drafted = draft(where.replace(" ", "-"), **labels)
     name = f"{drafted.module}/expert.json"
     manifest = json.loads(drafted.members[name])
     manifest |= {
@@ -537,14 +542,42 @@ def test_nothing_a_wheel_brings_speaks_to_the_terminal(
     drafted.members[name] = json.dumps(manifest, ensure_ascii=False).encode()
     if where == "a file name":
         drafted.members[f"{drafted.module}/{CODES}"] = b""
-    wheel = drafted.write(tmp_path)
-    commands = [(*c, str(wheel)) for c in (("check",), ("check", "--json"), ("add",))]
-    venv.install(wheel)
-    commands += [("list-experts",), ("list-experts", "--json"), ("check", "codes")]
-    for _, out, err in venv.session(*commands, home=tmp_path / "home"):
+    return drafted
+
+
+Printed = list[tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def printed(
+    make_venv: Any, draft: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Printed]:
+    """What commands print of each of them once it is installed, and of all of them at once."""
+    folder = tmp_path_factory.mktemp("codes")
+    venv, home = make_venv(folder / "venv"), folder / "home"
+    drafts = [coded(draft, where) for where in PLACES]
+    wheels = [drafted.write(folder) for drafted in drafts]
+    venv.install_each(*wheels)
+    commands: list[tuple[str, ...]] = []
+    for drafted, wheel in zip(drafts, map(str, wheels), strict=True):
+        name = drafted.dist.removeprefix("red-expert-")
+        commands += [("check", wheel), ("check", "--json", wheel), ("add", wheel), ("check", name)]
+    *alone, listed, as_json = venv.session(
+        *commands, ("list-experts",), ("list-experts", "--json"), home=home
+    )
+    done = venv.run("list-experts", "--json", home=home)  # as itself, on its own output
+    more = [listed, as_json, (done.returncode, done.stdout, done.stderr)]
+    return {where: [*alone[4 * n : 4 * n + 4], *more] for n, where in enumerate(PLACES)}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_nothing_a_wheel_brings_speaks_to_the_terminal(
+    printed: dict[str, Printed], where: str
+) -> None:
+    for _, out, err in printed[where]:
         assert all(line.isprintable() for line in (out + err).split("\n"))
-    assert json.loads(venv.run("list-experts", "--json", home=tmp_path / "home").stdout)
-    venv.pip("uninstall", "--yes", "--quiet", drafted.dist)
+    dist = f"red-expert-{where.replace(' ', '-')}"
+    assert dist in {x["dist"] for x in json.loads(printed[where][-1][1])}
 
 
 def test_every_code_is_explained() -> None:

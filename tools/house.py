@@ -119,13 +119,14 @@ def count_words(
     """Count (identifiers that have a banned word, by identifier; banned words of prose)."""
     names: Counter[str] = Counter()
     prose = [] if python else [source]
+    banned_parts = banned.everywhere | banned.names
     if python:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type != tokenize.NAME:
                 if tokenize.tok_name[token.type] in {"COMMENT", "STRING", "FSTRING_MIDDLE"}:
                     prose.append(token.string)
             elif not keyword.iskeyword(token.string):
-                parts = (banned.everywhere | banned.names).intersection(split_name(token.string))
+                parts = banned_parts.intersection(split_name(token.string))
                 strange = bool(parts) or token.string in banned.exact
                 names[token.string] += strange and token.string not in banned.allowed
     strange_words = banned.everywhere - banned.allowed

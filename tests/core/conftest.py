@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -163,3 +164,26 @@ def installed(environment, backbone_folder, expert_folders):
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
+
+
+@pytest.fixture(scope="session")
+def encoded_texts(
+    backbone: redhost.Backbone, manifest: BackboneManifest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A feature cache with the texts of the backbone and of the three experts."""
+    folder = tmp_path_factory.mktemp("encoded")
+    cache = redhost.authoring.FeatureCache(
+        folder, backbone=backbone, fingerprint=manifest.fingerprint
+    )
+    cache.encode([f"nothing {n}" for n in range(12)])
+    for name in WORDS:
+        cache.encode([f"{name} 9", *(t for t, _ in labelled(name, 26, start=40))])
+    return folder
+
+
+@pytest.fixture
+def encoded_home(tmp_path: Path, encoded_texts: Path) -> Path:
+    """A home that has nothing yet but the features of those texts: half of a first composition."""
+    home = tmp_path / "home"
+    shutil.copytree(encoded_texts, home / "cache" / "features")
+    return home

@@ -19,6 +19,11 @@ from redhost.registry.errors import HarmError, MissingError
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 
 
+@pytest.fixture
+def home(encoded_home: Path) -> Path:
+    return encoded_home
+
+
 def open_host(home: Path) -> redhost.Host:
     return redhost.Host.open(home, backbone="toy")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -29,15 +30,22 @@ from redhost.registry.wheel.wheel import build_wheel, open_wheel
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 
 
+@pytest.fixture(scope="module")
+def pair_home(tmp_path_factory) -> Path:
+    """Where green and red are composed once, by the first test that has them installed."""
+    return tmp_path_factory.mktemp("pair") / "home"
+
+
 @pytest.fixture
-def pair(environment, backbone_folder, expert_folders, home) -> redhost.Host:
+def pair(environment, backbone_folder, expert_folders, home, pair_home) -> redhost.Host:
     """A host that has composed green and red; blue is not installed."""
     environment.install(backbone_folder.parents[1])
     for name in ("green", "red"):
         environment.install(expert_folders[name].parents[1], code="raise SystemExit('imported')\n")
-    host = redhost.Host.open(home, backbone="toy")
-    host.recompose()
-    return host
+    if not pair_home.exists():
+        redhost.Host.open(pair_home, backbone="toy").recompose()
+    shutil.copytree(pair_home, home)
+    return redhost.Host.open(home, backbone="toy")
 
 
 def members(host: redhost.Host) -> dict[str, str]:

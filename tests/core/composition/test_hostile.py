@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,18 @@ def odd_folder(build_expert: Any, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+@pytest.fixture(scope="module")
+def members_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the members are composed once; whoever has them installed does it first."""
+    return tmp_path_factory.mktemp("members") / "home"
+
+
 @pytest.fixture
-def newcomer(installed: Any, home: Path, odd_folder: Path) -> Path:
+def newcomer(installed: Any, home: Path, members_home: Path, odd_folder: Path) -> Path:
     """The folder of an expert that was installed after a composition without it."""
-    open_host(home).recompose(router="statistics")
+    if not members_home.exists():
+        open_host(members_home).recompose(router="statistics")
+    shutil.copytree(members_home, home)
     installed.install(odd_folder.parents[1])
     folder: Path = installed.package(ODD)
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,11 @@ from redhost.registry.home.generations import Generations
 KINDS = ["evidence", "quadratic", "ridge", "statistics", "linear", "mlp", "attention", "centroid"]
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4", "red 3 a"]
 GIVEN = {"blue": 0.7, "green": 0.2, "red": 0.1}
+
+
+@pytest.fixture
+def home(encoded_home: Path) -> Path:
+    return encoded_home
 
 
 def composed(backbone, experts, *, router: str, prior: str | None) -> redhost.RecomposeResult:

@@ -11,11 +11,19 @@ import redhost
 from redhost.core.backbones.bfloat16 import BF16, is_capable
 from redhost.core.jobs import prefetch as prefetch_module
 from redhost.core.jobs.local import LocalEngine
-from redhost.core.jobs.prefetch import SHARD, FeaturePrefetcher
+from redhost.core.jobs.prefetch import FeaturePrefetcher
 from redhost.core.model.build import read_package
 from redhost.registry.package.discover import from_folder
 
-TEXTS = [f"{word} {n} {'x' * (n % 5)}" for n in range(200) for word in ("red", "green", "blue")]
+TEXTS = [f"{word} {n} {'x' * (n % 5)}" for n in range(50) for word in ("red", "green", "blue")]
+SHARD = 64
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few texts be three shards."""
+    assert len(TEXTS) > 2 * SHARD
+    monkeypatch.setattr(prefetch_module, "SHARD", SHARD)
 
 
 class Counting:

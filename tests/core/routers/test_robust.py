@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -75,10 +76,16 @@ def regrets(router: LinearRouter, p: Tensor) -> Tensor:
     return (p * (p / mixed).log()).sum(-1).mean(-1)
 
 
+@cache
+def fitted(seed: int) -> RobustRouter:
+    """Return the router of a table of three experts; nobody may change it."""
+    return fit(columns(table(3, 4, 5, seed=seed)))
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_on_a_table_the_worst_regret_is_the_games_value(seed: int) -> None:
     p = table(3, 4, 5, seed=seed)
-    worst = float(regrets(fit(columns(p)), p).max())
+    worst = float(regrets(fitted(seed), p).max())
     assert value(p) - 1e-6 <= worst <= value(p) + 0.03
 
 
@@ -101,10 +108,10 @@ def test_a_copy_of_an_expert_changes_no_value() -> None:
 
 
 def test_permuted_experts_permute_the_gate() -> None:
-    p = table(3, 4, 5, seed=4)
+    p = table(3, 4, 5, seed=1)
     options = [2, 0, 1]
     x = torch.eye(4)
-    one = torch.softmax(fit(columns(p))(x), -1)
+    one = torch.softmax(fitted(1)(x), -1)
     two = torch.softmax(fit(columns(p[options]))(x), -1)
     torch.testing.assert_close(two, one[:, options], atol=0.1, rtol=0)
 

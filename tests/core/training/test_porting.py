@@ -62,7 +62,10 @@ def perturbed(context: AuthoringContext, *, scale: float) -> AuthoringContext:
     manifest = msgspec.structs.replace(
         context.manifest, id="next", fingerprint=backbone.fingerprint()
     )
-    return replace(context, backbone=backbone, manifest=manifest, encode=backbone.encode)
+    cache = redhost.authoring.FeatureCache(
+        context.cache, backbone=backbone, fingerprint=manifest.fingerprint
+    )
+    return replace(context, backbone=backbone, manifest=manifest, encode=cache.encode)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -39,10 +39,10 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def context(backbone_folder) -> AuthoringContext:
-    manifest, backbone, background = redhost.authoring.open_backbone(backbone_folder)
-    return AuthoringContext(
-        backbone=backbone, manifest=manifest, background=background, encode=backbone.encode
+def context(backbone_folder, tmp_path_factory) -> AuthoringContext:
+    """What training has; as for its users, a text is encoded once."""
+    return redhost.authoring.open_for_training(
+        backbone_folder, cache=tmp_path_factory.mktemp("features")
     )
 
 

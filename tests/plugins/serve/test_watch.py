@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from redhost_serve.client import Client
+from redhost_serve.server import bind
 from redhost_serve.service import Service
 from redhost_serve.watch import Watch, packages_changed
 
@@ -200,29 +201,44 @@ def test_when_the_grace_is_over_it_is_gone_with_exit_code_0(place, tmp_path) -> 
         assert child.wait(60) == 0
 
 
-@pytest.mark.parametrize("options", [(), ("--question", "mood")])
-def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(tmp_path, options) -> None:
-    command = [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home"), *options]
-    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    again = " ".join(("redhost recompose", *options))
-    assert done.stderr.strip().endswith(f"Run '{again}', or serve with --watch.")
+OPTIONS = {"no question": (), "a question": ("--question", "mood")}
 
 
-def test_a_server_watches_or_follows(tmp_path) -> None:
-    command = [sys.executable, "-m", "redhost", "serve", "--watch", "--follow", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "found both" in done.stderr
+@pytest.fixture(scope="module")
+def refused(here: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """What commands end with that serve nothing, one after the other in one process: code, error.
 
-
-def test_a_port_that_is_taken_is_exit_3_and_known_before_anything_is_loaded(tmp_path) -> None:
-    """Nothing is composed in that home, which loading would say."""
-    from redhost_serve.server import bind
-
+    The port of the last one is taken.
+    """
+    home = tmp_path_factory.mktemp("refused") / "home"
+    commands = {
+        name: ("serve", "--home", str(home), *options, "--port", "0")
+        for name, options in OPTIONS.items()
+    }
+    commands["watches and follows"] = ("serve", "--watch", "--follow", str(home))
     with bind("127.0.0.1", 0) as taken:
         taken.listen()
-        command = [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home")]
-        command += ["--port", str(taken.getsockname()[1])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 3 and "cannot listen on" in last and "--port" in last
+        port = str(taken.getsockname()[1])
+        commands["a taken port"] = ("serve", "--home", str(home), "--port", port)
+        done = here.session(*commands.values(), home=home)
+    return {name: (code, err) for name, (code, _, err) in zip(commands, done, strict=True)}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(refused, name) -> None:
+    code, err = refused[name]
+    assert code == 3
+    again = " ".join(("redhost recompose", *OPTIONS[name]))
+    assert err.strip().endswith(f"Run '{again}', or serve with --watch.")
+
+
+def test_a_server_watches_or_follows(refused) -> None:
+    code, err = refused["watches and follows"]
+    assert code == 2 and "found both" in err
+
+
+def test_a_port_that_is_taken_is_exit_3_and_known_before_anything_is_loaded(refused) -> None:
+    """Nothing is composed in that home, which loading would say."""
+    code, err = refused["a taken port"]
+    last = err.strip().splitlines()[-1]
+    assert code == 3 and "cannot listen on" in last and "--port" in last

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from redhost.registry.environment.installed import (
 from redhost.registry.environment.status import ValidationCache, check_packages
 from redhost.registry.errors import IntegrityError
 from redhost.registry.package.discover import discover
+from redhost.registry.wheel import policy
 from redhost.registry.wheel.policy import MAX_ROWS
 
 
@@ -131,6 +134,40 @@ def test_a_remembered_result_does_not_outlive_a_new_file_or_distribution(
     time.sleep(0.02)
     site.install("thief", {}, extra_rows="red_expert_a/more.py,,\n")
     assert code() == "taken_top_level"
+
+
+@pytest.fixture
+def claimed(site: Any) -> Callable[[], list[str]]:
+    """Return what the audit says of one package beside another that claims the name of a third."""
+    site.expert("a")
+    site.install("thief", {}, extra_rows="red_expert_b/more.py,,\n")
+    return lambda: [v.code for v in audit_installed(site.experts()[0])]
+
+
+def test_who_brought_a_name_is_read_again_once_the_files_that_say_so_changed(
+    site: Any, claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_UNSETTLED", -(10**12))
+    record = site.folder / "thief-0.1.0.dist-info" / "RECORD"
+    times, before = record.stat(), record.read_bytes()
+    assert claimed() == claimed() == []
+    time.sleep(0.02)
+    record.write_bytes(before.replace(b"red_expert_b", b"red_expert_a"))
+    os.utime(record, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert claimed() == ["taken_top_level"]
+    record.write_bytes(before)
+    assert claimed() == []
+
+
+def test_files_too_young_for_the_clock_to_tell_are_read_each_time(
+    site: Any, claimed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_UNSETTLED", 2**62)
+    monkeypatch.setattr(policy, "_stamp", lambda path: (0, 0, 0, 0))
+    assert claimed() == []
+    record = site.folder / "thief-0.1.0.dist-info" / "RECORD"
+    record.write_bytes(record.read_bytes().replace(b"red_expert_b", b"red_expert_a"))
+    assert claimed() == ["taken_top_level"]
 
 
 def test_removing_it_must_touch_nobody_elses_files(site: Any) -> None:
