@@ -1,4 +1,4 @@
-"""Nobody's text speaks to the terminal, on either output, whoever prints it."""
+"""No printed text controls the terminal, on either output."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_many_left_out_are_counted(capsys) -> None:
     ],
 )
 def test_experts_for_other_backbones_have_one_line(capsys, ids, line) -> None:
-    """Whoever is left out for another reason has a line of its own."""
+    """An expert left out for another reason has a line of its own."""
     others = [LeftOut(id=i, code="backbone_mismatch", reason="other") for i in ids]
     broken = LeftOut(id="broken", code="card_rows", reason="too few")
     made = msgspec.structs.replace(receipt(4), left_out=(broken, *others))

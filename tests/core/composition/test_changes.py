@@ -231,7 +231,7 @@ def test_harm_to_another_domain_is_refused_unless_accepted(pair, build_expert, t
 
 
 def test_routers_that_would_let_a_newcomer_in_are_named(pair, expert_folders) -> None:
-    """Under weights that know no text, whoever joins takes a share of everybody's."""
+    """Under weights that ignore the text, a newcomer takes a share of every expert's."""
     with pytest.raises(HarmError) as plain:
         pair.attach(expert_folders["blue"], router="blend")
     with pytest.raises(HarmError, match=r"Tried: --router .*would let it in") as tried:

@@ -122,7 +122,7 @@ def odd_folder(build_expert: Any, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def members_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the members are composed once; whoever has them installed does it first."""
+    """A home where the members are composed once, by the first test that needs it."""
     return tmp_path_factory.mktemp("members") / "home"
 
 
@@ -194,7 +194,7 @@ def dress(folder: Path, card: tuple[str, Any]) -> None:
 )
 @given(card=cards, router=st.sampled_from(["statistics", "quadratic", "evidence"]))
 def test_no_card_stops_a_recompose(installed, newcomer, home, card, router) -> None:
-    """It is left out by name, or taken; whoever is left out changes no answer."""
+    """It is left out by name, or accepted; one that is left out changes no answer."""
     host = open_host(home)
     dress(newcomer, card)
     installed.seal(ODD)

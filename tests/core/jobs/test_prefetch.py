@@ -1,4 +1,4 @@
-"""Feature shards: the same rows whoever computes them, and none computed twice."""
+"""Feature shards: the same rows from any worker, and none computed twice."""
 
 from __future__ import annotations
 

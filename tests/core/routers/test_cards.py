@@ -92,7 +92,7 @@ def test_a_card_with_labels_not_in_the_manifest_is_refused(expert_manifest) -> N
 
 
 def test_a_row_that_is_none_is_the_authors_fault(expert_manifest) -> None:
-    """Named by its line, and no misuse by whoever installed the expert."""
+    """Named by its line; it is not a usage error of the user who installed the expert."""
     error = refused(with_card(expert_manifest, "texts", fit=2, gate=1), texts_card() + b"{}\n")
     assert "line 4" in error.problem and "text, label, part" in error.expected
     assert "`text`" in error.found
@@ -382,7 +382,7 @@ def test_sums_of_the_rows_shown_are_taken_however_few(expert_manifest, rows) -> 
 
 @pytest.mark.parametrize("kind", ["another's", "moved", "labels swapped"])
 def test_sums_of_other_rows_than_are_shown_are_refused(expert_manifest, kind) -> None:
-    """Whoever shows rows of its own beside another's sums would take that one's texts."""
+    """A card with its own rows and another expert's sums would attract that expert's texts."""
     z = torch.randn(200, D, generator=torch.Generator().manual_seed(0))
     z[::2] += 1
     other = {

@@ -1,4 +1,4 @@
-"""The ridge router: one regression onto all labels, whatever the order and whoever had the rows."""
+"""The ridge router: one regression onto all labels, for any order and any split of the rows."""
 
 from __future__ import annotations
 

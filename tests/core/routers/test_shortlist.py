@@ -210,7 +210,7 @@ def test_who_is_not_queried_has_no_density() -> None:
 
 
 def test_confidences_are_gaussians_at_home_and_on_the_lists_of_others() -> None:
-    """Columns 0 and 1 stand on each other's lists; away is every such row, whoever's it is."""
+    """Columns 0 and 1 stand on each other's lists; away is every such row, of any owner."""
     g = torch.Generator().manual_seed(11)
     data, confidences = domains(), [torch.randn(24, K, generator=g) + k for k in range(K)]
     samples = [

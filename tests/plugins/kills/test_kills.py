@@ -117,7 +117,7 @@ def test_a_second_backbone_of_the_same_id_is_not_guessed_about(watched, tmp_path
 
 
 def test_byte_code_that_python_does_not_compare_ends_trust(tmp_path, monkeypatch) -> None:
-    """The twin: whoever takes any byte code for compared."""
+    """The twin: any bytecode is accepted without comparison."""
     found = list(newcomers.changed_plugins(tmp_path / "plugins"))
     assert [k.problem for k in found] == [None] * len(newcomers.BYTE_CODE)
     monkeypatch.setattr(trust, "_is_compared", lambda path: path.suffix == ".pyc")

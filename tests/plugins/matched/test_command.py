@@ -99,7 +99,7 @@ def test_the_command_resumes_and_writes_a_page_of_its_metrics_alone(
         written.append(without_seconds(metrics))
     assert written[0] == written[1] and written[0]["schema"] == SCHEMA
     assert list(written[0]["tasks"]) == ["arithmetic", "text"]
-    monkeypatch.setattr(running, "measure", None)  # whoever measures again would raise
+    monkeypatch.setattr(running, "measure", None)  # measuring again would raise
     before = (tmp_path / "one" / "metrics.json").read_bytes()
     given = ["--out", str(tmp_path / "one"), "--work", str(tmp_path / "one-work"), "--seeds", "1"]
     assert CliRunner().invoke(matched, given, catch_exceptions=False).exit_code == 0

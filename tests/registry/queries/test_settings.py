@@ -31,7 +31,7 @@ def test_a_home_of_nobody_is_one_line() -> None:
 
 
 def test_an_authors_plan_is_no_setting(tmp_path: Path) -> None:
-    """Whoever stands in an expert's project can use every command."""
+    """Every command can be used in the folder of an expert's project."""
     project = tmp_path / "pyproject.toml"
     project.write_text('[tool.redhost]\nseed = 7\n[tool.redhost.expert]\nid = "mine"\n')
     assert load_settings(project=project).seed == 7
