@@ -95,9 +95,9 @@ def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported
     )
     assert (added["id"], added["version"], added["replaced"]) == ("extra", "0.1.0", None)
     assert set(added["receipt"]["experts"]) == {"extra", *(f"range{n}" for n in range(1, 6))}
-    assert {x["id"]: x["state"] for x in listed}["extra"] == "attached"
-    assert status["drift"] == [] and all(x["ok"] for x in checked)
-    assert answers[0]["label"] == "49" and "extra" in again["experts"]
+    assert {x["id"]: x["state"] for x in listed}["extra"] == "attached" and status["drift"] == []
+    assert all(x["ok"] for x in checked) and "extra" in again["experts"]
+    assert answers[0]["label"] == "49"
     assert again["generation"] == added["receipt"]["generation"] == 2
     locked = json.loads((home / LOCK).read_text())["experts"]["extra"]
     assert (locked["wheel"], locked["digest"]) == (added["wheel"], added["digest"])
@@ -122,8 +122,7 @@ def test_an_expert_is_added_used_updated_and_removed_without_ever_being_imported
     )
     back, answers, purged = results(done)
     assert "extra" in back["experts"] and answers[0]["label"] == "49"
-    assert purged["dist"] is None and len(purged["purged"]) == 2
-    assert purged["unreachable"] == [2, 3]
+    assert (purged["dist"], len(purged["purged"]), purged["unreachable"]) == (None, 2, [2, 3])
     assert refused[0] == 3 and "the store lacks bytes" in refused[2]
     assert not marker.exists()
 

@@ -75,7 +75,7 @@ def test_a_promotion_is_served_within_two_seconds(pushed, client) -> None:
     assert (follows["state"], follows["generation"], follows["production"]) == ("serving", 1, 4)
 
 
-def test_a_canary_answers_its_share_and_whoever_wants_it(pushed, client) -> None:
+def test_a_canary_answers_its_share_and_requests_that_name_it(pushed, client) -> None:
     pushed.promote(2, stage="canary", share=0.5)
 
     def generation(**headers: str) -> int:

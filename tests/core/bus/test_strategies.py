@@ -129,7 +129,7 @@ def test_only_who_has_a_say_is_queried(h: Tensor) -> None:
     assert torch.equal(rows_seen, (alpha > 0).sum(0)[:E])
 
 
-def test_the_dense_pass_reads_its_stack_whoever_has_a_say(h: Tensor) -> None:
+def test_the_dense_pass_reads_its_stack_for_any_weights(h: Tensor) -> None:
     experts = many_experts(kind=Counting)
     bus_of(experts, "dense")(h)
     assert {e.rows_seen for e in experts.values()} == {0}

@@ -172,7 +172,7 @@ for result in local.LocalEngine().run(jobs.listed, inputs=jobs.inputs, workers=2
 """
 
 
-def test_workers_end_when_whoever_started_them_is_killed(tmp_path: Path) -> None:
+def test_workers_end_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with subprocess.Popen(  # no ``if __name__ == "__main__"`` in it, and none is needed
         [sys.executable, "-c", DRIVER, str(gate)], stdout=subprocess.PIPE, stderr=subprocess.PIPE

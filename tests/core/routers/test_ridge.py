@@ -263,7 +263,7 @@ def test_rows_enough_are_eight_a_label() -> None:
 
 @pytest.mark.parametrize("counts", [(4, 4, 4), (1, 1, 1), (1, 4, 4, 1), (2, 3, 3, 2), (10,) * 20])
 @pytest.mark.parametrize("width", [12, 96, 384])
-def test_a_columns_bits_are_its_own_whoever_stands_beside_it(
+def test_a_columns_bits_are_independent_of_the_other_columns(
     counts: tuple[int, ...], width: int
 ) -> None:
     def router(weight: torch.Tensor, counts: tuple[int, ...]) -> RidgeRouter:

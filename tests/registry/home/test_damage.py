@@ -107,7 +107,7 @@ def test_a_lease_holds_the_same_generation_or_stops_gc(home: Path, publish: Any)
         assert generations.leases.live() == (old,)
 
 
-def test_whoever_waits_reads_the_right_writer_or_none(home: Path) -> None:
+def test_a_waiting_process_reads_the_right_writer_or_none(home: Path) -> None:
     """Whatever the file says, the lock itself is held."""
     own, nobody = f"process {os.getpid()} writing", "another process writing"
     path, other = home / "writer.pid", WriterLock(home)
