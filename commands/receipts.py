@@ -147,7 +147,7 @@ def _rest(receipt: Receipt) -> str:
 
 
 def _list(word: str, lines: Sequence[str]) -> None:
-    """Print a line for each; only a count if there are many."""
+    """Print a line for each, up to `SHOWN`, and the number of the others if there are more."""
     for line in lines[:SHOWN]:
         click.echo(f"{word:<10} {line}")
     if len(lines) > SHOWN:

@@ -36,8 +36,8 @@ TRY_HINT = (
 """For a newcomer."""
 
 LOUDEST = 1000
-"""Largest ratio of an expert's RMS ‖W_cΔ‖, in logits, to that of the backbone and the other
-experts. Range experts and those that the suite trains have 0.3 to 1.4."""
+"""Largest ratio of an expert's RMS ‖W_cΔ‖, in logits, to the larger of the backbone's RMS and the
+median of the other experts'. Range experts and those that the suite trains have 0.3 to 1.4."""
 
 SOME = 64
 """Gate rows, and background rows, on which this is measured."""
@@ -52,7 +52,8 @@ it takes rows that were not confused, and the reference's fall is no excuse
 third of a domain's rows among a newcomer's gives an overlap of .25 to .45."""
 
 FAR = 0.1
-"""A domain this far (or two gate rows) below its own expert causes a warning."""
+"""A domain that is further than this below its own expert causes a warning; with few gate rows the
+limit is two of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -162,8 +162,8 @@ def _sort(
 
     Raises:
         UnknownNameError: If a wheel, or a name to leave out, belongs to no member.
-        UsageError: If the backbone is the composed one, if no expert would be left, or if wheels
-            must be signed, since ports are not.
+        UsageError: If the backbone is the composed one, if no expert would be left, or if members
+            would be ported although wheels must be signed, since ports are not.
     """
     if files.manifest.fingerprint == record.backbone.fingerprint:
         raise UsageError(f"generation {record.number} is composed on {to.dist} already")

@@ -75,7 +75,7 @@ class RecomposeOptions:
     settings: RouterSettings = field(default_factory=RouterSettings)
 
     def over(self, *sources: Mapping[str, Any]) -> Self:
-        """Override these options: for each one, the first source with a value other than None wins.
+        """Return these options, each overridden by the first source with a value other than None.
 
         Args:
             sources: Values by name, e.g. `RecomposeKeywords`; unknown names are ignored.

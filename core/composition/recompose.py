@@ -122,7 +122,7 @@ def _ported(inputs: RecomposeInputs) -> dict[str, str]:
 def _untrained(
     inputs: RecomposeInputs, options: RecomposeOptions
 ) -> tuple[ComposedModel, Router, RouterChoice | None]:
-    """Put all parts on a bus, under a router without weights.
+    """Put all parts on a bus, under a router whose weights are not set yet.
 
     Returns:
         The model, its router, and how the router's kind was chosen if none was given by name.

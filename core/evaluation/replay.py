@@ -28,7 +28,7 @@ def replay_gates(model: ComposedModel, published: Accuracy) -> dict[str, float]:
         Share of rows that are answered correctly here, 0–1, by domain.
 
     Raises:
-        CompositionError: If the accuracy of a domain is lower than published.
+        CompositionError: If the accuracy of a domain is lower than published by more than allowed.
     """
     cards, backbone = [*model.cards.values()], model.backbone
     h, rows = gate_rows(cards, encode=backbone.encode, unit_rows=backbone.unit_rows)

@@ -307,7 +307,8 @@ class ComposedModel:
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return h̃ ``(N, …)``; run in-trunk experts only for rows where they have a weight.
 
-        This needs a router that reads z alone. Other segments are left unknown, and add nothing.
+        This needs a router that reads z alone; under other routers they run for all rows. Segments
+        that are not computed are left unknown, and add nothing.
         """
         backbone, layout, reads = self.backbone, self.backbone.layout, self.bus.router.reads
         inside = layout is not None and any(s.compute is not None for s in layout.segments)

@@ -12,7 +12,7 @@ from .base import ColumnData, Router
 
 
 class CentroidRouter(Router):
-    """One mean vector per column; τ is the mean squared distance to it per dimension."""
+    """One mean vector per column; τ is the mean squared distance of rows to it, per dimension."""
 
     kind = "centroid"
     closed_form = True

@@ -36,7 +36,7 @@ class RequestLimits:
         limit: Maximum number of bytes in a body.
         seconds: Seconds in which a client has to send it.
         metrics: The metrics in which requests are counted.
-        hosts: Accepted Host names, in addition to the address of the connection.
+        hosts: Accepted Host names, in addition to loopback and the address of the connection.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The load test: clients that never pause while generations change, a third of the swaps broken.
 
 Every answer is compared with the answer that its generation gives without load. It is *mixed* if it
-differs, *stale* if its generation was neither served when the request was sent nor published before
-the answer arrived, and *failed* if there is no answer at all.
+differs, *stale* if its generation was neither served when the request was sent nor published
+between then and the answer's arrival, and *failed* if there is no answer at all.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class Service:
     ) -> AsyncGenerator[redhost.plugins.Token, None]:
         """Continue a prompt: return its tokens as they are generated, all by one generation.
 
-        The text occupies a slot of the queue until it ends or is closed.
+        The text counts towards the limit on concurrent texts until it ends or is closed.
 
         Args:
             model: The generation; a swap does not affect this text.
