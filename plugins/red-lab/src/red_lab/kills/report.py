@@ -28,8 +28,8 @@ left. Every kill starts from a new home.
 Starting Python and loading torch takes seconds, during which nothing is written. Most servers are
 therefore forks of a process that has already done so; live host, uvicorn, routes and client are the
 same, and the steps that take the first lease are among those at which they are killed. The last row
-uses `redhost serve` as users start it, and so does the server that is started after each of these
-kills."""
+uses `redhost serve` as users start it, and so does the server that is started after each kill of
+that row."""
 
 
 FAULTS = """\

@@ -58,8 +58,8 @@ def _head() -> list[str]:
         f"Widths are chosen so that all systems train as many parameters as {RED}. Only {RED} is "
         "given the domains; the mixtures learn their own division, and the dense head has none. "
         "Every system passes over its rows equally often, so an expert that is trained alone takes "
-        "only its domain's share of the steps. Intervals are 95 %, by bootstrap over independent "
-        "observations; differences are paired.",
+        "only its domain's share of the steps. Intervals are 95 %, by bootstrap over groups of "
+        "rows that count as one observation; differences are paired.",
         "",
     ]
 

@@ -172,7 +172,7 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
         f"{added / trunk:.2%}. ‖Δ‖/‖h‖ on test questions: {sizes}. "
         f"{metrics['distinct']:,} distinct questions.",
         "",
-        "| part | parameters | multiply-adds per row, including the head |",
+        "| part | parameters | multiplications and additions per row, including the head |",
         "|---|---|---|",
         *table,
         "",

@@ -50,9 +50,8 @@ def _head(metrics: Metrics) -> list[str]:
         "",
         f"The backbone has width {b['width']} and a vocabulary of {b['vocabulary']:,} tokens. "
         f"Domains: {', '.join(metrics['domains'])}. Their texts come from Python and from packages "
-        f"({sources}) and are split by whole documents. Most tokens of a domain: "
-        + ", ".join(f"{p} {n:,}" for p, n in s["tokens"].items())
-        + ".",
+        f"({sources}) and are split by whole documents. Largest number of "
+        "tokens of a domain: " + ", ".join(f"{p} {n:,}" for p, n in s["tokens"].items()) + ".",
         "",
         f"Experts have rank {s['rank']} and are trained for {s['epochs']} epochs of AdamW with "
         f"learning rate {s['learning_rate']:g}, weight decay {s['weight_decay']:g} and dropout "

@@ -47,7 +47,7 @@ def _scene(metrics: Metrics, scene: str) -> list[str]:
             f"| {_ratio(t['ratio'])} |"
             for d, t in rarity["turns"].items()
         ),
-        f"| all | | | | {_ratio(rarity['ratio'])} |",
+        f"| mean over rare domains | | | | {_ratio(rarity['ratio'])} |",
         "",
     ]
 
@@ -161,7 +161,7 @@ def product(metrics: Metrics) -> list[str]:
             for c in measured["changed"]
         ),
         "",
-        f"With it, the bits per byte of the others change by {measured['most_lost']:+.4f} at most. "
+        f"With it, the bits per byte of the others rise by {measured['most_lost']:+.4f} at most. "
         f"Composing takes {spread(measured['attach_seconds'], 1)} seconds with it and "
         f"{spread(measured['remove_seconds'], 1)} without.",
         "",
