@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-
     from ..core.host import Host
     from ..core.jobs.cache import JobCache
     from ..core.jobs.pool import WorkerPool
@@ -26,12 +23,6 @@ LOCAL = "local"
 """The built-in engine; with one worker it is this process."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-LONG = 200
-"""Rows above which a table is printed as plain columns."""
-
-NARROW = 6
-"""Characters that any column of a table keeps, however narrow the terminal."""
 
 
 def home_option(command: F, *, callback: Callable[..., Path | None] | None = None) -> F:
@@ -345,97 +336,6 @@ def print_json(value: object) -> None:
 
     text = msgspec.json.format(msgspec.json.encode(value), indent=2)
     click.echo(text.decode())
-
-
-def table(
-    title: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    *,
-    whole: Collection[str] = (),
-) -> None:
-    """Print a table on stdout; if stdout is not a terminal, it is as wide as its cells.
-
-    Where it does not fit, cells have several lines, and no word is broken that need not be: it is
-    drawn without lines first. A long one is plain columns: drawing a thousand rows takes longer
-    than finding them.
-
-    Args:
-        title: What stands above it.
-        head: The columns' names.
-        rows: Their cells.
-        whole: Columns, beside the first, whose words are never broken, however wide that is: names
-            to copy.
-    """
-    from rich.cells import cell_len
-
-    cells = [["" if cell is None else str(cell) for cell in row] for row in (head, *rows)]
-    columns = [*zip(*cells, strict=True)]
-    natural = [max(map(cell_len, column)) for column in columns]
-    if len(rows) > LONG:
-        _columns(title, cells, natural)
-        return
-    words = [max((cell_len(w) for c in column for w in c.split()), default=0) for column in columns]
-    room, lines = _width(), 3 * len(head) + 1
-    if sum(words) + lines <= room:
-        _draw(title, cells, _fit(natural, words, room=room - lines))
-        return
-    room -= 2 * (len(head) - 1)
-    named = [n == 0 or name in whole for n, name in enumerate(head)]
-    least = [w if stays else min(w, NARROW) for w, stays in zip(words, named, strict=True)]
-    _columns(title, cells, _fit(_fit(natural, words, room=room), least, room=room))
-
-
-def _width() -> int:
-    """Return the width of the terminal that stdout is, or of what it goes to in place of one."""
-    from rich.console import Console
-
-    return Console().width if sys.stdout.isatty() else 160
-
-
-def _fit(widths: Sequence[int], least: Sequence[int], *, room: int) -> list[int]:
-    """Return columns' widths that have room, the widest made narrower, none below its least."""
-    fitted = list(widths)
-    while sum(fitted) > room:
-        loose = [n for n, width in enumerate(fitted) if width > least[n]]
-        if not loose:
-            break
-        fitted[max(loose, key=fitted.__getitem__)] -= 1
-    return fitted
-
-
-def _draw(title: str, cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # No terminal codes, even on a terminal: they would look like codes in a package's text.
-    console = Console(force_terminal=False, width=sum(widths) + 3 * len(widths) + 1)
-    drawn = Table(title=Text(title), title_justify="left")
-    for n, (name, width) in enumerate(zip(cells[0], widths, strict=True)):
-        justify: JustifyMethod = "left" if n == 0 else "default"
-        drawn.add_column(Text(name), overflow="fold", justify=justify, width=width)
-    for row in cells[1:]:
-        drawn.add_row(*map(Text, row))
-    console.print(drawn)
-
-
-def _columns(title: str, cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
-    from rich.cells import cell_len, set_cell_size
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(force_terminal=False)
-
-    def wrapped(cell: str, width: int) -> list[str]:
-        if cell_len(cell) <= width:
-            return [cell]
-        return [str(line) for line in Text(cell).wrap(console, width, overflow="fold")]
-
-    click.echo(title)
-    for row in cells:
-        for line in zip_longest(*map(wrapped, row, widths), fillvalue=""):
-            click.echo("  ".join(map(set_cell_size, line, widths)).rstrip())
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from .common import (
     open_host,
     print_json,
     read_data,
-    table,
 )
 from .receipts import SHORTLIST, SHOWN, points
+from .tables import table
 
 if TYPE_CHECKING:
     from ..core.evaluation.evaluate import Evaluation

@@ -19,9 +19,9 @@ from .common import (
     json_option,
     open_pool,
     print_json,
-    table,
 )
 from .keys import key_option
+from .tables import table
 
 if TYPE_CHECKING:
     from ..registry.environment.status import PackageStatus

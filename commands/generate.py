@@ -18,10 +18,10 @@ from .common import (
     open_host,
     print_json,
     seed_option,
-    table,
     typed,
 )
 from .printing import Verbatim
+from .tables import table
 
 if TYPE_CHECKING:
     from ..core.model.decode import Token

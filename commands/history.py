@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import at_rank, composition_options, json_option, print_json, table
+from .common import at_rank, composition_options, json_option, print_json
+from .tables import table
 
 if TYPE_CHECKING:
     from .printed import Collected, RolledBack

@@ -15,8 +15,8 @@ from .common import (
     open_host,
     print_json,
     seed_option,
-    table,
 )
+from .tables import table
 
 if TYPE_CHECKING:
     from ..core.training.distill import Merged

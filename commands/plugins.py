@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .common import json_option, print_json, table
+from .common import json_option, print_json
+from .tables import table
 
 
 @click.command()

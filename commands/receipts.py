@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import table
+from .tables import table
 
 if TYPE_CHECKING:
     from ..core.receipt import Bits, ExcessHarm, LeftOut, Receipt

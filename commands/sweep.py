@@ -22,8 +22,8 @@ from .common import (
     open_host,
     print_json,
     read_data,
-    table,
 )
+from .tables import table
 
 if TYPE_CHECKING:
     from ..core.evaluation.evaluate import Evaluation

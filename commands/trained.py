@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import cut_texts, table
+from .common import cut_texts
 from .receipts import SHORTLIST, SHOWN
+from .tables import table
 
 if TYPE_CHECKING:
     from ..core.training.recipe import TrainedProject

@@ -30,7 +30,7 @@ from .select import Selection
 Verify = Callable[[LoadedExpert], Violation | None]
 
 SAME_HINT = "Remove one of the two with 'redhost remove ID', or give the new one rows of its own."
-"""For who brings another expert's rows."""
+"""The hint for a newcomer with the card of another expert."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

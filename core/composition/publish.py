@@ -68,7 +68,7 @@ def publish(
     if result.composed.moments is not None:
         files[MOMENTS] = result.composed.moments.save()
     record, current = draft if lock is None else _as_locked(draft, lock), inputs.record
-    keep = keep and inputs.previous is not None  # what cannot be loaded is made anew
+    keep = keep and inputs.previous is not None  # one that cannot be loaded is replaced
     if keep and current is not None and _is_made_of(current, record, files, generations):
         return msgspec.structs.replace(receipt, generation=current.number, parent=current.parent)
     files[RECEIPT] = msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n"
@@ -79,7 +79,7 @@ def publish(
 def _is_made_of(
     current: Composition, draft: Composition, files: Mapping[str, bytes], generations: Generations
 ) -> bool:
-    """Tell whether a draft is the current generation again, whole on disk and in the lock."""
+    """Return whether a draft equals the current generation, which is intact on disk and in the lock."""
     same = msgspec.structs.replace(
         draft,
         number=current.number,
@@ -94,7 +94,7 @@ def _is_made_of(
         stored = {name: generations.file(current, name) for name in current.files}
         locked = read_lock(generations.home / LOCK)
     except RedhostError:
-        return False  # damaged: what is published anew is whole
+        return False  # damaged: publishing again repairs it
     return locked == lock_for(current) and all(stored[name] == x for name, x in files.items())
 
 

@@ -1,12 +1,12 @@
-"""A regular expression that names modules, matched where it cannot take long.
+"""Regular expressions that select modules, matched only where the time is bounded.
 
-Python's `re` goes back to every choice that a pattern leaves, and may take for ever over a short
-name. A stranger's pattern is matched only if it is one of single characters, sets of characters and
-alternatives, without repeated groups: each of its choices is then met once on a way, so
+Python's `re` backtracks over every choice in a pattern and may take exponential time on a short
+name. An untrusted pattern is matched only if it consists of characters, character sets and
+alternatives, without repeated groups. The number of backtracking paths is then bounded by
 
-    ways ≤ Π alternatives of a group · Π (n + 1) for each * or + · 2 for each ?
+    paths ≤ Π alternatives of a group · Π (n + 1) for each * or + · 2 for each ?
 
-for a name of n characters. Beyond `MOST` ways, or with any other sign, there is no answer.
+for a name of n characters. Patterns with more than `MOST` paths, or other syntax, are not matched.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from __future__ import annotations
 import re
 
 MOST = 50_000
-"""Ways to match a name. `.*layers\\.\\d+\\.(q|k|v)_proj` has 12,000 for one of 60 characters."""
+"""Maximum number of paths: `.*layers\\.\\d+\\.(q|k|v)_proj` has 12,000 for 60 characters."""
 
 LONGEST = 1000
-"""Characters of a pattern that is looked at."""
+"""Maximum length of a pattern, in characters."""
 
 _SIGN = re.compile(
     r"(?P<one>\\[dwDW.\-]|\[\^?(?:\w-\w|\w|\\?\.)+\]|[\w.\-])(?:(?P<many>[*+])\??|(?P<maybe>\?)\??)?"
     r"|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<bar>\|)|[\^$]"
 )
-"""A sign of a pattern with what repeats it, lazily or not."""
+"""One element of a pattern with its quantifier, greedy or lazy."""
 
 
 def is_broken(pattern: str) -> bool:
-    """Tell whether a pattern that can be looked at is no regular expression."""
+    """Return whether a pattern of the supported syntax is not a valid regular expression."""
     return _choices(pattern) is not None and _compiled(pattern) is None
 
 
 def matches(pattern: str, name: str) -> bool | None:
-    """Tell whether a pattern matches the whole of a name; None where that could take long."""
+    """Return whether a pattern matches a whole name; None if matching is not bounded."""
     choices = _choices(pattern)
     if choices is None:
         return None
@@ -44,9 +44,9 @@ def matches(pattern: str, name: str) -> bool | None:
 
 
 def _choices(pattern: str) -> tuple[int, int] | None:
-    """Return the ways that do not depend on a name, and the number of * and +.
+    """Return the number of paths that is independent of the name, and the number of * and +.
 
-    None where a pattern has other signs, is too long or leaves too many ways.
+    None if the pattern has other syntax, is too long or has too many paths.
     """
     if len(pattern) > LONGEST:
         return None

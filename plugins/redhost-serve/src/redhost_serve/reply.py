@@ -52,14 +52,14 @@ def reply(value: object, *, status: int = 200) -> Response:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; what makes them ends with the response, however that ends.
+    """Server-sent events whose resources are released when the response ends, for any reason.
 
-    A client may be gone before the first event is asked for: closing the events would then end
-    nothing.
+    If a client disconnects before the first event is requested, the generator was never started,
+    and closing it would release nothing.
 
     Args:
         events: The events.
-        under_way: What ends with the response.
+        under_way: The resources to release.
     """
 
     def __init__(self, events: AsyncGenerator[bytes, None], under_way: AsyncExitStack) -> None:
