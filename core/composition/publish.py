@@ -79,7 +79,7 @@ def publish(
 def _is_made_of(
     current: Composition, draft: Composition, files: Mapping[str, bytes], generations: Generations
 ) -> bool:
-    """Return whether a draft equals the current generation, which is intact on disk and in the lock."""
+    """Return whether a draft equals the current generation, intact on disk and in the lock."""
     same = msgspec.structs.replace(
         draft,
         number=current.number,
