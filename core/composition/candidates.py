@@ -82,8 +82,7 @@ def load_candidates(
             wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
             # The background may name the domain of the original, and not that of a copy.
             if wrong is not None and wrong.code == "off_domain":
-                copied = same_rows(status, selection.statuses)
-                wrong = copied or wrong
+                wrong = _as_copy(wrong, same_rows(status, selection.statuses))
         except Exception as e:  # an expert's material can make any call here fail
             if not is_about_material(e):
                 raise
@@ -137,6 +136,11 @@ def is_about_material(error: Exception) -> bool:
     if isinstance(error, RedhostError):
         return isinstance(error, (ContractError, PluginError, UsageError))
     return not isinstance(error, (OSError, MemoryError))
+
+
+def _as_copy(wrong: Violation, copied: Violation | None) -> Violation:
+    """Return that an expert is a copy, and what is wrong with it; the latter if it is none."""
+    return replace(copied, found=f"{copied.found} ({wrong.reason})") if copied else wrong
 
 
 def same_rows(status: PackageStatus, others: Sequence[PackageStatus]) -> Violation | None:
