@@ -13,11 +13,13 @@ from torch import Tensor
 
 import redhost
 from redhost.core.composition.gates import COPIED, OVERLAP, TAKEN, refuse_harm
+from redhost.core.composition.harm import SURE
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.recompose import RecomposeResult, recompose
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.receipt import Accuracy, ExcessHarm
+from redhost.core.routers.cards import gate_rows
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.errors import HarmError, HijackError
 from redhost.registry.environment.status import check_packages
@@ -292,6 +294,28 @@ def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
     found = newcomer(material, world, accept=True).receipt.accuracy.excess
     worst = max(found.values(), key=lambda e: max(e.fall, e.mass))
     assert max(worst.fall, worst.mass) > 0.02
+
+
+@pytest.mark.parametrize("world", [0, 2])
+def test_what_is_taken_and_its_mass_are_those_of_the_answers(pairs, newcomer, world) -> None:
+    """By hand: rows surely right before that are wrong now, where the newcomer has most weight."""
+    _, before = pairs(world)
+    result = newcomer(HIJACKS["loud, on another's rows"](world), world, accept=True)
+    after, taken = result.composed, []
+    for domain, found in result.receipt.accuracy.excess.items():
+        h, rows = gate_rows([after.cards[domain]], encode=before.backbone.encode)
+        with torch.inference_mode():
+            p, (now, alpha) = before.bus(h)[0], after.bus(h)
+        each = torch.arange(len(rows))
+        own = torch.tensor([before.bus.labels.index(r.label) for r in rows])
+        then = torch.tensor([after.bus.labels.index(r.label) for r in rows])
+        sure = (p.argmax(-1) == own) & (p.amax(-1) >= SURE)
+        lost = (now.argmax(-1) != then) & (alpha.argmax(-1) == after.bus.columns.index("c"))
+        taken.append(float((sure & lost).double().mean()))
+        assert found.taken == pytest.approx(taken[-1])
+        drop = float((p[each, own].double() - now[each, then].double()).mean())
+        assert found.mass == pytest.approx(drop, abs=1e-6)
+    assert max(taken) > 0
 
 
 @pytest.mark.parametrize("world", [0, 2])
