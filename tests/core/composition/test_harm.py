@@ -280,6 +280,9 @@ def test_honest_newcomers_are_accepted_though_the_others_lose_by_them(newcomer) 
             assert found.excess == pytest.approx(found.fall - found.reference)
             assert 0 <= found.error < 0.05 and found.overlap < OVERLAP and found.taken < TAKEN
             assert found.reverse < 1
+            # Of whole numbers d, E d² ≥ |E d|: no sample of them has a smaller standard error.
+            least = abs(found.excess) - found.excess**2
+            assert found.error >= (least / GATE) ** 0.5 - 1e-9
             falls.append(found.fall)
     assert sum(f > tolerated for f in falls) >= 4  # a gate without a reference would refuse these
 
@@ -332,6 +335,8 @@ def test_who_shows_rows_of_a_members_card_is_refused_though_nobody_loses(newcome
     found = newcomer(copy, 0, accept=True).receipt.accuracy.excess
     assert found["a"].copied == 1 and found["b"].copied == 0
     assert newcomer(drawn_anew(0), 0, accept=True).receipt.accuracy.excess["a"].copied == 0
+    alike = replace(honest("a", 0), loud=0.001)  # under the labels that the member has for them
+    assert newcomer(alike, 0, accept=True).receipt.accuracy.excess["a"].copied == 0
 
 
 @pytest.mark.parametrize("world", [0, 2])
