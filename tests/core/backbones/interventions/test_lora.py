@@ -118,6 +118,8 @@ def configs(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         "fan_in_fan_out": kind == "gpt2",
         "target_modules": draw(st.sampled_from([names, f".*({'|'.join(names)})"])),
     }
+    if not options["use_dora"] and draw(st.booleans()):
+        options["lora_bias"] = True
     if draw(st.booleans()):
         options["rank_pattern"] = {names[0]: draw(st.integers(1, 9))}
     if draw(st.booleans()):
