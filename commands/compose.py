@@ -20,7 +20,6 @@ from .common import (
     json_option,
     open_host,
     print_json,
-    rank_option,
     tolerance_option,
     typed,
 )
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     help="Expected shares of the experts: cards (default), uniform, live (last estimate of a "
     "server), mail=0.7,news=0.3, or a JSON file. Stays until another is given.",
 )
-@rank_option
 @click.option("--accept", is_flag=True, help="Publish even if a domain loses more than that.")
 @click.option("--locked", is_flag=True, help="Refuse if installed packages differ from the lock.")
 @click.option("--dry-run", is_flag=True, help="Do everything except publishing.")
@@ -105,11 +103,11 @@ def recompose(
 def _name_others(home: Path) -> None:
     """Print which other questions of installed experts are not up to date."""
     from ..registry.home.questions import home_of, option, question_of
-    from ..registry.queries.inventory import questions_of, take_inventory, take_status
+    from ..registry.queries.inventory import installed_manifests, take_status
 
     if question_of(home) is not None:
         return
-    for question in filter(None, questions_of(take_inventory(home))):
+    for question in sorted({m.question for _, m in installed_manifests() if m and m.question}):
         found = take_status(home_of(home, question))
         if found.generation is None or found.drift:
             click.echo(
@@ -208,7 +206,7 @@ def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
 def _print_answer(answer: Answer, title: str) -> None:
     label = ", ".join(answer.labels) if answer.labels else answer.label
     if answer.spans:
-        label = ", ".join(f"{s.text!r} {s.label} ({s.start}–{s.end})" for s in answer.spans)
+        label = ", ".join(map(str, answer.spans))
     click.echo(f"{title} → {label}{_sure(answer.probability)}")
     _print_weights(answer.weights)
     for i, own in (answer.by_expert or {}).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,8 +26,6 @@ from .tables import table
 
 if TYPE_CHECKING:
     from ..core.evaluation.evaluate import Evaluation
-    from ..core.evaluation.mixtures import MixtureSweep
-    from ..core.evaluation.ood import OODReport
     from ..core.model.composed import ComposedModel
     from ..core.receipt import Health
     from ..core.types import Row
@@ -65,8 +63,8 @@ if TYPE_CHECKING:
 @device_option
 @json_option(
     "core.evaluation.evaluate.Evaluation",
-    outside="core.evaluation.ood.OODReport",
-    mixtures="core.evaluation.mixtures.MixtureSweep",
+    outside="redhost_report.ood.OODReport",
+    mixtures="redhost_report.mixtures.MixtureSweep",
 )
 def evaluate(
     *,
@@ -92,59 +90,61 @@ def evaluate(
     Each line of the table is a way to answer: 'routed' is the generation itself, 'oracle' is given
     each row's own expert, and every other line is a simpler baseline.
     """
+    import msgspec
+
     from ..core.training.rows import read_texts
 
     fields = {"text_field": text_field, "label_field": label_field}
     rows = read_data(home, data, domain_field=domain_field, **fields)
     elsewhere = None if outside is None else [r.text for r in read_texts(outside)]
     host = open_host(home, device=device, engine=engine, workers=workers)
-    if plot is not None or curves is not None:
-        from ..core.evaluation.figures import require_matplotlib
-
-        require_matplotlib()  # checked before anything is computed
-    ood = sweep = None
+    extras = _extras(outside=elsewhere, mixtures=mixtures, plot=plot, curves=curves)
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
-        if mixtures:
-            sweep = host.mixtures(rows, progress=progress)
-        if elsewhere is not None:
-            ood = host.outside(elsewhere, rows, progress=progress)
-    if plot is not None:
-        _draw(result, sweep, Path(plot))
-    if curves is not None:
-        _draw_curves(result, Path(curves))
+        more = extras.measure(host, rows, progress=progress) if extras else {}
+    if extras:
+        extras.draw(result, more)
     _print_cut(rows or (), host.composed)
     if as_json:
-        _print_as_json(result, outside=ood, mixtures=sweep)
+        print_json({**msgspec.to_builtins(result), **more})
     else:
-        _print_all(result, sweep, ood, labels=labels, routing=routing)
+        _print_all(result, labels=labels, routing=routing)
+        if extras:
+            extras.show(more)
         _print_unanswered(rows or (), host.composed)
+
+
+def _extras(
+    *, outside: Sequence[str] | None, mixtures: bool, plot: str | None, curves: str | None
+) -> Any:
+    """Return what measures and draws more than the table, if asked for: redhost-report has it."""
+    from .lazy import import_beside
+
+    if outside is None and not mixtures and plot is None and curves is None:
+        return None
+    needed_for = "evaluate with --outside, --mixtures, --plot or --curves"
+    make = import_beside("report", "redhost_report.evaluation:Extras", needed_for=needed_for)
+    return make(outside=outside, mixtures=mixtures, plot=plot, curves=curves)
 
 
 def _print_all(
     result: Evaluation,
-    sweep: MixtureSweep | None,
-    ood: OODReport | None,
     *,
     labels: bool,
     routing: bool,
 ) -> None:
-    """Print all results that were requested."""
+    """Print the host's own results that were requested."""
     _print_evaluation(result)
     if labels and result.labels is not None:
         _print_labels(result)
-    if sweep is not None:
-        _print_mixtures(sweep)
     if routing and result.routing is not None:
         _print_health(result.routing)
-    if ood is not None:
-        _print_outside(ood)
 
 
 def _print_cut(rows: Sequence[Row], model: ComposedModel) -> None:
     """Report on stderr how many texts were truncated; passages of documents are made to fit."""
-    whole = model.backbone.task.head.vocabulary
-    cuts = [] if whole else model.backbone.cuts([r.text for r in rows])
+    generates = model.backbone.task.unit.generates
+    cuts = [] if generates else model.backbone.cuts([r.text for r in rows])
     if cut := cut_texts(cuts):
         click.echo(cut, err=True)
 
@@ -165,27 +165,6 @@ def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
         )
 
 
-def _draw(result: Evaluation, sweep: MixtureSweep | None, path: Path) -> None:
-    from ..core.evaluation.figures import draw_confusion, draw_mixtures
-    from ..registry.errors import UsageError
-
-    if sweep is not None:
-        draw_mixtures(sweep, path)
-    elif result.confusion is not None:
-        draw_confusion(result.confusion, path)
-    else:
-        raise UsageError("there is nothing to draw", expected="a backbone that answers labels")
-
-
-def _draw_curves(result: Evaluation, path: Path) -> None:
-    from ..core.evaluation.figures import draw_reliability
-    from ..registry.errors import UsageError
-
-    if result.reliability is None:
-        raise UsageError("there is nothing to draw", expected="a backbone that answers labels")
-    draw_reliability(result.reliability, path)
-
-
 def _print_labels(result: Evaluation) -> None:
     """Print every label's scores; if there are many, only those with the lowest F1."""
     scores, confusion = result.labels or {}, result.confusion or {}
@@ -201,13 +180,6 @@ def _print_labels(result: Evaluation) -> None:
     table(f"labels, macro F1 {points(result.macro_f1)}", head, rows)
     if len(scores) > SHOWN:
         click.echo(f"{len(scores)} labels, those of the lowest F1 are shown. All of them: --json")
-
-
-def _print_as_json(result: Evaluation, **more: OODReport | MixtureSweep | None) -> None:
-    import msgspec
-
-    wanted = {name: report for name, report in more.items() if report is not None}
-    print_json({**msgspec.to_builtins(result), **wanted})
 
 
 def _print_evaluation(result: Evaluation) -> None:
@@ -251,24 +223,6 @@ def _print_evaluation(result: Evaluation) -> None:
     table("leave one out, points gained or lost", ("", *domains), losses)
 
 
-def _print_mixtures(sweep: MixtureSweep) -> None:
-    rows = [
-        (
-            kind,
-            f"{r.worst.regret:.4f}",
-            r.worst_domain,
-            f"{r.regrets[2]:.4f}",
-            f"{r.uniform.regret:.4f}",
-            points(r.worst.accuracy),
-            points(r.uniform.accuracy),
-        )
-        for kind, r in sorted(sweep.routers.items(), key=lambda pair: pair[1].worst.regret)
-    ]
-    head = ("router", "worst regret", "at", "95 % of mixtures", "uniform")
-    title = "every mixture of traffic: nats above the domains' own experts, and accuracy"
-    table(title, (*head, "worst accuracy", "uniform"), rows)
-
-
 def _print_health(health: Health) -> None:
     rows = [
         (c, f"{used:.3f}", f"{health.loudness[c]:.2f}" if c in health.loudness else "")
@@ -281,13 +235,6 @@ def _print_health(health: Health) -> None:
     )
     for warning in health.warnings:
         click.echo(f"warning    {warning}")
-
-
-def _print_outside(ood: OODReport) -> None:
-    click.echo(
-        f"outside: {ood.declined:.1%} of {ood.rows} texts declined, "
-        f"{ood.declined_inside:.1%} of the experts' own; AUROC {ood.auroc:.3f}"
-    )
 
 
 COMMANDS = (evaluate,)

@@ -17,7 +17,7 @@ from .common import (
     engine_options,
     home_option,
     json_option,
-    open_pool,
+    open_workers,
     print_json,
 )
 from .keys import key_option
@@ -70,9 +70,6 @@ def list_experts(
 
 def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
     cells = dict(status.to_json())
-    if status.manifest and status.manifest.ranks:
-        shown = ", ".join(map(str, status.manifest.ranks))
-        cells["rank"] = f"{status.served} of {shown}" if status.served else shown
     if status.package.editable:
         cells["version"] = f"{status.package.version} (editable)"
     return [cells[key] for key in keys]
@@ -103,7 +100,7 @@ def check(
     """
     from .checking import check_targets
 
-    pool = None if engine == LOCAL and workers == 1 else open_pool(engine, workers)[0]
+    others = None if engine == LOCAL and workers == 1 else open_workers(engine, workers)
     with bar("check") as progress:
         reports = check_targets(
             targets,
@@ -111,7 +108,7 @@ def check(
             backbone=backbone,
             strict=strict,
             keys=keys,
-            pool=pool,
+            workers=others,
             progress=progress,
         )
     if as_json:

@@ -2,8 +2,10 @@
 
 Rows are read twice: first to check that every row has a text, to count rows and to collect fields;
 then to answer them. Answers are stored in parts next to the output until all are there. Each part
-is complete or absent, so that an interrupted run continues after the last one, and no row is lost
-or answered twice. At most one part of the file is in memory.
+is complete or absent, and named by its texts, so that an interrupted run continues after the last
+one, and no row is lost or answered twice. If a row cannot be read or answered, the output gets the
+rows before it, and the parts stay for the run after the row was corrected. At most one part of the
+file is in memory.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -21,6 +24,7 @@ import msgspec
 from ..core.training.rows import read_cells, text_of
 from ..registry.atomic import (
     delete_dir,
+    read,
     read_struct,
     replace,
     reporting,
@@ -28,7 +32,7 @@ from ..registry.atomic import (
     write_atomic,
     write_struct,
 )
-from ..registry.errors import UsageError
+from ..registry.errors import RedhostError, UsageError
 from .row_writers import Cells, writer_of
 
 if TYPE_CHECKING:
@@ -39,17 +43,15 @@ if TYPE_CHECKING:
 PART = 1024
 """Rows of a part: the most that are computed again after an interruption."""
 
+STOPPED = "stopped"
+"""The file of parts with the digest of the output that ends before a row without an answer."""
+
 FIELDS = ("answer", "probability", "expert", "weight", "declined")
 """Fields for every row: the label or number, its probability, the heaviest column, its weight."""
 
 SET = "answers"
-"""Fields added for label sets, and for tasks with any number of labels."""
-
-SCORES = "scores"
-"""Field added for tasks with any number of labels: the probability of each."""
-
-SPANS = "spans"
-"""Field added for spans."""
+"""Field added for label sets, and for tasks with any number of labels. What else a task's answers
+have (`Head.fields`) has the same name in rows: the probability of each label, or spans."""
 
 EACH = "by_expert"
 """Field added for the answers of every expert alone."""
@@ -76,9 +78,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The run that stored parts belong to; it continues only if nothing of it has changed.
 
     Attributes:
-        source: SHA-256 of the file.
-        rows: Its number of rows.
-        fields: The fields of its rows, in the order of their first appearance.
         text: The field with the text.
         sets: How often the right label is to be in a row's label set; None without sets.
         generation: The generation that answers.
@@ -86,14 +85,26 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         questions: The generations that answer the named questions, by name.
     """
 
-    source: str
-    rows: int
-    fields: tuple[str, ...]
     text: str
     sets: float | None
     generation: int | None
     each: bool = False
     questions: dict[str, int | None] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Readable:
+    """The rows of a file up to the first that cannot be read.
+
+    Attributes:
+        rows: Their number.
+        fields: Their fields, in the order of their first appearance.
+        fault: Why the next row cannot be read; None if all can.
+    """
+
+    rows: int
+    fields: tuple[str, ...]
+    fault: UsageError | None
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +141,9 @@ def answer_file(
         options: See `FileOptions`.
 
     Raises:
-        UsageError: If a row has no text, the options do not suit the task, the target exists or
-            has another suffix, or parts of another run lie next to it.
+        UsageError: If the first row has no text, the options do not suit the task, the target
+            exists or has another suffix, or parts of another run lie next to it.
+        RedhostError: If another row cannot be read or answered; the target has the rows before it.
     """
     write = writer_of(target)
     if not source.is_file():
@@ -141,7 +153,8 @@ def answer_file(
             found="a pipe or a device",
             hint="Write what comes out of it to a file first.",
         )
-    if target.exists():
+    parts = target.with_name(f"{target.name}.parts")
+    if target.exists() and _digest(target) != read(parts / STOPPED):
         raise UsageError(
             f"{target} is there already",
             expected="a file that is not",
@@ -150,38 +163,109 @@ def answer_file(
         )
     level = model.levels(options["sets"]).get(None)
     added = _added(model, sets=level is not None, each=options["each"])
-    run = _read_through(source, model, added, **options)
-    parts = target.with_name(f"{target.name}.parts")
+    readable = _read_through(source, added, text=options["text"])
+    generation = model.own.generation if model.own else None
+    run = Run(generation=generation, questions=model.generations, **options)
     _begin(parts, run)
-    files = [parts / f"{n:06}.jsonl" for n in range(-(-run.rows // PART))]
-    rows = (cells for _, cells in read_cells(source))
-    for n, file in enumerate(files, start=1):
-        some = list(islice(rows, PART))
-        if not file.exists():
-            answers = model.answer(
-                [cells[run.text] for cells in some], sets=run.sets, each=run.each
-            )
-            write_atomic(file, b"".join(map(_encoded, answers)))
-        progress(min(n * PART, run.rows), run.rows)
+    files, fault = _answer_parts(model, source, parts, run, readable, progress)
     done = _counted(files)
-    with reporting(target):
-        whole = parts / f"whole{target.suffix}"
-        write(whole, [*run.fields, *added], partial(_joined, source, files))
-        sync_file(whole)
-        replace(whole, target)
+    if done.rows or fault is None:
+        with reporting(target):
+            whole = parts / f"whole{target.suffix}"
+            write(whole, [*readable.fields, *added], partial(_joined, source, files))
+            sync_file(whole)
+            if fault is not None:
+                write_atomic(parts / STOPPED, _digest(whole))
+            replace(whole, target)
+    if fault is not None:
+        raise _stopped(fault, target, done.rows)
     delete_dir(parts)
     return done
 
 
-def _read_through(
-    source: Path, model: Questions, added: Sequence[str], **options: Unpack[FileOptions]
-) -> Run:
+def _answer_parts(
+    model: Questions, source: Path, parts: Path, run: Run, readable: _Readable, progress: Progress
+) -> tuple[list[Path], RedhostError | None]:
+    """Answer the rows that can be read, part by part.
+
+    Returns:
+        The files of the answers, and why the row after them has none; None if all rows have one.
+    """
+    files, done, rows = list[Path](), 0, islice(read_cells(source), readable.rows)
+    while some := list(islice(rows, PART)):
+        texts = [cells[run.text] for _, cells in some]
+        file = _part(parts, len(files), texts)
+        if not file.exists():
+            answers, fault = _answer(model, texts, run)
+            file = _part(parts, len(files), texts[: len(answers)])
+            write_atomic(file, b"".join(map(_encoded, answers)))
+            if fault is not None:
+                where = f"{source}, {some[len(answers)][0]}"
+                return [*files, file], RedhostError(
+                    f"{where} cannot be answered", found=getattr(fault, "reason", repr(fault))
+                )
+        files.append(file)
+        done += len(some)
+        progress(done, readable.rows)
+    return files, readable.fault
+
+
+def _answer(
+    model: Questions, texts: Sequence[str], run: Run
+) -> tuple[list[Answer], Exception | None]:
+    """Return the answers up to the first text that has none, and why it has none.
+
+    An answer does not depend on the other texts, so they can be halved until it is found.
+    """
+    try:
+        return model.answer(texts, sets=run.sets, each=run.each), None
+    except Exception as e:  # whatever it is, the rows before it are to be kept
+        if len(texts) == 1:
+            return [], e
+    half = len(texts) // 2
+    first, fault = _answer(model, texts[:half], run)
+    if fault is not None:
+        return first, fault
+    second, fault = _answer(model, texts[half:], run)
+    return [*first, *second], fault
+
+
+def _part(parts: Path, number: int, texts: Sequence[str]) -> Path:
+    """Return the file of a part: its answers are those of these texts."""
+    digest = hashlib.sha256(msgspec.json.encode(texts)).hexdigest()
+    return parts / f"{number:06}-{digest[:32]}.jsonl"
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().encode()
+
+
+def _stopped(fault: RedhostError, target: Path, rows: int) -> RedhostError:
+    """Return the error of a row that ended a run, with where the rows before it are."""
+    if not rows:
+        return fault
+    return RedhostError(
+        fault.problem,
+        expected=fault.expected,
+        found=fault.found,
+        hint=f"{fault.hint} {target} has the rows before it ({rows:,}). Correct the row or remove "
+        "it, and run the command again: it answers only what is left.".lstrip(),
+    )
+
+
+def _read_through(source: Path, added: Sequence[str], *, text: str) -> _Readable:
     """Read every row once, before anything is computed."""
-    fields, count, text = dict[str, None](), 0, options["text"]
-    for where, cells in read_cells(source):
-        text_of(cells, text, f"{source}, {where}")
-        fields.update(dict.fromkeys(cells))
-        count += 1
+    fields, count, fault = dict[str, None](), 0, None
+    try:
+        for where, cells in read_cells(source):
+            text_of(cells, text, f"{source}, {where}")
+            fields.update(dict.fromkeys(cells))
+            count += 1
+    except UsageError as e:
+        if not count:
+            raise
+        fault = e
     if not count:
         raise UsageError(f"{source} has no rows", expected=f"rows with {text!r}")
     if taken := [name for name in added if name in fields]:
@@ -191,16 +275,7 @@ def _read_through(
             found=", ".join(taken),
             hint="Rename it, or answer the file that it was made from.",
         )
-    with source.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Run(
-        source=digest,
-        rows=count,
-        fields=tuple(fields),
-        generation=model.own.generation if model.own else None,
-        questions=model.generations,
-        **options,
-    )
+    return _Readable(rows=count, fields=tuple(fields), fault=fault)
 
 
 def _begin(parts: Path, run: Run) -> None:
@@ -213,7 +288,7 @@ def _begin(parts: Path, run: Run) -> None:
         other = [n for n in Run.__struct_fields__ if getattr(known, n) != getattr(run, n)]
         raise UsageError(
             f"{parts} holds a part of other answers",
-            expected="the same file, options and generation",
+            expected="the same options and generation",
             found=f"another {', '.join(other)}",
             hint=hint,
         )
@@ -221,15 +296,12 @@ def _begin(parts: Path, run: Run) -> None:
 
 def _added(model: Questions, *, sets: bool, each: bool) -> tuple[str, ...]:
     """Return the fields that are added to every row."""
-    several = model.own is not None and model.own.bus.task.head.several
-    named = bool(model.named)
-    spans = model.own is not None and model.own.bus.task.name == "spans"
+    fields = () if model.own is None else model.own.bus.task.head.fields
     more = {
-        SET: sets or several,
-        SCORES: several,
-        SPANS: spans,
+        SET: sets or "labels" in fields,
+        **{name: True for name in fields if name != "labels"},
         EACH: each,
-        QUESTIONS: named,
+        QUESTIONS: bool(model.named),
     }
     return (*FIELDS, *(name for name, wanted in more.items() if wanted))
 
@@ -243,7 +315,7 @@ def _encoded(answer: Answer) -> bytes:
 
 def _joined(source: Path, files: Sequence[Path]) -> Iterator[Cells]:
     """Yield every row with its answer."""
-    for (_, cells), line in zip(read_cells(source), _lines(files), strict=True):
+    for line, (_, cells) in zip(_lines(files), read_cells(source), strict=False):
         answer = msgspec.json.decode(line)
         del answer["cut"]
         yield {**cells, **answer}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import at_rank, composition_options, json_option, print_json
+from .common import composition_options, json_option, print_json
 from .tables import table
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def status(*, home: Path | None, as_json: bool) -> None:
     click.echo(f"home        {report.home}")
     click.echo(f"generation  {report.generation or 'none'}  (parent {report.parent or 'none'})")
     click.echo(f"backbone    {report.backbone or 'none'}")
-    shown = (at_rank(i, report.ranks.get(i)) for i in report.experts)
-    click.echo(f"experts     {', '.join(shown) or 'none'}")
+    click.echo(f"experts     {', '.join(report.experts) or 'none'}")
     click.echo(f"router      {report.router or 'none'}")
     for name, number in (report.questions or {}).items():
         click.echo(f"question    {name}: generation {number}")
@@ -102,7 +101,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
             r.parent or "",
             r.created,
             r.backbone.id,
-            " ".join(at_rank(m.id, m.rank) for m in r.experts),
+            " ".join(m.id for m in r.experts),
             f"{r.router.kind}/{r.router.level}",
             r.router.digest[:12],
         )

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from ..registry.package.discover import EntryPointInfo
+
+PLUGINS: Mapping[str, Sequence[str]] = {
+    "fleet": ("fleet", "promote", "pull", "push"),
+    "generate": ("generate",),
+    "merge": ("merge",),
+    "mlflow": ("mlflow",),
+    "onnx": ("onnx",),
+    "peft": ("export",),
+    "port": ("migrate", "port"),
+    "ray": ("deploy", "sweep", "train-many"),
+    "report": ("explain", "report"),
+    "robust": ("advise",),
+    "serve": ("serve", "serve-bench", "serve-soak", "serve-storm"),
+    "spans": (),
+}
+"""Extra of redhost → the commands of the plugin that it installs, ``redhost-EXTRA``."""
 
 
 class PluginGroup(click.Group):
@@ -29,11 +47,11 @@ class PluginGroup(click.Group):
         command = super().get_command(ctx, cmd_name)
         if command is not None or cmd_name not in _installed(ctx):
             return command
-        entry = _installed(ctx)[cmd_name]
+        entry, *others = _installed(ctx)[cmd_name]
         if ctx.resilient_parsing or not _typed(ctx, cmd_name):
             summary = _summary(entry, _installed(ctx))
             return click.Command(cmd_name, short_help=summary, help=summary)
-        return _load(entry)
+        return _load(entry, others)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -41,6 +59,7 @@ class PluginGroup(click.Group):
         """Resolve a command; for an unknown one, suggest those with this prefix, or the closest."""
         ctx.meta["redhost.typed"] = args[0] if args else None
         if args and self.get_command(ctx, args[0]) is None:
+            _refuse_absent(args[0])
             names = self.list_commands(ctx)
             close = [name for name in names if args[0] and name.startswith(args[0])]
             close = close or difflib.get_close_matches(args[0], names, n=1)
@@ -50,43 +69,103 @@ class PluginGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def import_beside(name: str, value: str, *, needed_for: str) -> Any:
+    """Import what a built-in command needs from the plugin that has another command.
+
+    Args:
+        name: The other command.
+        value: The module and the attribute, as an entry point names them.
+        needed_for: What needs it, for messages.
+
+    Raises:
+        MissingError: If the plugin is not installed.
+        PluginError: If it cannot be loaded.
+    """
+    from ..registry.package.discover import canonical, plugin_entry_points
+
+    dists = {f"redhost-{extra}" for extra, commands in PLUGINS.items() if name in commands}
+    points = plugin_entry_points("redhost.commands")
+    # Only the plugin that has the command: another that declares it was not asked for by its name.
+    providers = [e for e in points if e.name == name and canonical(e.dist) in dists]
+    if not providers:
+        _refuse_absent(name, needed_for)
+    first, *others = providers
+    return _import(replace(first, value=value), others, f"{needed_for} of {first.dist}")
+
+
+def _refuse_absent(name: str, needed_for: str = "") -> None:
+    """Say which plugin of this project has a command that is not installed, if one has it.
+
+    Raises:
+        MissingError: If one has it; the message says what to install.
+    """
+    from ..registry.errors import MissingError
+
+    for extra, commands in PLUGINS.items():
+        if name in commands:
+            hint = f"Run: pip install 'redhost[{extra}]'"
+            what = needed_for or f"command {name!r}"
+            raise MissingError(f"{what} is part of redhost-{extra}", hint=hint)
+
+
 def _typed(ctx: click.Context, name: str) -> bool:
     return bool(ctx.meta.get("redhost.typed") == name)
 
 
-def _installed(ctx: click.Context) -> dict[str, EntryPointInfo]:
-    """Return the installed commands by name; entry points are read once per command line."""
+def _installed(ctx: click.Context) -> dict[str, list[EntryPointInfo]]:
+    """Return who provides each installed command; entry points are read once per command line."""
     from ..registry.package.discover import plugin_entry_points
 
     if "redhost.installed" not in ctx.meta:
-        entries = plugin_entry_points("redhost.commands")
-        ctx.meta["redhost.installed"] = {entry.name: entry for entry in entries}
-    installed: dict[str, EntryPointInfo] = ctx.meta["redhost.installed"]
+        providers: defaultdict[str, list[EntryPointInfo]] = defaultdict(list)
+        for entry in plugin_entry_points("redhost.commands"):
+            providers[entry.name].append(entry)
+        ctx.meta["redhost.installed"] = dict(providers)
+    installed: dict[str, list[EntryPointInfo]] = ctx.meta["redhost.installed"]
     return installed
 
 
-def _summary(entry: EntryPointInfo, installed: Mapping[str, EntryPointInfo]) -> str:
+def _summary(entry: EntryPointInfo, installed: Mapping[str, list[EntryPointInfo]]) -> str:
     """Return a command's summary for lists: the distribution's own for its first command."""
-    first = min(name for name, other in installed.items() if other.dist == entry.dist)
+    first = min(name for name, by in installed.items() if entry.dist in {e.dist for e in by})
     return entry.summary if entry.name == first else f"Comes with {first!r}; has its own --help."
 
 
-def _load(entry: EntryPointInfo) -> click.Command:
+def _load(entry: EntryPointInfo, others: Sequence[EntryPointInfo]) -> click.Command:
+    """Import a command from the files of the distribution that declares it."""
     from ..registry.errors import PluginError
 
-    module, _, attribute = entry.value.partition(":")
-    try:
-        command = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as e:
-        raise PluginError(
-            f"command {entry.name!r} of {entry.dist} {entry.version} cannot be loaded",
-            found=f"{type(e).__name__}: {e}",
-            hint=f"Reinstall or uninstall {entry.dist}.",
-        ) from e
+    who = f"command {entry.name!r} of {entry.dist} {entry.version}"
+    command = _import(entry, others, who)
     if not isinstance(command, click.Command):
         raise PluginError(
-            f"command {entry.name!r} of {entry.dist}",
+            who,
             expected="a click command",
             found=type(command).__name__,
         )
     return command
+
+
+def _import(entry: EntryPointInfo, others: Sequence[EntryPointInfo], who: str) -> Any:
+    """Import what an entry point names from the files of the distribution that declares it."""
+    from ..registry.environment.importing import import_among, stoppable
+    from ..registry.environment.trust import files_of
+    from ..registry.errors import PluginError, RedhostError
+
+    entry.require_only()
+    if others:
+        names = ", ".join(sorted({e.dist for e in others}))
+        raise PluginError(f"{who} is also one of {names}", hint="Uninstall one of them.")
+    module, _, attribute = entry.value.partition(":")
+    try:
+        files = frozenset(map(os.path.realpath, files_of(entry).values()))
+        with stoppable(f"the import of {who}"):
+            return getattr(import_among(module, files, dist=entry.dist), attribute)
+    except RedhostError as e:
+        raise PluginError(f"{who} cannot be loaded", found=e.reason, hint=e.hint) from e
+    except Exception as e:
+        raise PluginError(
+            f"{who} cannot be loaded",
+            found=f"{type(e).__name__}: {e}",
+            hint=f"Reinstall or uninstall {entry.dist}.",
+        ) from e

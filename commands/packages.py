@@ -17,7 +17,6 @@ from .common import (
     json_option,
     open_host,
     print_json,
-    rank_option,
     tolerance_option,
 )
 from .keys import chosen_keys, key_option
@@ -48,7 +47,6 @@ _accept_option = click.option("--accept", is_flag=True, help="Proceed if a domai
     type=click.Choice(["row", "full"]),
     help="Retrain the whole router, or only the new row (default: full).",
 )
-@rank_option
 @tolerance_option
 @_accept_option
 @click.option(
@@ -160,7 +158,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
-        known = {"signer": "", "rank": None, **msgspec.to_builtins(member)}
+        known = {"signer": "", **msgspec.to_builtins(member)}
         print_json({**known, "replaced": None, "receipt": receipt})
     else:
         click.echo(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from .common import json_option, print_json
 from .tables import table
+
+if TYPE_CHECKING:
+    from ..registry.environment.trust import Agreement
 
 
 @click.command()
@@ -35,7 +40,8 @@ def trust(*, dist: str, revoke: bool) -> None:
     """Allow the plugin code of DIST, as it is now, to run.
 
     Python has no sandbox: a plugin can do whatever you can. The permission is for your user only.
-    It ends when the distribution's files change, or with --revoke.
+    It ends when the distribution's files change, or with --revoke. Plugins of this project need
+    none while they are what this redhost was released with, or lie in the tree that it runs from.
     """
     if revoke:
         _revoke(dist)
@@ -56,11 +62,27 @@ def _revoke(dist: str) -> None:
     from ..registry.errors import UnknownNameError
     from ..registry.package.discover import canonical
 
-    known = trusted()
-    if canonical(dist) not in known:
-        raise UnknownNameError("trusted distribution", dist, known)
-    distrust(dist)
-    click.echo(f"{dist} is not trusted any more")
+    recorded = trusted()
+    if canonical(dist) in recorded:
+        distrust(dist)
+    still = _agreement(dist)
+    if still is not None:
+        click.echo(f"{dist} is still trusted: {still.reason}. Uninstall it to end that.")
+    elif canonical(dist) in recorded:
+        click.echo(f"{dist} is not trusted any more")
+    else:
+        raise UnknownNameError("trusted distribution", dist, recorded)
+
+
+def _agreement(dist: str) -> Agreement | None:
+    """Return why a plugin may run; None for one that is gone or damaged, which nothing imports."""
+    from ..registry.environment.trust import agreed, find
+    from ..registry.errors import RedhostError
+
+    try:
+        return agreed(find(dist))
+    except RedhostError:
+        return None
 
 
 COMMANDS = (plugins, trust)

@@ -5,9 +5,8 @@ Only type checkers and the reference import this module: the commands build plai
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
-from ..core.model.decode import Token
 from ..registry.home.locks import Lease
 from ..registry.package.checked import Violation
 
@@ -24,30 +23,6 @@ class Report(TypedDict):
     target: str
     ok: bool
     violations: list[Violation]
-
-
-class Generated(TypedDict):
-    """A text and its continuation.
-
-    Attributes:
-        prompt: The given text.
-        text: The added text.
-        generation: The generation that wrote it.
-        seed: The random seed.
-        temperature: The given temperature.
-        tokens: The number of added tokens.
-        weights: Mean α over the tokens, by column.
-        table: Each token, with ``--explain``.
-    """
-
-    prompt: str
-    text: str
-    generation: int | None
-    seed: int
-    temperature: float
-    tokens: int
-    weights: dict[str, float]
-    table: NotRequired[list[Token]]
 
 
 class RolledBack(TypedDict):

@@ -54,9 +54,9 @@ def print_receipt(receipt: Receipt) -> None:
             f"its own expert on gate rows (gap {router.robust.gap:.4f}, an estimate)"
         )
     _list("left out", _left_out(receipt.left_out))
-    _list("withdrawn", receipt.withdrawn)
+    _list("withdrawn", [_withdrawn(receipt, i) for i in receipt.withdrawn])
+    _list("drift", [f"{i}: {kind}, composed from the store" for i, kind in receipt.drift.items()])
     _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
-    _list("rank", [f"{i}: served at rank {rank}" for i, rank in receipt.ranks.items()])
     _list("ported", [f"{i}: from {digest[:12]}" for i, digest in receipt.ported.items()])
     if receipt.decline is not None:
         share = f"{receipt.decline.share:.2%} of the experts' own texts at most"
@@ -88,6 +88,15 @@ def _lost(domain: str, excess: ExcessHarm) -> str:
         return f"{lost}, ± {error:.1f}; discriminants of the same cards lose none"
     beyond = f"{more:.1f} ± {error:.1f} more than the {reference:.1f}"
     return f"{lost}, {beyond} that discriminants of the same cards lose"
+
+
+def _withdrawn(receipt: Receipt, i: str) -> str:
+    """Return a line on an expert that is gone, and on what its domain loses."""
+    domain = receipt.accuracy.withdrawn.get(i)
+    if domain is None:
+        return i
+    fall = f"{points(domain.before)} before, {points(domain.after)} after"
+    return f"{i}: {fall}, on its {domain.rows} gate rows"
 
 
 def print_bits(bits: Bits) -> None:

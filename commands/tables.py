@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
 
 LONG = 200
 """Rows above which a table is printed as plain columns."""
@@ -45,24 +42,22 @@ def table(
     columns = [*zip(*cells, strict=True)]
     natural = [max(map(cell_len, column)) for column in columns]
     if len(rows) > LONG:
-        _columns(title, cells, natural)
+        _print(title, cells, natural, frame=False)
         return
     words = [max((cell_len(w) for c in column for w in c.split()), default=0) for column in columns]
     room, lines = _width(), 3 * len(head) + 1
     if sum(words) + lines <= room:
-        _draw(title, cells, _fit(natural, words, room=room - lines))
+        _print(title, cells, _fit(natural, words, room=room - lines), frame=True)
         return
     room -= 2 * (len(head) - 1)
     named = [n == 0 or name in whole for n, name in enumerate(head)]
     least = [w if stays else min(w, NARROW) for w, stays in zip(words, named, strict=True)]
-    _columns(title, cells, _fit(_fit(natural, words, room=room), least, room=room))
+    _print(title, cells, _fit(_fit(natural, words, room=room), least, room=room), frame=False)
 
 
 def _width() -> int:
     """Return the width of the terminal; 160 characters if stdout is not one."""
-    from rich.console import Console
-
-    return Console().width if sys.stdout.isatty() else 160
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
 
 
 def _fit(widths: Sequence[int], least: Sequence[int], *, room: int) -> list[int]:
@@ -76,35 +71,39 @@ def _fit(widths: Sequence[int], least: Sequence[int], *, room: int) -> list[int]
     return fitted
 
 
-def _draw(title: str, cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _print(
+    title: str, cells: Sequence[Sequence[str]], widths: Sequence[int], *, frame: bool
+) -> None:
+    """Print rows of cells, wrapped at the columns' widths, in a frame or as plain columns.
 
-    # No terminal codes, even on a terminal: they would look like codes in a package's text.
-    console = Console(force_terminal=False, width=sum(widths) + 3 * len(widths) + 1)
-    drawn = Table(title=Text(title), title_justify="left")
-    for n, (name, width) in enumerate(zip(cells[0], widths, strict=True)):
-        justify: JustifyMethod = "left" if n == 0 else "default"
-        drawn.add_column(Text(name), overflow="fold", justify=justify, width=width)
-    for row in cells[1:]:
-        drawn.add_row(*map(Text, row))
-    console.print(drawn)
+    No terminal codes, even on a terminal: they would look like codes in a package's text.
+    """
+    from rich.cells import set_cell_size
+
+    def line(left: str, middle: str, right: str, *, fill: str) -> None:
+        if frame:
+            click.echo(left + middle.join(fill * (width + 2) for width in widths) + right)
+
+    click.echo(title)
+    line("┏", "┳", "┓", fill="━")
+    for number, row in enumerate(cells):
+        side = "┃" if number == 0 else "│"
+        for parts in zip_longest(*map(_wrapped, row, widths), fillvalue=""):
+            padded = map(set_cell_size, parts, widths)
+            inner = f" {side} ".join(padded) if frame else "  ".join(padded).rstrip()
+            click.echo(f"{side} {inner} {side}" if frame else inner)
+        if number == 0:
+            line("┡", "╇", "┩", fill="━")
+    line("└", "┴", "┘", fill="─")
 
 
-def _columns(title: str, cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
-    from rich.cells import cell_len, set_cell_size
+def _wrapped(cell: str, width: int) -> list[str]:
+    from rich.cells import cell_len
+
+    if cell_len(cell) <= width and cell.isprintable():
+        return [cell]
     from rich.console import Console
     from rich.text import Text
 
     console = Console(force_terminal=False)
-
-    def wrapped(cell: str, width: int) -> list[str]:
-        if cell_len(cell) <= width:
-            return [cell]
-        return [str(line) for line in Text(cell).wrap(console, width, overflow="fold")]
-
-    click.echo(title)
-    for row in cells:
-        for line in zip_longest(*map(wrapped, row, widths), fillvalue=""):
-            click.echo("  ".join(map(set_cell_size, line, widths)).rstrip())
+    return [str(part) for part in Text(cell).wrap(console, width, overflow="fold")]

@@ -56,7 +56,8 @@ def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) 
 
 def _question(backbone: BackboneManifest | None) -> str:
     """Return a command to try; a suitable text is known only for the demo's backbone."""
-    if backbone is not None and TASKS[backbone.task].unit == "token":
+    spec = None if backbone is None else TASKS.get(backbone.task)
+    if spec is not None and spec.generates:
         return 'redhost generate "PROMPT"'
     demo = backbone is not None and backbone.id == "tiny"
     text = "What is 37 plus 12?" if demo else "TEXT"

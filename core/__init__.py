@@ -1,8 +1,6 @@
 """Everything that computes, in sub-packages; each imports only those below it.
 
 - ``host``, ``live``, ``session``: the composed parts in one object; serving during swaps.
-- ``testing/``: the certify kit, an empty environment, fault injection.
-- ``jobs/``: jobs as data, worker pools, engines.
 - ``composition/``: from the installed packages to a published generation.
 - ``evaluation/``: the quality of a composition.
 - ``training/``: experts, backbones and routers, from rows to packages.

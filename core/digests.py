@@ -30,10 +30,11 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
 def backbone_fingerprint(
     *,
     tensors: Mapping[str, Tensor],
+    config: str,
     classifier: Tensor | None,
     labels: tuple[str, ...],
     tokenizer: str,
-    pooling: str,
+    pooling: object,
     norm: Mapping[str, str | float],
     max_tokens: int | None = None,
     features: Features | None = None,
@@ -43,10 +44,11 @@ def backbone_fingerprint(
 
     Args:
         tensors: The encoder's tensors as loaded, float32.
+        config: Its configuration, as canonical JSON.
         classifier: W_c ``(C, D)``; an expert that writes hidden states is trained through it.
         labels: The classifier's labels in order: permuted labels are another backbone.
         tokenizer: The tokenizer's digest.
-        pooling: ``last`` or ``mean``.
+        pooling: What identifies the pooling, as JSON.
         norm: The bus norm's kind and ε.
         max_tokens: Where texts are truncated, if not at the model's longest input.
         features: What makes up h, if not only the last states.
@@ -54,6 +56,7 @@ def backbone_fingerprint(
     """
     parts: dict[str, object] = {
         "tensors": tensor_digest(tensors),
+        "config": config,
         "classifier": "" if classifier is None else tensor_digest({"weight": classifier}),
         "labels": list(labels),
         "tokenizer": tokenizer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from html import escape
 from pathlib import Path
@@ -20,21 +20,17 @@ from ..registry.queries.settings import Settings, load_settings, resolve_home
 from .composition.changes import change_members, compose_selection, lock_to_follow
 from .composition.options import RecomposeKeywords
 from .composition.publish import publish
+from .composition.refusal import accepted
 from .composition.select import ExpertSource, select_installed
 from .evaluation.evaluate import Evaluation, evaluate
-from .evaluation.mixtures import MixtureSweep, sweep_mixtures
-from .evaluation.ood import OODReport, evaluate_ood
 from .evaluation.with_router import leave_one_out
-from .jobs.pool import LOCAL, WorkerPool, choose_pool
-from .jobs.prefetch import FeaturePrefetcher
-from .model.composed import Answer, ComposedModel, answers_labels
-from .model.decode import Token, generate
+from .model.composed import Answer, ComposedModel
 from .model.questions import Questions
 from .model.route import Chooser, Route
 from .plugins.manager import Plugins
 from .receipt import Receipt
-from .session import Session
-from .types import Encode, Progress, Row, as_list
+from .session import Prefetcher, Session
+from .types import Encode, Progress, Row
 
 
 class Host:
@@ -47,12 +43,10 @@ class Host:
 
     Args:
         session: Its home, and the plugins and settings that compositions are made with.
-        pool: The workers that compute features ahead of time; None computes them on demand, in
-            this process.
     """
 
-    def __init__(self, session: Session, *, pool: WorkerPool | None = None) -> None:
-        self.session, self.pool = session, pool
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self.home, self.store, self.generations = session.home, session.store, session.generations
         self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
         self.cache, self.question = session.cache, question_of(session.home)
@@ -70,8 +64,7 @@ class Host:
         backbone: str | None = None,
         device: str | None = None,
         plugins: Plugins | None = None,
-        engine: str = LOCAL,
-        workers: int = 1,
+        workers: Prefetcher | None = None,
     ) -> Self:
         """Open a host on a home folder.
 
@@ -81,23 +74,17 @@ class Host:
             backbone: The id of the backbone to compose on, when several are installed.
             device: Where the trunk runs, e.g. ``cuda``.
             plugins: The plugins to use; by default those of the environment.
-            engine: Where many texts are encoded: ``local``, or an engine of a trusted plugin.
-            workers: The number of parallel workers; one local worker is this process.
+            workers: Workers that encode many texts ahead of time, of the plugin redhost-ray; None
+                encodes them on demand, in this process.
 
         Raises:
-            UsageError: If neither redhost nor a plugin provides the engine, or the question's name
-                is not valid.
+            UsageError: If the question's name is not valid.
         """
         where = home_of(resolve_home(None if home is None else Path(home)), question)
         flags = Settings(backbone=backbone, device=device)
         settings = load_settings(flags=flags, lock=read_lock(where / LOCK))
         plugins = plugins or Plugins()
-        pool = choose_pool(plugins, engine=engine, workers=workers)
-        if engine == LOCAL and workers == 1:
-            return cls(Session.of(where, plugins=plugins, settings=settings))
-        prefetcher = FeaturePrefetcher(pool=pool)
-        session = Session.of(where, plugins=plugins, settings=settings, pool=prefetcher)
-        return cls(session, pool=pool)
+        return cls(Session.of(where, plugins=plugins, settings=settings, pool=workers))
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +147,7 @@ class Host:
                 pool=session.pool,
                 backbones=session.loader.backbones,
             )
-            self._beside[name] = type(self)(beside, pool=self.pool)
+            self._beside[name] = type(self)(beside)
         return self._beside[name]
 
     @property
@@ -252,37 +239,6 @@ class Host:
         """Return warnings on label sets of a level: experts with too few gate rows for it."""
         return self._current(lazy=True).set_warnings(level)
 
-    def generate(
-        self,
-        prompt: str,
-        *,
-        max_tokens: int = 100,
-        temperature: float = 1.0,
-        seed: int = 0,
-        expert: str | None = None,
-    ) -> Iterator[Token]:
-        """Yield the tokens with which the current generation continues a prompt.
-
-        Args:
-            prompt: The text to continue; may be empty.
-            max_tokens: The most tokens to generate.
-            temperature: T; 0 takes the most probable token.
-            seed: The seed of the draws.
-            expert: The column that generates alone, without routing: an expert's id, or `backbone`.
-
-        Raises:
-            UsageError: If the backbone does not generate, or the prompt is too long for it.
-            InputTypeError: If the prompt is not a text.
-        """
-        return generate(
-            self.composed,
-            prompt,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            expert=expert,
-        )
-
     def evaluate(
         self,
         rows: Iterable[Row] | None = None,
@@ -310,57 +266,6 @@ class Host:
         plugins = self.session.plugins_of(composed)
         matrix = leave_one_out(composed, chosen, encode=encode, plugins=plugins)
         return msgspec.structs.replace(result, leave_one_out=matrix)
-
-    def mixtures(
-        self,
-        rows: Iterable[Row] | None = None,
-        *,
-        kinds: Sequence[str] | None = None,
-        progress: Progress | None = None,
-    ) -> MixtureSweep:
-        """Evaluate every router kind under every mixture of traffic over the experts' domains.
-
-        Args:
-            rows: Any iterable of labelled rows; by default the backbone's own held-out rows.
-            kinds: Router kinds besides the generation's own; by default every built-in kind.
-            progress: Called with (texts encoded, texts to encode).
-
-        Raises:
-            MissingError: If no rows are given and the backbone ships none.
-            UsageError: If the backbone does not answer labels, or fewer than two domains have rows.
-        """
-        composed = self.composed
-        answers_labels(composed, "mixtures of traffic")
-        return sweep_mixtures(
-            composed,
-            composed.evaluation_rows(rows),
-            encode=self.encoder(composed, progress=progress),
-            plugins=self.session.plugins_of(composed),
-            kinds=kinds,
-        )
-
-    def outside(
-        self,
-        texts: str | Iterable[str],
-        rows: Iterable[Row] | None = None,
-        *,
-        progress: Progress | None = None,
-    ) -> OODReport:
-        """Report how often the current generation declines out-of-distribution texts.
-
-        Args:
-            texts: Texts from a source that is in no expert's data and in no background card.
-            rows: Rows of the experts' domains; by default the backbone's held-out rows.
-            progress: Called with (texts encoded, texts to encode).
-
-        Raises:
-            MissingError: If no rows are given and the backbone ships none.
-            UsageError: If the composition cannot decline, or the backbone generates text.
-        """
-        texts, composed = as_list(texts, str, "text"), self.composed
-        answers_labels(composed, "texts from outside")
-        encode = self.encoder(composed, progress=progress)
-        return evaluate_ood(composed, texts, composed.evaluation_rows(rows), encode=encode)
 
     # -- what is installed --------------------------------------------------------------------
 
@@ -400,13 +305,11 @@ class Host:
         lock = lock_to_follow(self.home, keywords) if locked else None
         with nullcontext() if dry_run else self.generations.writer() as writer:
             selection = select_installed(self.home, backbone=self.settings.backbone)
-            inputs, result = compose_selection(self.session, selection, keywords, lock=lock)
+            result = accepted(compose_selection(self.session, selection, keywords, lock=lock))
             if writer is None:
                 return result.receipt
             current = self.generations.current()
-            receipt = publish(
-                self.session, inputs, result, writer=writer, lock=lock, keep=lock is None
-            )
+            receipt = publish(self.session, result, writer=writer, lock=lock, keep=lock is None)
         if receipt.generation != current:
             self.plugins.notify("redhost_composed", receipt=receipt)
         return receipt

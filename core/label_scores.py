@@ -28,6 +28,23 @@ class LabelScore(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelMetrics:
+    """The scores of labelled texts' answers.
+
+    Attributes:
+        labels: The score of every label that a row has or was answered with, in sorted order.
+        macro_f1: The mean F1 of the labels that rows have.
+        micro_f1: F1 over all pairs of row and label, where an answer has any number of labels.
+        confusion: Label → answer → rows, where an answer is one label.
+    """
+
+    labels: dict[str, LabelScore]
+    macro_f1: float
+    micro_f1: float | None = None
+    confusion: dict[str, dict[str, int]] | None = None
+
+
 Confusion = Mapping[str, Mapping[str, int]]
 """Label → answer → number of rows; zero counts are left out."""
 
@@ -76,13 +93,13 @@ class LabelSetScores:
 def score_label_sets(
     pairs: Iterable[tuple[str, str]], *, label_of: Callable[[str], str] = str
 ) -> LabelSetScores:
-    """Return the scores of answers that are sets of labels, or spans.
+    """Return the scores of answers that are sets of labels, or of labels with more than a name.
 
-    A span is a hit if its label, start and end are the row's (the exact match of CoNLL-2003).
+    An element is a hit if the row has the very same.
 
     Args:
         pairs: A row's set and its answer, as text.
-        label_of: Returns the label of one element of a set: a label or a span.
+        label_of: Returns the label of one element of a set.
     """
     has, given, hits = Counter[str](), Counter[str](), Counter[str]()
     for row, answer in pairs:
@@ -99,3 +116,18 @@ def macro_f1(scores: Mapping[str, LabelScore]) -> float:
     """Return the mean F1 of the labels that rows have, each label with the same weight."""
     values = [s.f1 for s in scores.values() if s.rows]
     return sum(values) / len(values) if values else 0.0
+
+
+def measure_labels(pairs: Iterable[tuple[str, str]]) -> LabelMetrics:
+    """Return the scores of answers that are one label each."""
+    confusion = count_answers(pairs)
+    scores = score_labels(confusion)
+    return LabelMetrics(labels=scores, macro_f1=macro_f1(scores), confusion=confusion)
+
+
+def measure_label_sets(
+    pairs: Iterable[tuple[str, str]], *, label_of: Callable[[str], str] = str
+) -> LabelMetrics:
+    """Return the scores of answers that are sets; see `score_label_sets`."""
+    sets = score_label_sets(pairs, label_of=label_of)
+    return LabelMetrics(labels=sets.labels, macro_f1=macro_f1(sets.labels), micro_f1=sets.micro_f1)

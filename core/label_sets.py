@@ -6,13 +6,26 @@ This is their form in rows, answers and cards; it is parsed and written here, wi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 NONE = "none"
 """The empty set; also the answer to a declined text."""
 
 BETWEEN = "|"
 """The separator of the labels in a set."""
+
+
+RENAME = "'none' is the answer to a declined text. Rename the label in the data, e.g. to 'other'."
+"""What to do with data that have a label of this name."""
+
+
+def composed(cell: object) -> object:
+    """Return a cell with its texts in Unicode's composed form, in which equal labels are equal."""
+    if isinstance(cell, list):
+        return [composed(x) for x in cell]
+    return unicodedata.normalize("NFC", cell) if isinstance(cell, str) else cell
 
 
 def join_labels(labels: Iterable[str]) -> str:
@@ -39,6 +52,29 @@ def read_label_set(cell: object) -> str | None:
     labels = [str(x) for x in cell if _is_label(x)]
     good = len(labels) == len(cell) and allowed(labels)
     return join_labels(labels) if good else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notation:
+    """The notation of answers that are not a single label, in the rows of a file.
+
+    Attributes:
+        read: A cell and the row's text → the answer as text; None if it is invalid.
+        expected: The error's description of a valid cell, formatted with field and text size.
+        hint: The error's hint.
+    """
+
+    read: Callable[[object, str], str | None]
+    expected: str
+    hint: str
+
+
+LABEL_SETS = Notation(
+    read=lambda cell, _: read_label_set(cell),
+    expected="labels in {field}: a list, or text such as a|b",
+    hint="Of a text without any write [] or none; no label may be 'none' or have a '|'.",
+)
+"""How sets of labels are written in the rows of a file."""
 
 
 def allowed(labels: Collection[str]) -> bool:

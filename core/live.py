@@ -28,13 +28,11 @@ from ..registry.errors import (
 )
 from ..registry.home.locks import Leases
 from ..registry.home.questions import nothing_composed, question_of
-from .backbones.tokens import start_of
 from .composition.options import RecomposeKeywords
 from .composition.select import ExpertSource
 from .evaluation.replay import replay_gates
 from .host import Host
 from .model.composed import Answer, ComposedModel, Observe
-from .model.decode import session_of
 from .model.route import Route
 from .model.stored import GenerationLoader
 from .plugins.manager import Plugins
@@ -354,20 +352,13 @@ class Live:
 
 
 def _warm_up(model: ComposedModel) -> None:
-    """Let a generation answer a few texts of its own, or predict a first token.
+    """Let a generation answer a few texts of its own, or predict what its unit predicts first.
 
     Raises:
         CompositionError: If its output is not finite.
     """
-    trunk, rows = model.backbone.trunk, model.evaluation or model.background
-    if model.backbone.task.head.vocabulary:
-        p, alpha = session_of(model, ids := [start_of(trunk)]).step(ids)
-        found = {"": [*p.tolist(), *alpha.tolist()]}
-    else:
-        texts = [row.text for row in rows[:PROBES]] or ["warm-up"]
-        answers = model.answer(texts)
-        found = {a.input: [a.probability, a.value, *a.weights.values()] for a in answers}
-    for text, numbers in found.items():
+    found = model.backbone.task.unit.first_output(model)
+    for text, numbers in (_first_answers(model) if found is None else found).items():
         if wrong := [x for x in numbers if x is not None and not math.isfinite(x)]:
             raise CompositionError(
                 f"generation {model.generation} answers {text!r} with no number",
@@ -375,3 +366,10 @@ def _warm_up(model: ComposedModel) -> None:
                 found=str(wrong[0]),
                 hint="Compose anew with 'redhost recompose'.",
             )
+
+
+def _first_answers(model: ComposedModel) -> dict[str, list[float | None]]:
+    """Return the numbers of answers to a few texts of a generation's own, by text."""
+    rows = model.evaluation or model.background
+    answers = model.answer([row.text for row in rows[:PROBES]] or ["warm-up"])
+    return {a.input: [a.probability, a.value, *a.weights.values()] for a in answers}

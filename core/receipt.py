@@ -87,11 +87,13 @@ class RouterReceipt(msgspec.Struct, frozen=True, kw_only=True):
 class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
     """What a domain loses to newcomers, on its gate rows; shares, 0–1 (`core.composition.harm`).
 
+    A member whose package changed counts as a newcomer, but there is no excuse for it.
+
     Attributes:
         fall: The drop in accuracy.
         reference: The same drop for linear discriminants over the cards' labels, without experts.
         excess: `fall` minus `reference`.
-        error: The standard error of the excess.
+        error: The standard error of the excess; 0 where members changed and nobody joined.
         overlap: The share of a newcomer's rows in the region of the densest fifth of the domain's,
             as a multiple of the share of the domain's own rows there.
         reverse: The same for the domain's rows among a newcomer's, by the newcomer's card.
@@ -116,6 +118,20 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
     claimed: float = 0.0
 
 
+class WithdrawnDomain(msgspec.Struct, frozen=True, kw_only=True):
+    """Accuracy on the gate rows of an expert that is not composed any more, 0–1.
+
+    Attributes:
+        before: The previous composition's.
+        after: This composition's, without the expert.
+        rows: The number of gate rows.
+    """
+
+    before: float
+    after: float
+    rows: int
+
+
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Accuracy on the cards' gate rows, 0–1.
 
@@ -127,6 +143,9 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         rows: The number of gate rows by domain.
         own: Each domain's own expert's, alone, by domain; empty in older receipts.
         excess: What the domains of both compositions lose to newcomers, if there are any.
+        withdrawn: What the domains of withdrawn experts lose, by expert. It refuses nothing.
+        fallen: What each domain has lost in all, beyond what newcomers are excused, since its own
+            expert was added or changed, or a composition was accepted by ``--accept``.
     """
 
     before: dict[str, float] | None
@@ -136,6 +155,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
     own: dict[str, float] = {}
     excess: dict[str, ExcessHarm] = {}
+    withdrawn: dict[str, WithdrawnDomain] = {}
+    fallen: dict[str, float] = {}
 
 
 class Decline(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +235,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         backbone: The backbone's weights digest before and after.
         experts: Each expert's weights digest before and after, by id.
         left_out: Installed packages that were not attached.
-        withdrawn: Experts of the parent that are no longer installed.
+        withdrawn: Experts of the parent that were uninstalled, disabled or removed.
         not_gated: Experts whose card has no gate rows.
         accuracy: Accuracy on the cards' gate rows; of next tokens in generation.
         seconds: The total time.
@@ -227,7 +248,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
             rows.
         ported: Experts that were ported from another backbone, each with the digest of the build
             that its author made.
-        ranks: The rank of each expert that is served at less than its full rank.
+        drift: Experts that were composed from the store although what is installed differs:
+            ``missing``, ``disabled`` or ``changed``, by id.
     """
 
     schema: str = "redhost.receipt/1"
@@ -247,7 +269,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     decline: Decline | None = None
     steps: dict[str, float] = {}
     ported: dict[str, str] = {}
-    ranks: dict[str, int] = {}
+    drift: dict[str, str] = {}
 
     def _repr_html_(self) -> str:
         cells = "".join(

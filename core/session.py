@@ -10,10 +10,12 @@ from typing import Protocol, Self
 from ..registry.home.generations import Generations
 from ..registry.home.questions import cache_of, nothing_composed
 from ..registry.home.store import Store
-from ..registry.package.readers import BackboneFiles
+from ..registry.package.checked import Violation
+from ..registry.package.readers import BackboneFiles, ExpertFiles
 from ..registry.queries.settings import Settings
 from .backbones.backbone import Backbone
 from .backbones.feature_cache import cached_encode
+from .model.build import backbone_makers
 from .model.composed import ComposedModel
 from .model.stored import GenerationLoader, LoadedBackbones
 from .plugins.manager import Plugins
@@ -33,6 +35,20 @@ class Prefetcher(Protocol):
         progress: Progress | None = None,
     ) -> int:
         """Put h of texts into the cache in a folder; return how many were missing."""
+        ...
+
+
+ToVerify = tuple[str, ExpertFiles, BackboneFiles | None]
+"""An expert that passed every static check: its name, its files, and those of its backbone."""
+
+
+class Workers(Prefetcher, Protocol):
+    """Workers of an engine, which the plugin redhost-ray has."""
+
+    def verify(
+        self, experts: Sequence[ToVerify], *, home: Path | None, progress: Progress | None = None
+    ) -> list[tuple[Violation, ...]]:
+        """Verify experts by computing; return the violations of each, in order."""
         ...
 
 
@@ -115,19 +131,22 @@ class Session:
     ) -> None:
         """Let the pool encode texts, and a generation's cards, before they are needed.
 
-        This does nothing without a pool, or if a plugin makes backbones: workers build only
+        This does nothing without a pool, or if a plugin made the backbone: workers build only
         built-in parts, from the bytes in the store.
         """
         if self.pool is None or model.generation is None:
             return
-        if self.plugins_of(model).providers("redhost_make_backbone"):
+        composition = self.generations.load(model.generation)
+        record, device = composition.backbone, composition.settings.get("device") or self.device
+        files = self.store.backbone(record.digest, who=record.id)
+        plugins = self.plugins_of(model)
+        if backbone_makers(files.manifest, plugins=plugins, device=str(device)):
             return
-        record = self.generations.load(model.generation).backbone
         cards = [r.text for card in model.cards.values() for r in card.rows]
         self.pool.encode(
             [*cards, *texts],
             backbone=model.backbone,
-            files=self.store.backbone(record.digest, who=record.id),
+            files=files,
             folder=self.cache,
             progress=progress,
         )

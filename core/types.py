@@ -62,6 +62,28 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     part: str
 
 
+class FoundSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """A predicted span.
+
+    Attributes:
+        start: Its first character.
+        end: The character after its last.
+        label: Its label.
+        text: The text of the span.
+        probability: The mean over its words, 0–1.
+    """
+
+    start: int
+    end: int
+    label: str
+    text: str
+    probability: float
+
+    def __str__(self) -> str:
+        """Return it as commands print it, e.g. ``'Ada' person (0–3)``."""
+        return f"{self.text!r} {self.label} ({self.start}–{self.end})"
+
+
 class BackgroundRow(msgspec.Struct, frozen=True, kw_only=True):
     """One unlabelled text of a background card.
 
@@ -126,3 +148,10 @@ def parse_rows(data: bytes, kind: type[RowT], *, source: str) -> list[RowT]:
 def write_rows(rows: Iterable[msgspec.Struct]) -> bytes:
     """Serialise rows as JSON lines."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def percent(share: float) -> str:
+    """Return a share, 0–1, as a whole percentage that is 0 or 100 only where the share is."""
+    if 0 < share < 0.005:  # noqa: PLR2004  (it would be rounded to 0)
+        return "under 1%"
+    return "over 99%" if 0.995 <= share < 1 else f"{share:.0%}"  # noqa: PLR2004

@@ -141,9 +141,8 @@ def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None
     """Return the struct in a JSON file, or None if the file is missing.
 
     Args:
-        path: The file; if it has a ``digest`` (see `write_struct`), that must match.
-        kind: The type of the struct. It forbids unknown fields, so that damage to the key
-            ``digest`` cannot hide it.
+        path: The file, as `write_struct` writes it: its ``digest`` must match.
+        kind: The type of the struct.
         hint: What to do if the file is invalid; its content is never guessed.
 
     Raises:
@@ -151,15 +150,16 @@ def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None
     """
     try:
         fields = msgspec.json.decode(path.read_bytes())
-        digest = fields.pop("digest", None) if isinstance(fields, dict) else None
+        digest = fields.pop("digest", "") if isinstance(fields, dict) else ""
         value = msgspec.convert(fields, kind)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:
         raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
-    if digest is not None and digest != (right := _digest(fields)):
-        found = short(right)
-        raise StoreError(f"{path} is damaged", expected=str(digest)[:12], found=found, hint=hint)
+    if digest != (right := _digest(fields)):
+        expected = str(digest)[:12] or "a digest"
+        found = short(right) if digest else "none"
+        raise StoreError(f"{path} is damaged", expected=expected, found=found, hint=hint)
     return value
 
 
@@ -288,7 +288,7 @@ def reporting(path: Path) -> Iterator[None]:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Write files into a folder; if writing fails, a folder that is new is removed again.
+    """Write files into a folder; if that fails or is refused, a new folder is removed again.
 
     Raises:
         StoreError: If the disk is full, failing or read-only.
@@ -297,7 +297,7 @@ def making(folder: Path) -> Iterator[None]:
     try:
         with reporting(folder):
             yield
-    except StoreError:
+    except BaseException:
         if new:
             with suppress(OSError):
                 remove_folder(folder)

@@ -10,6 +10,10 @@ MAX_PART = 4000
 """Most characters of each part of a message: one part may name every expert of a composition."""
 
 
+MAX_NAME = 200
+"""Most characters of a name that is compared with known ones: a package may have any."""
+
+
 class RedhostError(Exception):
     """Base class of everything that redhost raises on purpose.
 
@@ -139,7 +143,7 @@ class StoreError(MissingError):
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``Did you mean 'x'? `` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name[:MAX_NAME], list(known), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
 
 
@@ -150,6 +154,8 @@ def excerpt(text: str, *, most: int = MAX_PART) -> str:
 
 def one_line(text: str) -> str:
     """Return a text as one line; text from a package may contain line ends and terminal codes."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -16,11 +16,11 @@ import venv
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -31,6 +31,10 @@ from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 
+if TYPE_CHECKING:
+    from redhost.core.bus.task import Task
+    from redhost.core.training.backbone_trial import BackboneTrial
+
 # The same examples in every run: a test that fails by chance says nothing of the change at hand.
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.load_profile("fixed")
@@ -40,7 +44,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-FULL = {"browser", "fleet", "fresh", "interfaces", "kills", "mutation", "onnx", "ray", "typed"}
+FULL = {
+    "architectures", "browser", "fleet", "fresh", "interfaces", "kills", "mutation", "onnx", "ray",
+    "typed",
+}  # fmt: skip
 """What `make test-full` runs."""
 
 
@@ -59,6 +66,29 @@ def patience() -> Iterator[None]:
         yield
 
 
+def _hub_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HF_")}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_trial() -> Iterator[None]:
+    """Let one process try every backbone that tests make: each start takes seconds."""
+    from redhost.core.training import new_backbone
+
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        start, started, hub = new_backbone.BackboneTrial, [], _hub_settings()
+
+        def shared() -> AbstractContextManager[BackboneTrial]:
+            if _hub_settings() != hub:  # a hub of the test's own, which the process has not seen
+                return start()
+            if not started:
+                started.append(stack.enter_context(start()))
+            return nullcontext(started[0])
+
+        patch.setattr(new_backbone, "BackboneTrial", shared)
+        yield
+
+
 @pytest.fixture
 def environment(redhost_environment: Environment) -> Environment:
     """Return an empty environment beside the real one."""
@@ -66,15 +96,15 @@ def environment(redhost_environment: Environment) -> Environment:
 
 
 @pytest.fixture
-def expert_reads() -> Callable[[], AbstractContextManager[list[str]]]:
-    """Return a context that lists every read of an expert from its bytes, weights and all."""
+def expert_reads() -> Callable[..., AbstractContextManager[list[str]]]:
+    """Return a context that lists every call of some functions, by default reads of experts."""
 
     @contextmanager
-    def listed() -> Iterator[list[str]]:
+    def listed(*names: str) -> Iterator[list[str]]:
         reads: list[str] = []
 
         def profile(frame: FrameType, event: str, _: object) -> None:
-            if event == "call" and frame.f_code.co_name == "read_expert":
+            if event == "call" and frame.f_code.co_name in (names or ("read_expert",)):
                 reads.append(frame.f_code.co_name)
 
         before = sys.getprofile()
@@ -375,7 +405,16 @@ def documents() -> Callable[..., list[dict[str, str]]]:
 
 
 @pytest.fixture(scope="session")
-def speaker_folder(speaker_model, tmp_path_factory) -> Path:
+def generation() -> Task:
+    """The task of language models, registered as its plugin registers it."""
+    from redhost_generate import hooks
+
+    hooks.redhost_register_tasks(redhost.plugins.register_task)
+    return redhost.plugins.make_task("generation")
+
+
+@pytest.fixture(scope="session")
+def speaker_folder(speaker_model, generation, tmp_path_factory) -> Path:
     """The language model as a backbone package's folder."""
     from redhost.core.training.new_backbone import new_backbone
 
@@ -387,7 +426,7 @@ def speaker_folder(speaker_model, tmp_path_factory) -> Path:
         project,
         "speaker",
         f"hf:{speaker_model}",
-        task=redhost.plugins.make_task("generation"),
+        task=generation,
         background=background,
     )
     return package_in(project)
@@ -435,7 +474,7 @@ def saved_adapters(speaker_model, tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def adapter_packages(saved_adapters, speaker_folder, rows_of, tmp_path_factory) -> dict[str, Path]:
     """Each of them as a package's folder; none has learnt anything, which its import says."""
-    from redhost.core.training.adapter import import_adapter
+    from redhost_peft.adapter import import_adapter
 
     made = {}
     for name, folder in saved_adapters.items():

@@ -214,8 +214,6 @@ def test_list_experts_json_has_the_promised_keys(composed) -> None:
             "hint",
             "form",
             "rank",
-            "ranks",
-            "served",
             "writes",
             "backbone",
             "question",

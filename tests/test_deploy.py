@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from redhost_serve.cli import serve
+from redhost_serve.run import Limits
 from redhost_serve.server import ENDING
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -59,8 +60,7 @@ def test_the_command_is_one_that_the_server_takes(command) -> None:
 )
 def test_no_recipe_kills_a_server_before_it_has_ended_by_itself(file: str, pattern: str) -> None:
     [seconds] = re.findall(pattern, (DEPLOY / file).read_text("utf-8"), re.MULTILINE)
-    grace = serve.make_context("serve", []).params["grace"]
-    assert int(seconds) > grace + ENDING
+    assert int(seconds) > Limits().grace + ENDING
 
 
 def test_the_container_serves_the_port_and_the_home_that_it_declares() -> None:

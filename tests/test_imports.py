@@ -21,12 +21,17 @@ SOURCES = (
         for n in (
             "red-lab",
             "redhost-fleet",
+            "redhost-generate",
             "redhost-mechanisms",
+            "redhost-merge",
             "redhost-mlflow",
             "redhost-onnx",
+            "redhost-peft",
+            "redhost-port",
             "redhost-report",
             "redhost-robust",
             "redhost-serve",
+            "redhost-spans",
         )
     ),
 )
@@ -43,12 +48,14 @@ BREAKS = {
         "redhost/core/composition/recompose.py",
         "from ...commands import common",
     ),
+    "core imports the tests' kit": ("redhost/core/live.py", "from .. import testing"),
     "a command imports the command line": ("redhost/commands/welcome.py", "from ..cli import main"),
     "a plugin imports core": ("redhost_serve/run.py", "from redhost.core.host import Host"),
     "a room below imports one above": (
         "redhost/registry/package/forms.py",
         "from ..wheel import policy",
     ),
+    "core imports a plugin": ("redhost/core/live.py", "import redhost_merge.distill"),
     "a plugin imports the registry": ("redhost_serve/run.py", "import redhost.registry.home.store"),
 }
 
@@ -88,7 +95,7 @@ def lint(site: Path | None = None) -> subprocess.CompletedProcess[str]:
 def test_the_contracts_hold_here_and_in_the_copy(copy) -> None:
     for output in (lint(), lint(copy)):
         assert output.returncode == 0, output.stdout
-        assert "5 kept, 0 broken" in output.stdout
+        assert "6 kept, 0 broken" in output.stdout
 
 
 @pytest.mark.parametrize("broken", BREAKS, indirect=True)

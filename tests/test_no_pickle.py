@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("core", "registry", "commands", "src/redhost")
+VERBS = tuple(
+    f"plugins/redhost-{n}/src" for n in ("generate", "merge", "port", "ray", "report", "spans")
+)
+"""Verbs that are released with the host, on its own modules."""
+FOLDERS = ("core", "registry", "commands", "src/redhost", *VERBS)
 SOURCES = sorted(
     {p.resolve() for f in FOLDERS for p in (ROOT / f).rglob("*.py")} | {ROOT / "cli.py"}
 )
@@ -21,33 +25,40 @@ SHUT = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True}
 """Keyword arguments that may only be this constant."""
 
 SPREAD = {
+    ("core/backbones/identity.py", "options"),
+    ("core/backbones/loading.py", "options"),
+    ("core/training/backbone_trial.py", "trunk.cut"),
     ("commands/common.py", "options"),
+    ("core/plugins/manager.py", "{argument: arguments[argument] for argument in taken}"),
     ("core/live.py", "keywords"),
     ("commands/compose.py", "keywords"),
     ("commands/compose.py", "options"),
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
-    ("commands/port.py", "keywords"),
+    ("plugins/redhost-port/src/redhost_port/cli.py", "keywords"),
+    ("core/training/packaging.py", "fields"),  # what a form writes, not what it reads
     ("core/bus/signals.py", "kwargs"),
     (
         "core/composition/options.py",
         "{f.name: given.get(f.name, getattr(self, f.name)) for f in fields(self)}",
     ),
     ("core/routers/base.py", "kwargs"),
-    ("core/training/distill.py", "shared"),
+    ("plugins/redhost-merge/src/redhost_merge/distill.py", "shared"),
     ("registry/package/checked.py", "kwargs"),
     ("core/plugins/manager.py", "arguments"),
     ("core/routers/__init__.py", "options"),
     ("commands/files.py", "options"),
-    ("core/backbones/backbone.py", "cut"),
-    ("core/backbones/encoder.py", "cut"),
+    ("core/backbones/backbone.py", "self.trunk.cut"),
+    ("core/backbones/encoder.py", "self.cut"),
     ("core/backbones/encoder.py", "self._wanted_states"),
     ("core/backbones/packs.py", "options"),
     ("core/model/conformal.py", "safetensors.torch.load(data)"),
     ("core/model/conformal.py", "{n: torch.cat(found) for n, found in columns.items() if found}"),
     ("core/model/moments.py", "safetensors.torch.load(data)"),
     ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package
-    ("commands/sweep.py", "fields"),
+    ("plugins/redhost-ray/src/redhost_ray/cluster.py", "logging_options"),
+    ("plugins/redhost-ray/src/redhost_ray/deploy.py", "scale"),
+    ("plugins/redhost-ray/src/redhost_ray/sweep_command.py", "fields"),
     ("core/backbones/encoder.py", "options"),
     ("registry/queries/settings.py", "{k: v for k, v in mine.items() if v is not None}"),
 }

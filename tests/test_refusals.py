@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 
 import redhost
 from redhost.cli import main
-from redhost.core.composition.candidates import fault
+from redhost.core.composition.refusal import refusal_of
 from redhost.errors import ContractError, HarmError, HijackError
 from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
@@ -38,11 +38,17 @@ BACKBONE = {
     "base": "model.safetensors",
     "classifier": "classifier.safetensors",
     "delta": "delta.safetensors",
+    "dense": "dense.safetensors",
     "background": "background.jsonl",
     "evaluation": "evaluation.jsonl",
 }
 STATISTICS = {"card.kind": "statistics"}
-DELTA = {"delta": {"file": "delta.safetensors", "sha256": "0" * 64}}
+LAYER = {"file": "dense.safetensors", "sha256": "0" * 64, "activation": "tanh"}
+ADDED: dict[str, dict[str, Any]] = {
+    "delta": {"delta": {"file": "delta.safetensors", "sha256": "0" * 64}},
+    "dense": {"dense": [LAYER]},
+}
+"""Role → what a manifest says of a file that the shipped backbone does not have."""
 
 
 def shipped(name: str) -> dict[str, bytes]:
@@ -63,7 +69,7 @@ def change(manifest: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 def references(manifest: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str]]:
     """Return file name → where its sha256 stands."""
-    fields = [*manifest.values(), manifest.get("ported", {}).get("map")]
+    fields = [*manifest.values(), manifest.get("ported", {}).get("map"), *manifest.get("dense", [])]
     parts = [x for x in fields if isinstance(x, dict) and x.get("file")]
     base = manifest.get("base", {}).get("files", {})
     return {x["file"]: (x, "sha256") for x in parts} | {name: (base, name) for name in base}
@@ -153,7 +159,6 @@ def adapter(
     }
     modules = {"layers.0.self_attn.q_proj": [128, 128]}
     fields: dict[str, Any] = {
-        "schema": "redhost.expert/1.3",
         "form": "lora",
         "rank": 2,
         "weights": {"file": "adapter_model.safetensors", "sha256": "0" * 64},
@@ -210,7 +215,7 @@ def ported(
         ),
     }
     came = {"digest": "0" * 64, "width": 96, "map": {"file": "map.safetensors", **ref}}
-    fields = {"form": "linear", "rank": 0, "writes.space": "labels", "schema": "redhost.expert/1.4"}
+    fields = {"form": "linear", "rank": 0, "writes.space": "labels"}
     return Broken(
         files=made | dict(files or {}),
         changes=fields | {"ported": {"file": "from.json", **ref, **came}},
@@ -234,7 +239,7 @@ EXPERTS: dict[str, Broken] = {
     "manifest_json": Broken(files={"expert.json": b'{"id": "a", "id": "b"}'}),
     "manifest_field": Broken(changes={"rank": "32"}),
     "manifest_unknown_key": Broken(changes={"rnak": 32}),
-    "manifest_newer": Broken(changes={"schema": "redhost.expert/1.99"}),
+    "manifest_newer": Broken(changes={"schema": "redhost.expert/2"}),
     **{f"{role}_missing": gone(name) for role, name in EXPERT.items()},
     **{f"{role}_digest": changed(name, "red_expert_range3") for role, name in EXPERT.items()},
     **{f"{role}_too_large": Broken(files={name: HUGE}) for role, name in EXPERT.items()},
@@ -283,25 +288,18 @@ EXPERTS: dict[str, Broken] = {
 
 CUT = {"background": "background.safetensors", "evaluation": "evaluation.safetensors"}
 BACKBONES: dict[str, Broken] = {
+    **{f"{role}_missing": gone(name, **ADDED.get(role, {})) for role, name in BACKBONE.items()},
     **{
-        f"{role}_missing": gone(name, **(DELTA if role == "delta" else {}))
+        f"{role}_digest": changed(name, "red_backbone_tiny", **ADDED.get(role, {}))
         for role, name in BACKBONE.items()
     },
     **{
-        f"{role}_digest": changed(name, "red_backbone_tiny", **(DELTA if role == "delta" else {}))
+        f"{role}_too_large": Broken(files={name: HUGE}, changes=ADDED.get(role, {}), honest=False)
         for role, name in BACKBONE.items()
     },
     **{
-        f"{role}_too_large": Broken(
-            files={name: HUGE}, changes=DELTA if role == "delta" else {}, honest=False
-        )
-        for role, name in BACKBONE.items()
-    },
-    **{
-        f"{role}_header": Broken(
-            files={BACKBONE[role]: NO_TENSORS}, changes=DELTA if role == "delta" else {}
-        )
-        for role in ("base", "classifier", "delta")
+        f"{role}_header": Broken(files={BACKBONE[role]: NO_TENSORS}, changes=ADDED.get(role, {}))
+        for role in ("base", "classifier", "delta", "dense")
     },
     **{
         f"{role}_header": Broken(
@@ -314,10 +312,11 @@ BACKBONES: dict[str, Broken] = {
     **{
         f"{role}_not_finite": Broken(
             files={BACKBONE[role]: save({"w": np.full(3, np.nan, "f4")})},
-            changes=DELTA if role == "delta" else {},
+            changes=ADDED.get(role, {}),
         )
-        for role in ("base", "delta")
+        for role in ("base", "delta", "dense")
     },
+    "base_config": Broken(files={"config.json": b'{"hidden_size": -128}'}),
     "classifier_tensors": Broken(
         files={"classifier.safetensors": save({"weight": np.ones((3, 128), "f4")})}
     ),
@@ -399,6 +398,7 @@ WHEELS: dict[str, Callable[[Any], None]] = {
     "record_unlisted": unlisted,
     "startup_code": bring("startup.pth"),
     "data_scripts": bring("{module}-0.1.0.data/scripts/run"),
+    "data_code": bring("{module}/more.py"),
     "foreign_top_level": bring("intruder.py"),
     "taken_top_level": as_json,
     "taken_name": as_torch,
@@ -534,6 +534,9 @@ def refused_elsewhere(
         Path("vocabulary_mismatch"), "red_expert_range3", "expert.json"
     )
     text = run(capsys, "check", str(causal), "--backbone", "speaker")
+    nobodys = Broken(changes={"task": "nobodys"})
+    unknown = nobodys.write(Path("task_unknown"), "red_backbone_tiny", "backbone.json")
+    task = run(capsys, "check", str(unknown))
     violations = judge_expert(shipped("red_expert_range3"), digest="e" * 64)
     assert not isinstance(violations, str) and [v.code for v in violations] == ["digest"]
     with pytest.raises(ContractError) as misplaced:
@@ -547,12 +550,14 @@ def refused_elsewhere(
         HijackError("a newcomer's card shows rows of domain 'range1'"),
         ArithmeticError("singular"),
     )
-    receipts = {v.code: str(v.error("expert 'range3'")) for v in map(fault, faults)}
+    named = [refusal_of(fault).violations[0] for fault in faults]
+    receipts = {v.code: str(v.error("expert 'range3'")) for v in named}
     return {
         **receipts,
         "question_mismatch": str(misplaced.value),
         "same_rows": str(same.value),
         "vocabulary_mismatch": text.splitlines()[1].strip(),
+        "task_unknown": task.splitlines()[1].strip(),
         "digest": str(violations[0].error("expert 'range3'")),
     }
 

@@ -68,6 +68,14 @@ def replaced(index: Path, draft: Any) -> str:
     return "signature_wrong"
 
 
+def of_the_older(index: Path, draft: Any) -> str:
+    """The next version, beside the signature of this one."""
+    signature = signature_path(only_wheel(index)).read_bytes()
+    only_wheel(index).unlink()
+    signature_path(draft("extra", version="0.2.0").write(index)).write_bytes(signature)
+    return "signature_wrong"
+
+
 By = Callable[[Path, Path, Any], tuple[str, ...]]
 
 
@@ -85,7 +93,7 @@ def by_name(index: Path, keys: Path, venv: Any) -> tuple[str, ...]:
     return ("red-expert-extra", "--find-links", str(index), "--key", str(keys / "author.pub.pem"))
 
 
-@pytest.mark.parametrize("attack", [unsigned, replaced])
+@pytest.mark.parametrize("attack", [unsigned, replaced, of_the_older])
 @pytest.mark.parametrize("by", [by_flag, by_project, by_name])
 def test_without_the_right_signature_nothing_is_installed(
     venv: Any, home: Path, keys: Path, index: Path, draft: Any, by: By, attack: Any
@@ -95,6 +103,57 @@ def test_without_the_right_signature_nothing_is_installed(
     done = venv.run("add", *arguments, home=home)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and f"({code})" in done.stderr
     assert venv.contents() == before and not home.exists()
+
+
+def test_a_signature_names_its_key_and_is_held_to_it(
+    venv: Any, home: Path, keys: Path, index: Path
+) -> None:
+    """Signed by another, it calls itself the author's: key confusion."""
+    wheel, before = only_wheel(index), venv.contents()
+    [author] = read_keys([keys / "author.pub.pem"])
+    make_signer(keys / "other.pem")(wheel)
+    signature = json.loads(signature_path(wheel).read_text())
+    signature["verificationMaterial"]["publicKey"]["hint"] = author.fingerprint
+    signature_path(wheel).write_text(json.dumps(signature))
+    done = venv.run("add", *by_flag(index, keys, venv), home=home)
+    assert done.returncode == 1 and "(signature_wrong)" in done.stderr
+    assert venv.contents() == before
+
+
+def test_an_old_signed_version_is_not_replayed_over_a_newer_one(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any
+) -> None:
+    key = ("--key", str(keys / "author.pub.pem"))
+    old = str(only_wheel(index))
+    new = draft("extra", version="0.10.0").write(index)
+    make_signer(keys / "author.pem")(new)
+    assert venv.run("add", str(new), *key, home=home).returncode == 0
+    done = venv.run("add", old, *key, home=home)
+    assert done.returncode == 1 and "expected 0.10.0 or newer, found 0.1.0" in done.stderr
+    assert done.stderr.count("\n") == 1
+    done = venv.run("add", old, *key, "--accept", home=home)
+    assert done.returncode == 0 and "in place of 0.10.0" in done.stdout
+
+
+def test_the_signature_of_another_package_of_the_author_is_refused(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "beside").mkdir()
+    other = make_signer(keys / "author.pem")(draft("beside").write(tmp_path / "beside"))
+    shutil.copy(other, signature_path(only_wheel(index)))
+    done = venv.run("add", *by_flag(index, keys, venv), home=home)
+    assert done.returncode == 1 and "(signature_wrong)" in done.stderr
+
+
+def test_a_key_inside_the_wheel_is_no_key(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any
+) -> None:
+    """The wheel brings the key that signed it; only the user's keys count."""
+    drafted = draft("extra")
+    drafted.members[f"{drafted.module}/author.pub.pem"] = (keys / "other.pub.pem").read_bytes()
+    make_signer(keys / "other.pem")(drafted.write(index))
+    done = venv.run("add", *by_flag(index, keys, venv), home=home)
+    assert done.returncode == 1 and "(signature_wrong)" in done.stderr
 
 
 CARELESS = """

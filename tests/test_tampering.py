@@ -38,6 +38,15 @@ def changed_file(draft: Any) -> None:
     draft.members[name] = altered(draft)
 
 
+def changed_module(draft: Any) -> None:
+    draft.members[f"{draft.module}/__init__.py"] = SCREAM
+
+
+def called_by_a_target(draft: Any) -> None:
+    """An assignment whose value is plain, and whose target runs code."""
+    draft.members[f"{draft.module}/__init__.py"] = b'{}[__import__("os").system("true")] = 1\n'
+
+
 def extra_file(draft: Any) -> None:
     draft.record = draft.honest_record()
     draft.members[f"{draft.module}/more.py"] = SCREAM
@@ -241,6 +250,11 @@ ATTACKS = {
     "lone module": both(bring("intruding.py"), "foreign_top_level"),
     "part of torch": both(bring("torch/intruder.py"), "foreign_top_level"),
     "named json": both(named("json"), "taken_top_level"),
+    "named as what others may look for": Attack(named("optional"), "taken_top_level", None),
+    "code of its own": Attack(changed_module, "data_code", None),
+    "code in what is assigned to": Attack(called_by_a_target, "data_code", None),
+    "a second module": Attack(bring("{module}/more.py", b""), "data_code", None),
+    "a compiled module": Attack(bring("{module}/fast.abi3.so"), "data_code", None),
     "named as the host": Attack(renamed("torch"), "taken_name", None),  # it would replace torch
     "other entry point": both(other_entry_point, "entry_points"),
     "claims to be editable": Attack(
@@ -390,7 +404,7 @@ def test_a_package_of_a_name_that_is_taken_is_refused(venv: Any, draft: Any, tmp
     drafted = draft("taker")
     named("numpy")(drafted)
     done = venv.run("add", str(drafted.write(tmp_path)), home=tmp_path / "home")
-    assert done.returncode == 1 and "'numpy' is taken: found brought by numpy" in done.stderr
+    assert done.returncode == 1 and "(taken_top_level)" in done.stderr
 
 
 def test_files_that_nobody_brought_are_not_overwritten(

@@ -157,7 +157,7 @@ def write_training_plan(folder: Path) -> Path:
 
 
 def test_workers(trapped: Trapped, tmp_path: Path) -> None:
-    """These start `redhost.core.jobs.worker`."""
+    """These start `redhost_ray.worker`."""
     for command in (
         ("recompose",),
         ("check", "range1", "range2"),

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+import release
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT, *sorted(p.parent for p in (ROOT / "plugins").glob("*/pyproject.toml"))]
@@ -34,6 +36,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             check=True,
             capture_output=True,
         )
+    release.write_digests(out)
     return {path.name.split("-")[0]: path for path in out.glob("*.whl")}
 
 
@@ -49,10 +52,8 @@ def tracked(*paths: str) -> list[str]:
 
 def test_the_hosts_wheel_holds_exactly_the_host(wheels: dict[str, Path]) -> None:
     expected = {f"redhost/{n}" for n in tracked("core", "registry", "commands", "cli.py")}
-    expected |= {
-        f"redhost/{Path(n).name}"
-        for n in tracked("src/redhost/*.py", "src/redhost/*.pyi", "src/redhost/py.typed")
-    }
+    face = ("src/redhost/*.py", "src/redhost/*.pyi", "src/redhost/py.typed", "src/redhost/testing")
+    expected |= {n.removeprefix("src/") for n in tracked(*face)}
     assert names(wheels["redhost"]) == expected
 
 
@@ -75,19 +76,60 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     [
         "red-lab",
         "redhost-fleet",
+        "redhost-generate",
         "redhost-mechanisms",
+        "redhost-merge",
         "redhost-mlflow",
         "redhost-onnx",
+        "redhost-peft",
+        "redhost-port",
         "redhost-ray",
         "redhost-report",
         "redhost-robust",
         "redhost-serve",
+        "redhost-spans",
     ],
 )
 def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path], name: str) -> None:
     folder = f"plugins/{name}/src/"
     expected = {n.removeprefix(folder) for n in tracked(folder)}
     assert names(wheels[name.replace("-", "_")]) == expected
+
+
+TRUST = """
+import sys
+sys.path[:] = [*sys.argv[1:3], *(p for p in sys.path if not p.endswith("-packages"))]
+from redhost.registry.environment import trust
+assert trust.__file__.startswith(sys.argv[1]) and trust.source_tree() is None
+agreement = trust.agreed(trust.find("redhost-ray"))
+print(agreement and agreement.reason)
+"""
+
+
+def test_plugins_of_the_same_release_are_trusted_until_a_file_changes(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """After plain pip install, beside all that is installed here but redhost and its plugins."""
+    ours, others = tmp_path / "site", tmp_path / "others"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
+    released = [wheels["redhost"], wheels["redhost_ray"]]
+    subprocess.run([*pip, "--target", ours, *released], check=True, capture_output=True)
+    others.mkdir()
+    for place in Path(sysconfig.get_path("purelib")).iterdir():
+        if "redhost" not in place.name:
+            (others / place.name).symlink_to(place)
+
+    def reason() -> str:
+        command = [sys.executable, "-c", TRUST, ours, others]
+        env = {**os.environ, "REDHOST_CONFIG": str(tmp_path / "config")}
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, env=env, cwd=tmp_path
+        ).stdout.strip()
+
+    assert reason() == "this redhost was released with it"
+    file = ours / "redhost_ray/pool.py"
+    file.write_bytes(file.read_bytes() + b"\n")
+    assert reason() == "None"
 
 
 def test_wheels_do_the_main_job_without_the_checkout(

@@ -1,67 +1,74 @@
-"""Measure the code base: how much there is to read, and how many functions one request enters.
+"""Measure the code base against its budget: how much there is to read, to enter, and to hold.
 
-Run it as ``.venv/bin/python tools/house.py``, with ``--help`` for more. The exit code is always 0,
-and figures that cannot be measured on this tree are shown as ``-``. The rules (those for running
-code are in ``house_calls.py``):
+    .venv/bin/python tools/house.py              each figure beside its limit and its goal
+    .venv/bin/python tools/house.py --json       the figures alone, as JSON
+    .venv/bin/python tools/house.py --lower      write what is better than its limit as the limit
+    .venv/bin/python tools/house.py --functions add    the functions that ``redhost add`` enters
+
+``budget.toml`` has the limits, which a test holds. The rules (those of walks are in
+``house_calls.py``):
 
 - **Statements**: nodes of type ``ast.stmt``, less imports and less bare constants (docstrings of
   modules, classes, functions and attributes, and ``...``). Headers of ``class``, ``def``, ``if``
-  and the like count one each, ``__all__`` too. Lines are physical ones.
-- **Circles**: strongly connected modules of ``core`` and ``registry``, by the names in imports; a
-  module does not count as importing its package. ``loading``: imports of modules' bodies;
-  ``running``: those of functions too; ``typing``: those under ``TYPE_CHECKING`` as well.
-- **Banned words**: see ``banned_words.txt``. Identifiers are Python's names, split at underscores
-  and capitals; prose is comments, strings and Markdown. Each identifier counts once.
-- **Functions given a Host**, in core and commands, outside class ``Host``: a parameter whose
-  annotation names ``Host``, or one named ``host`` without annotation.
-- **Long**: functions of more than 40 lines from ``def`` to the last, files of more than 600; in
-  core, registry, commands, cli.py and src.
+  and the like count one each, ``__all__`` too.
+- **Flags asked outside the bus**: ``head.several``, ``distribution``, ``probabilities`` and
+  ``vocabulary``, members of ``Unit``, and comparisons of ``.space``, in the host outside
+  ``core/bus``.
+- **Parameters**: the most that a function of the host takes, without ``self`` and ``cls``, unless
+  click calls it.
+- **Vague names**: assignments, parameters and keywords with a name of `VAGUE`.
+- **Comments**: per hundred lines that are not blank, docstrings included.
+- **Public names**: those of ``redhost`` and of its modules for users, submodules counted once.
+- **Words**: of Markdown as it stands, tables and code included; handwritten pages are those of
+  ``docs/`` but for results, the reference and the lab notes, and those of the root.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import io
 import json
 import keyword
 import re
-import subprocess
+import sys
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from house_calls import ROOT, WALKS, follow_all, python
+from house_calls import ROOT, WALKS, Walk, public_names, walk
 
-__all__ = ["Banned", "circles", "count_words", "main", "read_banned", "split_name", "statements"]
+__all__ = ["BUDGET", "WALKS", "Banned", "Limit", "broken", "circles", "comments", "count_words"]
+__all__ += ["flags", "given_host", "import_graph", "lowered", "main", "parameters"]
+__all__ += ["public_names", "read_banned", "read_budget", "split_name", "statements"]
+__all__ += ["text_figures", "vague_names", "walk", "walk_figures"]
 
-READERS = ("read_expert", "load_expert", "read_expert_package", "read_package", "parse_expert")
-"""Possible names of the function that reads an expert from bytes; the first one entered counts."""
+BUDGET = ROOT / "tools" / "budget.toml"
+HOST = ("core", "registry", "commands", "cli.py", "src")
+LAB = "plugins/red-lab/src"
+EXPLAINED = ("core/bus", "core/composition", "core/backbones")
+"""Where what surprises is explained beside the line."""
 
-PLACES = ("core", "registry", "commands", "cli.py", "src", "plugins", "docs")
-ROOMS = (
-    "core + registry", "core", "registry", "core/robust + core/mechanisms", "core/robust",
-    "core/mechanisms",
-)  # fmt: skip
-LONG_FUNCTION, LONG_FILE = 40, 600
-LEVELS = ("loading", "running", "typing")
 DEFS = (ast.FunctionDef, ast.AsyncFunctionDef)
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+VAGUE = frozenset(
+    ("found", "own", "known", "made", "wrong", "some", "wanted", "who", "same", "rest")
+) | {"aside", "beside"}
+FLAGS = frozenset(("several", "distribution", "probabilities", "vocabulary"))
 
 
-def sources(place: str, suffix: str = ".py") -> list[Path]:
-    """Return the files of a folder (for plugins, those under ``src``) or one file; no links."""
-    top = ROOT / place
-    found = (
-        [top]
-        if top.is_file()
-        else top.glob(f"*/src/**/*{suffix}" if place == "plugins" else f"**/*{suffix}")
-    )
-    return sorted(p for p in found if p.suffix == suffix and not p.is_symlink())
+# -- what stands in files --------------------------------------------------------------------------
+
+
+def sources(*places: str) -> list[Path]:
+    """Return the Python files of folders, or single files; links are left out."""
+    tops = [ROOT / place for place in places]
+    return sorted(p for top in tops for p in (top.rglob("*.py") if top.is_dir() else (top,))
+                  if not p.is_symlink())  # fmt: skip
 
 
 def statements(source: str) -> int:
@@ -74,24 +81,82 @@ def statements(source: str) -> int:
     )
 
 
-def split_name(name: str) -> list[str]:
-    """Split a name at underscores and capitals, into lower-case words."""
-    return [w.lower() for w in WORD.findall(name)]
+def flags(tree: ast.AST) -> int:
+    """Count the questions to a head, a unit or an output space in one file."""
+    asked = 0
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Attribute):
+            whose = ast.unparse(n.value).rpartition(".")[2]
+            asked += whose == "Unit" or (whose == "head" and n.attr in FLAGS)
+        elif isinstance(n, ast.Compare) and isinstance(n.left, ast.Attribute):
+            asked += n.left.attr == "space"
+    return asked
 
 
-def _one(_: str) -> int:
-    return 1
+def parameters(tree: ast.AST) -> int:
+    """Return the most parameters of a function that click does not call."""
+    most = 0
+    for n in ast.walk(tree):
+        if not isinstance(n, DEFS) or any("click" in ast.unparse(d) for d in n.decorator_list):
+            continue
+        names = [a.arg for a in (*n.args.posonlyargs, *n.args.args, *n.args.kwonlyargs)]
+        most = max(most, len(names) - (names[:1] in (["self"], ["cls"])))
+    return most
 
 
-def _lines(source: str) -> int:
-    return len(source.splitlines())
+def vague_names(tree: ast.AST) -> int:
+    """Count assignments, parameters and keywords that say nothing of what they are."""
+    return sum(
+        (isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in VAGUE)
+        or (isinstance(n, (ast.arg, ast.keyword)) and n.arg in VAGUE)
+        for n in ast.walk(tree)
+    )
 
 
-MEASURES: dict[str, Callable[[str], int]] = {
-    "statements": statements,
-    "files": _one,
-    "lines": _lines,
-}
+def comments(source: str) -> int:
+    """Count comments."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return sum(token.type == tokenize.COMMENT for token in tokens)
+
+
+def words(*paths: Path) -> int:
+    """Count the words of text files."""
+    return sum(len(path.read_text("utf-8").split()) for path in paths)
+
+
+def handwritten() -> list[Path]:
+    """Return the pages that people write, for users to read."""
+    generated = {ROOT / "docs" / name for name in ("results", "reference")}
+    pages = (p for p in (ROOT / "docs").rglob("*.md") if not generated & {*p.parents})
+    return [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *pages]
+
+
+def text_figures() -> dict[str, float]:
+    """Measure the source text: figures by name."""
+    figures: dict[str, float] = {}
+    places = {"core": "core", "registry": "registry", "commands": "commands", "red-lab": LAB}
+    for room, place in places.items():
+        texts = [p.read_text("utf-8") for p in sources(place)]
+        figures[f"statements: {room}"] = sum(map(statements, texts))
+        figures[f"files: {room}"] = len(texts)
+    figures["longest file: red-lab"] = max(len(p.read_bytes().splitlines()) for p in sources(LAB))
+    trees = {p: ast.parse(p.read_text("utf-8")) for p in sources(*HOST)}
+    bus = ROOT / "core" / "bus"
+    figures["flags asked outside the bus"] = sum(
+        flags(tree) for path, tree in trees.items() if bus not in path.parents
+    )
+    figures["parameters of a function"] = max(map(parameters, trees.values()))
+    figures["vague names"] = sum(map(vague_names, trees.values()))
+    figures["circles of imports"] = len(circles(import_graph()))
+    explained = [p.read_text("utf-8") for p in sources(*EXPLAINED)]
+    lines = sum(bool(line.strip()) for text in explained for line in text.splitlines())
+    figures["comments in a hundred lines"] = round(100 * sum(map(comments, explained)) / lines, 1)
+    figures["words: README"] = words(ROOT / "README.md")
+    figures["words: handwritten pages"] = words(*handwritten())
+    return figures
+
+
+# -- words -----------------------------------------------------------------------------------------
 
 
 class Banned(NamedTuple):
@@ -105,12 +170,17 @@ class Banned(NamedTuple):
 
 def read_banned(text: str) -> Banned:
     """Read lines of ``KIND: word word``; ``#`` starts a comment."""
-    words: dict[str, set[str]] = {kind: set() for kind in Banned._fields}
+    listed: dict[str, set[str]] = {kind: set() for kind in Banned._fields}
     for line in text.splitlines():
-        kind, colon, rest = line.partition("#")[0].partition(":")
+        kind, colon, after = line.partition("#")[0].partition(":")
         if colon:
-            words[kind.strip()].update(rest.split())
-    return Banned(**{kind: frozenset(listed) for kind, listed in words.items()})
+            listed[kind.strip()].update(after.split())
+    return Banned(**{kind: frozenset(names) for kind, names in listed.items()})
+
+
+def split_name(name: str) -> list[str]:
+    """Split a name at underscores and capitals, into lower-case words."""
+    return [w.lower() for w in WORD.findall(name)]
 
 
 def count_words(
@@ -130,8 +200,11 @@ def count_words(
                 strange = bool(parts) or token.string in banned.exact
                 names[token.string] += strange and token.string not in banned.allowed
     strange_words = banned.everywhere - banned.allowed
-    words = Counter(w for text in prose for w in split_name(text) if w in strange_words)
-    return +names, words
+    counted = Counter(w for text in prose for w in split_name(text) if w in strange_words)
+    return +names, counted
+
+
+# -- what imports what -----------------------------------------------------------------------------
 
 
 def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
@@ -139,7 +212,7 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
     low: dict[str, int] = {}
     index: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(node: str) -> None:
         low[node] = index[node] = len(index)
@@ -151,169 +224,149 @@ def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
                 low[node] = min(low[node], low[other])
         if low[node] == index[node]:
             at = stack.index(node)
-            found.append(sorted(stack[at:]))
+            components.append(sorted(stack[at:]))
             del stack[at:]
 
     for node in sorted(graph):
         if node not in index:
             visit(node)
-    return sorted((c for c in found if len(c) > 1), key=lambda c: (-len(c), c))
+    return sorted((c for c in components if len(c) > 1), key=lambda c: (-len(c), c))
 
 
-def _imports(node: ast.AST, level: str) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports of a level and of the levels before it."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-        children = node.orelse if level != "typing" else children
-    elif isinstance(node, DEFS) and level == "loading":
-        children = ()
-    for child in children:
-        yield from _imports(child, level)
+def import_graph() -> dict[str, set[str]]:
+    """Return the imports between modules of core and registry, of whatever level.
 
-
-def import_graph(level: str) -> dict[str, set[str]]:
-    """Return the imports between modules of core and registry."""
+    A module does not count as importing its package.
+    """
     files: dict[str, Path] = {}
-    for path in (p for place in ("core", "registry") for p in sources(place)):
+    for path in sources("core", "registry"):
         parts = path.relative_to(ROOT).with_suffix("").parts
         files[".".join(("redhost", *(p for p in parts if p != "__init__")))] = path
     graph: dict[str, set[str]] = {name: set() for name in files}
     for name, path in files.items():
         package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-        for node in _imports(ast.parse(path.read_text("utf-8")), level):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Import):
                 graph[name].update(a.name for a in node.names)
-                continue
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            named = {f"{base}.{a.name}" for a in node.names}
-            graph[name] |= (named & files.keys()) | ({base} if named - files.keys() else set())
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                named = {f"{base}.{a.name}" for a in node.names}
+                graph[name] |= (named & files.keys()) | ({base} if named - files.keys() else set())
         graph[name] = (graph[name] & files.keys()) - {name}
     return graph
 
 
 def given_host(tree: ast.AST) -> list[str]:
-    """Return the functions outside class Host that are given a Host."""
-    found = []
+    """Return the functions outside class Host that are given a Host.
+
+    That is, with a parameter whose annotation names ``Host``, or one named ``host`` without any.
+    """
+    names = []
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, DEFS):
             a = node.args
             given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
             types = [ast.unparse(g.annotation) if g.annotation else g.arg.title() for g in given]
             if re.search(r"\bHost\b", " ".join(types)):
-                found.append(node.name)
+                names.append(node.name)
         if not (isinstance(node, ast.ClassDef) and node.name == "Host"):
-            found += given_host(node)
-    return found
+            names += given_host(node)
+    return names
 
 
-START = """
-import json, sys, time
-t = time.perf_counter()
-import redhost.core.host
-t = time.perf_counter() - t
-loaded = sum(m.split(".")[0] == "redhost" for m in sys.modules)
-names = getattr(redhost, "__all__", None) or [n for n in dir(redhost) if n[0] != "_"]
-print(json.dumps([loaded, round(t * 1000), len(set(names))]))
-"""
+# -- the budget ------------------------------------------------------------------------------------
 
 
-def text_figures() -> tuple[dict[str, int], dict[str, Any]]:
-    """Measure the source text."""
-    figures: dict[str, int] = {}
-    details: dict[str, Any] = {"long functions": [], "long files": [], "functions given a Host": []}
-    texts = {p: p.read_text("utf-8") for place in PLACES[:5] for p in sources(place)}
-    for what, measure in MEASURES.items():
-        for room in ROOMS if what == "statements" else ROOMS[:3]:
-            paths = [p for place in room.split(" + ") for p in sources(place)]
-            figures[f"{what}: {room}"] = sum(measure(texts[p]) for p in paths)
-    for path, text in texts.items():
-        name, tree = path.relative_to(ROOT).as_posix(), ast.parse(text)
-        if _lines(text) > LONG_FILE:
-            details["long files"].append([name, _lines(text)])
-        for node in ast.walk(tree):
-            if isinstance(node, DEFS):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > LONG_FUNCTION:
-                    details["long functions"].append([f"{name}:{node.name}", length])
-        if name.startswith(("core/", "commands/")):
-            details["functions given a Host"] += [f"{name}:{f}" for f in given_host(tree)]
-    details |= {f"circles, {level}": circles(import_graph(level)) for level in LEVELS}
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
-    contracts = settings.get("importlinter", {}).get("contracts", ())
-    details["ignored imports"] = [i for c in contracts for i in c.get("ignore_imports", ())]
-    figures |= {what: len(found) for what, found in details.items()}
-    banned = read_banned((ROOT / "tools" / "banned_words.txt").read_text("utf-8"))
-    all_names: Counter[str] = Counter()
-    all_prose: Counter[str] = Counter()
-    for place in PLACES:
-        python = place != "docs"
-        counted = [
-            count_words(p.read_text("utf-8"), banned, python=python)
-            for p in sources(place, ".py" if python else ".md")
-        ]
-        figures[f"banned identifiers: {place}"] = sum(n.total() for n, _ in counted)
-        figures[f"banned words of prose: {place}"] = sum(w.total() for _, w in counted)
-        all_names.update(sum((n for n, _ in counted), Counter()))
-        all_prose.update(sum((w for _, w in counted), Counter()))
-    figures["banned identifiers, all"] = all_names.total()
-    figures["banned identifiers, distinct"] = len(all_names)
-    figures["banned words of prose, all"] = all_prose.total()
-    details["banned identifiers"] = dict(all_names.most_common())
-    details["banned words of prose"] = dict(all_prose.most_common())
-    return figures, details
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What a figure may be.
+
+    Attributes:
+        limit: The most, or the least.
+        goal: What to arrive at.
+        at_least: Whether the limit is the least.
+    """
+
+    limit: float
+    goal: float
+    at_least: bool = False
+
+    def is_broken_by(self, figure: float) -> bool:
+        """Return whether a figure is beyond the limit."""
+        return figure < self.limit if self.at_least else figure > self.limit
 
 
-def run_figures(walks: Mapping[str, Mapping[str, Any]]) -> dict[str, int | None]:
-    """Measure running code."""
-    figures: dict[str, int | None] = dict.fromkeys(
-        ("modules at start", "ms at start", "public names")
-    )
-    with contextlib.suppress(subprocess.CalledProcessError):
-        tries = [json.loads(python("-c", START)) for _ in range(3)]
-        figures = dict(zip(figures, map(min, zip(*tries, strict=True)), strict=True))
-    for walk in WALKS:
-        functions, cross = (walks.get(walk, {}).get(k, ()) for k in ("functions", "cross"))
-        figures[f"{walk}: functions entered"] = len(functions) or None
-        figures[f"{walk}: files"] = len({f[0] for f in functions}) or None
-        figures[f"{walk}: cross-file calls"] = sum(c[2] for c in cross) or None
-        if walk.endswith("check"):
-            called: Counter[str] = Counter()
-            for _, name, _, n in functions:
-                called[name.rpartition(".")[2]] += n
-            reader = next((r for r in READERS if r in called), None)
-            figures[f"{walk}: experts read from bytes"] = called[reader] if reader else None
+def read_budget(text: str) -> dict[str, Limit]:
+    """Read the limits of ``budget.toml``, by the name of the figure."""
+    tables = tomllib.loads(text)
+    return {
+        name: Limit(limit=numbers[kind], goal=numbers["goal"], at_least=kind == "least")
+        for table in tables.values()
+        for name, numbers in table.items()
+        for kind in ("most", "least")
+        if kind in numbers
+    }
+
+
+def broken(figures: Mapping[str, float], budget: Mapping[str, Limit]) -> list[str]:
+    """Return a line for each figure that breaks its limit, and for each that has none."""
+    lines = [f"{name}: no limit in budget.toml" for name in figures if name not in budget]
+    for name, figure in figures.items():
+        if name in budget and budget[name].is_broken_by(figure):
+            kind = "least" if budget[name].at_least else "most"
+            lines.append(f"{name}: {figure:g}, at {kind} {budget[name].limit:g}")
+    return lines
+
+
+def lowered(text: str, figures: Mapping[str, float]) -> str:
+    """Return the budget with every limit that a figure is better than set to that figure."""
+    budget = read_budget(text)
+    for name, figure in figures.items():
+        if name in budget and not budget[name].is_broken_by(figure):
+            line = rf'^("{re.escape(name)}" = \{{ (?:most|least) = )[\d.]+'
+            text = re.sub(line, rf"\g<1>{figure:g}", text, flags=re.MULTILINE)
+    return text
+
+
+def walk_figures(walks: Mapping[str, Walk]) -> dict[str, float]:
+    """Return the figures of traced commands, by name."""
+    figures: dict[str, float] = {}
+    for name, traced in walks.items():
+        figures[f"functions entered: {name}"] = len(traced.functions)
+        figures[f"files entered: {name}"] = len({f.file for f in traced.functions})
+        for reader in ("read_expert", "check_canary"):
+            calls = sum(f.calls for f in traced.functions if f.name == reader)
+            figures[f"{reader} an expert: {name}"] = round(calls / traced.experts, 2)
     return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures, or the functions that one request enters."""
-    parser = argparse.ArgumentParser(description="Measure the house.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
-    parser.add_argument("--before", type=Path, metavar="FILE", help="such a file, to stand beside")
+    """Print the figures, or the functions that one command enters."""
+    parser = argparse.ArgumentParser(description="Measure the code base against its budget.")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--lower", action="store_true", help="lower the limits to what is measured")
     parser.add_argument("--functions", choices=WALKS, help="list the functions that this enters")
-    parser.add_argument("--cross", choices=WALKS, help="list the calls between files in this")
     given = parser.parse_args(arguments)
-    if given.functions or given.cross:
-        walks = follow_all([w for w in WALKS if w in {given.functions, given.cross}])
-        for file, name, _, n in walks.get(given.functions, {}).get("functions", ()):
-            print(f"{n:>6}  {file}:{name}")
-        for caller, callee, n in walks.get(given.cross, {}).get("cross", ()):
-            print(f"{n:>6}  {caller} -> {callee}")
-    else:
-        written, details = text_figures()
-        walks = follow_all(WALKS)
-        figures = {**written, **run_figures(walks)}
-        before = json.loads(given.before.read_text("utf-8"))["figures"] if given.before else {}
-        for what, n in figures.items():
-            then = f"{before.get(what) or 0:>9,} ->" if given.before else ""
-            print(f"{what:<46}{then}{'-' if n is None else format(n, ','):>9}")
-        if given.json:
-            details["walks"] = walks
-            result = {"figures": figures, "details": details}
-            given.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    if given.functions:
+        for f in walk(given.functions).functions:
+            print(f"{f.calls:>6}  {f.file}:{f.qualified}")
+        return
+    figures = {**text_figures(), **public_names(), **walk_figures({w: walk(w) for w in WALKS})}
+    text = BUDGET.read_text("utf-8")
+    if given.lower:
+        BUDGET.write_text(lowered(text, figures), "utf-8")
+    if given.json:
+        print(json.dumps(figures, indent=1))
+        return
+    budget = read_budget(text)
+    print(f"{'':<42}{'measured':>10}{'limit':>10}{'goal':>10}")
+    for name, figure in figures.items():
+        limits = budget.get(name)
+        print(f"{name:<42}{figure:>10g}", *(f"{n:>9g}" for n in (limits.limit, limits.goal))
+              if limits else ())  # fmt: skip
+    for line in broken(figures, budget):
+        print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

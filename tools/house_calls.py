@@ -1,160 +1,218 @@
-"""Trace one request of the host: the functions that it enters, and the calls between files.
+"""Trace whole commands: the functions of the host that each one enters, and how often.
 
 - **Functions entered**: distinct (file, qualified name, first line) of functions of the package
-  ``redhost``, seen by ``sys.setprofile`` and ``threading.setprofile`` in a fresh process that has
-  imported all its modules; bodies of modules and classes, lambdas, comprehensions and generator
-  expressions do not count. ``predict`` is the first ``Host.predict`` of an open ``Host``,
-  ``recompose`` is ``Host.recompose`` on a home that has the features cached, ``check`` is
-  ``resolve_targets`` and ``static_check`` of one installed id, nothing computed. Names with ``cli``
-  are whole commands. Worker processes are not traced.
-- **Cross-file calls**: entries of such functions, for a generator each time that it is resumed, if
-  the nearest frame of ``redhost`` below on the stack, of whatever kind, is in another file or if
-  there is none.
+  ``redhost``, seen by ``sys.setprofile`` and ``threading.setprofile`` in a fresh process, what
+  importing runs included; bodies of modules and classes, lambdas, comprehensions and generator
+  expressions do not count. Worker processes are not traced.
+- ``predict`` answers one text on the demo's composition; ``recompose`` composes the demo's five
+  experts in an empty home; ``add`` adds a wheel to these five, in an environment of its own: the
+  expert range3 under another name.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import csv
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import io
 import json
 import os
-import pkgutil
-import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
+import venv
+import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["ROOT", "WALKS", "follow", "follow_all", "python"]
+__all__ = ["ROOT", "WALKS", "Function", "Walk", "public_names", "python", "trace", "walk"]
 
 ROOT = Path(__file__).resolve().parent.parent
-WALKS = ("predict", "check", "recompose", "cli-predict", "cli-check", "cli-recompose")
-TEXT, EXPERT = "What is 37 plus 12?", "range1"
-RESOLVERS = ("resolve_targets", "find_targets", "resolve")
-CHECKERS = ("static_check", "check_static", "check_target")
+WALKS = ("predict", "recompose", "add")
+TEXT = "What is 37 plus 12?"
+EXPERTS = 5
+"""The demo's."""
 
 
-def python(*arguments: str) -> str:
-    """Run this Python on one thread and return its output."""
-    given = {k: v for k, v in os.environ.items() if not k.startswith("REDHOST_")}
+@dataclass(frozen=True)
+class Function:
+    """A function that was entered.
+
+    Attributes:
+        file: Its file, relative to the root.
+        qualified: Its qualified name.
+        line: Its first line.
+        calls: How often it was entered.
+    """
+
+    file: str
+    qualified: str
+    line: int
+    calls: int
+
+    @property
+    def name(self) -> str:
+        """The name without that of its class."""
+        return self.qualified.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A traced command.
+
+    Attributes:
+        functions: What it entered, sorted.
+        experts: The number of experts that it is about.
+    """
+
+    functions: tuple[Function, ...]
+    experts: int
+
+
+def python(*arguments: str, program: str = sys.executable, **variables: str) -> str:
+    """Run Python on one thread, without redhost's variables, and return its output.
+
+    No plugin is trusted, whatever the user trusts.
+    """
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("REDHOST_")}
+    nobody = str(ROOT / "build" / "no-such-config")
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [program, *arguments],
         cwd=ROOT,
-        env={**given, "OMP_NUM_THREADS": "1"},
-        check=True,
+        env={**inherited, "OMP_NUM_THREADS": "1", "REDHOST_CONFIG": nobody, **variables},
+        check=False,
         capture_output=True,
         text=True,
     )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {done.stderr.strip()[-2000:]}")
     return done.stdout
 
 
-def _find(names: Sequence[str]) -> Callable[..., Any]:
-    """Return the first function of the package that has one of these names."""
-    for name in names:
-        for module in [m for n, m in sys.modules.items() if n.startswith("redhost.")]:
-            function = vars(module).get(name)
-            if inspect.isfunction(function) and function.__module__ == module.__name__:
-                return function
-    raise LookupError(names)
+def walk(command: str) -> Walk:
+    """Trace a command in a fresh process, on a home of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        home, out = folder / "home", folder / "trace.json"
+        if command != "recompose":
+            python("-m", "redhost", "recompose", "--home", str(home))
+        program, extra = sys.executable, {"predict": [TEXT]}.get(command, [])
+        if command == "add":
+            # The tests' environments see this one's packages in the same way.
+            venv.create(folder / "env", symlinks=True)
+            site = next((folder / "env" / "lib").glob("python*")) / "site-packages"
+            purelib = sysconfig.get_path("purelib")
+            (site / "real.pth").write_text(f"import site; site.addsitedir({purelib!r})\n")
+            program, extra = str(folder / "env/bin/python"), [str(write_newcomer(folder))]
+        python(__file__, str(out), command, "--home", str(home), *extra, program=program)
+        functions = tuple(Function(*row) for row in json.loads(out.read_text("utf-8")))
+    return Walk(functions=functions, experts=EXPERTS + (command == "add"))
 
 
-def _action(walk: str, home: Path, redhost: Any) -> Callable[[], object]:
-    """Return the call to trace; the whole command if its functions have other names now."""
+def write_newcomer(folder: Path) -> Path:
+    """Write a wheel of the expert range3 under another name."""
+    spec = importlib.util.find_spec("red_expert_range3")
+    if spec is None or spec.origin is None:
+        raise SystemExit("red-expert-range3 is not installed: run make .venv/packages")
+    module, info = "red_expert_newcomer", "red_expert_newcomer-0.1.0.dist-info"
+    files = {p.name: p.read_bytes() for p in Path(spec.origin).parent.iterdir() if p.is_file()}
+    # What it does off its domain was measured where range3 was no neighbour.
+    manifest = {**json.loads(files["expert.json"]), "id": "newcomer", "off_domain": None}
+    files["expert.json"] = json.dumps(manifest).encode()
+    members = {f"{module}/{name}": data for name, data in files.items()} | {
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: red-expert-newcomer\nVersion: 0.1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[redhost.experts]\nnewcomer = {module}\n".encode(),
+    }
+    record = io.StringIO()
+    rows = csv.writer(record, lineterminator="\n")
+    for name, data in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        rows.writerow((name, f"sha256={digest}", len(data)))
+    rows.writerow((f"{info}/RECORD", "", ""))
+    path = folder / f"{module}-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**members, f"{info}/RECORD": record.getvalue().encode()}.items():
+            archive.writestr(name, data)
+    return path
 
-    def command() -> None:
-        name = walk.removeprefix("cli-")
-        what = {"predict": [TEXT], "check": [EXPERT], "recompose": []}[name]
-        try:
-            importlib.import_module("redhost.cli").main([name, "--home", str(home), *what])
-        except SystemExit as e:
-            if e.code:  # a request that failed is not counted
-                raise
 
-    with contextlib.suppress(AttributeError, LookupError, TypeError):
-        if walk == "check":
-            resolve, check = _find(RESOLVERS), _find(CHECKERS)
-            given: dict[str, Any] = {"home": home, "backbone": None}
-            inspect.signature(resolve).bind([EXPERT], **given)
-            return lambda: [check(t) for t in resolve([EXPERT], **given)]
-        if walk in {"predict", "recompose"}:
-            host = redhost.Host.open(home)
-            return partial(host.predict, [TEXT]) if walk == "predict" else partial(host.recompose)
-    return command
-
-
-def follow(walk: str, home: Path) -> dict[str, Any]:
-    """Trace one request in this process: the functions entered, and the calls between files."""
-    redhost = importlib.import_module("redhost")
-    for module in pkgutil.walk_packages(redhost.__path__, "redhost."):
-        if not module.name.endswith(".__main__"):
-            # A module for a library that is not installed cannot be part of a request.
-            with contextlib.suppress(ImportError, redhost.MissingError):
-                importlib.import_module(module.name)
-    inside = tuple(f"{p}{os.sep}" for p in redhost.__path__)
-    calls: list[tuple[CodeType, CodeType | None]] = []
+def trace(arguments: list[str]) -> list[tuple[str, str, int, int]]:
+    """Run a command in this process; return what it entered."""
+    # What prepares the environment's own import of redhost is no part of the command.
+    places = tuple(str((ROOT / p).resolve()) for p in ("core", "registry", "commands", "src"))
+    inside = (*(f"{p}{os.sep}" for p in places), str(ROOT / "cli.py"))
+    entered: Counter[CodeType] = Counter()
+    resolved: dict[str, str] = {}
 
     def profile(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(inside):
-            below = frame.f_back
-            while below is not None and not below.f_code.co_filename.startswith(inside):
-                below = below.f_back
-            calls.append((frame.f_code, below.f_code if below else None))
+        if event == "call":
+            entered[frame.f_code] += 1
 
-    action = _action(walk, home, redhost)
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        importlib.import_module("redhost.cli").main(arguments)
+    except SystemExit as e:
+        if e.code:  # a request that failed is not counted
+            raise
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    rows: Counter[tuple[str, str, int]] = Counter()
+    for code, calls in entered.items():
+        file = resolved.setdefault(code.co_filename, os.path.realpath(code.co_filename))
+        # The body of a class is not a function: only functions have fast locals (CO_OPTIMIZED).
+        function = code.co_name[0] != "<" and code.co_flags & inspect.CO_OPTIMIZED
+        if function and file.startswith(inside):
+            name = Path(file).relative_to(ROOT).as_posix()
+            rows[name, code.co_qualname, code.co_firstlineno] += calls
+    return [(*key, calls) for key, calls in sorted(rows.items())]
+
+
+COUNT = """
+import importlib, json
+import click, redhost
+from redhost.cli import cli
+
+names = set(redhost.__all__)
+for module in "authoring errors frames pipelines plugins sklearn testing".split():
+    try:
+        public = importlib.import_module(f"redhost.{module}").__all__
+    except (ImportError, redhost.MissingError):  # a library that is not installed
+        continue
+    names |= {module, *(f"{module}.{name}" for name in public)}
+
+def options(command):
+    yield sum(isinstance(p, click.Option) for p in command.params)
+    for inner in getattr(command, "commands", {}).values():
+        yield from options(inner)
+
+print(json.dumps([len(names), max(options(cli))]))
+"""
+
+
+def public_names() -> dict[str, float]:
+    """Return how many names users may rely on, and the most options of a command."""
+    names, options = json.loads(python("-c", COUNT))
+    return {"public names": names, "options of a command": options}
+
+
+def _main(out: str, *arguments: str) -> None:
+    rows: Any = None
     with contextlib.redirect_stdout(io.StringIO()):
-        threading.setprofile(profile)
-        sys.setprofile(profile)
-        try:
-            action()
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
-
-    def name(code: CodeType | None) -> str:
-        path = Path(code.co_filename).resolve() if code else Path("(outside)")
-        return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
-
-    # The body of a class is not a function: only functions have fast locals (CO_OPTIMIZED).
-    real = [c for c in calls if c[0].co_name[0] != "<" and c[0].co_flags & inspect.CO_OPTIMIZED]
-    entered = Counter((name(c), c.co_qualname, c.co_firstlineno) for c, _ in real)
-    cross = Counter((name(b), name(c)) for c, b in real if name(b) != name(c))
-    return {
-        "command": getattr(action, "__name__", "") == "command",
-        "functions": [[*key, n] for key, n in sorted(entered.items())],
-        "cross": [[*key, n] for key, n in sorted(cross.items(), key=lambda x: (-x[1], x[0]))],
-    }
-
-
-def follow_all(walks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Trace requests, each in a fresh process on a copy of a home composed once."""
-    found: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        composed = Path(folder, "home")
-        for walk in ("home", *walks):
-            home, out = Path(folder, walk), Path(folder, f"{walk}.json")
-            try:
-                if home == composed:
-                    python("-m", "redhost", "recompose", "--home", str(home))
-                    continue
-                shutil.copytree(composed, home)
-                python(__file__, walk, str(home), str(out))
-            except (OSError, subprocess.CalledProcessError) as e:
-                why = getattr(e, "stderr", "").strip().splitlines()[-1:] or [str(e)]
-                print(f"{walk}: {why[0]}", file=sys.stderr)
-                continue
-            found[walk] = json.loads(out.read_text("utf-8"))
-            if found[walk]["command"] and not walk.startswith("cli-"):
-                print(f"{walk}: the whole command, its functions not found", file=sys.stderr)
-    return found
+        rows = trace([*arguments])
+    Path(out).write_text(json.dumps(rows), "utf-8")
 
 
 if __name__ == "__main__":
-    Path(sys.argv[3]).write_text(json.dumps(follow(sys.argv[1], Path(sys.argv[2]))), "utf-8")
+    _main(*sys.argv[1:])

@@ -8,24 +8,35 @@
 can serve the folder too. Nothing is built if the tree differs from its commit, or if CHANGELOG.md
 has no entry for the version; equal commits give equal bytes. `make index` writes wheels of the tree
 as it is, and with `--index` an index of these.
+
+The host's wheel tells the digests of the plugins' wheels, so that it runs these without
+`redhost trust`.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import html
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["build", "check_release", "main", "write_index", "write_sums"]
+from redhost.registry.environment.trust import wheel_digest
+
+__all__ = ["build", "check_release", "main", "write_digests", "write_index", "write_sums"]
+
+DIGESTS = "redhost/registry/environment/released.json"
+"""The file of the host's wheel with the digests of the plugins that it is released with."""
 
 
 def check_release(root: Path) -> None:
@@ -62,6 +73,18 @@ def build(root: Path, out: Path) -> None:
     for project, kinds in ((root, ()), *((p, ("--wheel",)) for p in packages)):
         command = [sys.executable, "-m", "build", *kinds, "--no-isolation", "--outdir", str(out)]
         subprocess.run([*command, str(project)], env=env, check=True, stdout=subprocess.DEVNULL)
+    write_digests(out)
+
+
+def write_digests(folder: Path) -> None:
+    """Write the digests of the plugins' wheels into the host's wheel beside them."""
+    digests = {}
+    for path in sorted(folder.glob("redhost_*.whl")):
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        digests[path.name.split("-")[0].replace("_", "-")] = wheel_digest(members)
+    for host in folder.glob("redhost-*.whl"):
+        _replace(host, DIGESTS, (json.dumps(digests, indent=2) + "\n").encode())
 
 
 def write_index(folder: Path) -> None:
@@ -87,9 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Check, build into a new folder, and replace dist/ by it when all files are there."""
     parser = argparse.ArgumentParser(description="Build everything that is published.")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
-    parser.add_argument("--index", type=Path, help="Only write an index of a folder's archives.")
+    parser.add_argument(
+        "--index", type=Path, help="Only finish a folder's wheels, and write an index of them."
+    )
     options = parser.parse_args(arguments)
     if options.index is not None:
+        write_digests(options.index)
         write_index(options.index)
         return
     root: Path = options.root
@@ -103,6 +129,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shutil.rmtree(dist, ignore_errors=True)
     out.rename(dist)
     print(f"pip install --index-url {(dist / 'simple').resolve().as_uri()} PACKAGE")
+
+
+def _replace(wheel: Path, name: str, data: bytes) -> None:
+    """Replace a file of a wheel, and its row of RECORD; all else keeps its bytes and dates."""
+    sha = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    row = re.compile(rf"^{re.escape(name)},.*$", re.MULTILINE)
+    with zipfile.ZipFile(wheel) as archive:
+        members = {info: archive.read(info) for info in archive.infolist()}
+    for info, content in members.items():
+        if info.filename == name:
+            members[info] = data
+        elif info.filename.endswith(".dist-info/RECORD"):
+            rows = row.sub(f"{name},sha256={sha},{len(data)}", content.decode())
+            members[info] = rows.encode()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for info, content in members.items():
+            archive.writestr(info, content)
 
 
 def _project(root: Path) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +17,20 @@ from torch import Tensor, nn
 from ...registry.errors import BackboneMismatchError, IntegrityError, UsageError, short
 from ..bus.bus import BusConfig
 from ..bus.layout import FeatureLayout
-from ..bus.tasks import CLASSIFICATION, Task, Unit, make_task
+from ..bus.task import CLASSIFICATION, Task
 from ..digests import backbone_fingerprint
+from ..tasks import make_task
 from ..types import Row, as_list
 from .bfloat16 import BF16, BFloat16Encoder
-from .encoder import FeatureChoice, Pooling, TextEncoder, load_encoder
+from .encoder import FeatureChoice, TextEncoder
+from .identity import BOUNDLESS, tokenizer_digest
+from .loading import load_encoder
+from .pooling import Dense, Pooling, PoolingChoice
 from .qwen3.package import qwen3_encoder
-from .tokens import tokenize
-from .units import UNITS
-from .words import words_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from ...registry.package.manifest import BackboneManifest
 
-
-PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
 
 MARKS = 8
 """Upper bound on the special tokens that a tokenizer adds to a text."""
@@ -70,18 +65,22 @@ class Backbone:
         source: str,
         *,
         revision: str | None = None,
-        pooling: Pooling = "last",
+        pooling: PoolingChoice = "last",
         max_tokens: int | None = None,
         features: FeatureChoice = None,
         task: Task = CLASSIFICATION,
     ) -> Self:
         """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
 
+        What a sentence-transformers folder says of pooling, length, lower case and dense layers is
+        not followed here, but by `authoring.new_backbone`, whose package has it.
+
         Args:
             source: A Hugging Face folder or hub name (e.g. ``hf:Qwen/Qwen3-0.6B``), or a file.
             revision: The commit to pin, for hub names.
-            pooling: ``last`` or ``mean``.
-            max_tokens: Token limit above which texts are cut; by default the model's longest input.
+            pooling: How the states of a text become one vector, see `PoolingMode`.
+            max_tokens: Token limit above which texts are cut; by default that of the tokenizer, if
+                it states one. The model's longest input is a limit in any case.
             features: The parts of h, see `TextEncoder`; by default the last states.
             task: What is predicted; for text generation, the language-model head is loaded too.
 
@@ -95,8 +94,12 @@ class Backbone:
             pooling=pooling,
             max_tokens=max_tokens,
             features=features,
-            head=task.head.vocabulary,
+            head=task.unit.generates,
         )
+        # Sentence-transformers 6 writes a model's limit nowhere else.
+        stated = int(getattr(trunk.tokenizer, "model_max_length", BOUNDLESS))
+        if max_tokens is None and 0 < stated < min(BOUNDLESS, trunk.longest or BOUNDLESS):
+            trunk.max_tokens = stated
         return cls(trunk=trunk, classifier=trunk.head, task=task, name=source)
 
     @classmethod
@@ -109,7 +112,7 @@ class Backbone:
             BackboneMismatchError: If the loaded tensors do not match the fingerprint.
         """
         task = make_task(manifest.task, resolution=manifest.resolution)
-        trunk = _package_trunk(manifest, files, head=task.head.vocabulary)
+        trunk = _package_trunk(manifest, files, head=task.unit.generates)
         if manifest.delta is not None:
             _apply_delta(trunk, files[manifest.delta.file])
         classifier = trunk.head
@@ -123,6 +126,9 @@ class Backbone:
             task=task,
             name=manifest.id,
         )
+        if backbone.width != manifest.width:
+            raise _mismatch(backbone.name, f"width {manifest.width}", f"width {backbone.width}")
+        # On the CPU, before it moves: a device may hold the tensors in another precision.
         backbone.verify(manifest.fingerprint)
         return backbone if device == "cpu" else backbone.to(device)
 
@@ -178,12 +184,8 @@ class Backbone:
             InputTypeError: If `texts` is neither one text nor an iterable of texts.
         """
         texts = as_list(texts, str, "text")
-        unit = UNITS.get(self.task.unit)
-        h = (
-            self.trunk.encode(texts)
-            if unit is None
-            else self.rows_of_states(unit.states(self.trunk, texts))
-        )
+        unit = self.task.unit
+        h = unit.encode(self.trunk, texts, self.layout, width=self.width, eps=self.eps)
         segments = () if self.layout is None else self.layout.segments
         beside = [c.compute(texts) for c in segments if c.compute is not None]
         return torch.cat([h, *beside], dim=1) if beside else h
@@ -196,34 +198,24 @@ class Backbone:
 
         def long(text: str) -> bool:
             # An ASCII character is at most one token; a few special tokens are added.
+            # Most texts are short: without this, every one would be tokenized twice.
             if text.isascii() and len(text) + MARKS <= longest:
                 return False
-            ids = self.trunk.tokenizer(text, truncation=True, max_length=longest + 1)["input_ids"]
-            return len(ids) > longest
+            return (
+                len(self.trunk.token_ids(text, truncation=True, max_length=longest + 1)) > longest
+            )
 
         with self.trunk.lock:
             return [longest if long(text) else None for text in texts]
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens read of each text, special tokens included."""
-        longest = self.trunk.longest
-        cut = {} if longest is None else {"truncation": True, "max_length": longest}
         with self.trunk.lock:
-            return [len(self.trunk.tokenizer(text, **cut)["input_ids"]) for text in texts]
-
-    def rows_of_states(self, states: Iterable[Tensor]) -> Tensor:
-        """Return h or h̃ ``(N, …)`` of all words or tokens, given the states ``(T, D)`` by text."""
-        unit = UNITS[self.task.unit]
-        rows = [unit.features(h, self.layout, self.eps) for h in states]
-        if rows:
-            return torch.cat(rows)
-        wide = self.layout is not None and bool(self.layout.segments)
-        return torch.empty(0, unit.layout(self.width).total_width if wide else self.width)
+            return [len(self.trunk.token_ids(text, **self.trunk.cut)) for text in texts]
 
     def unit_rows(self, rows: Sequence[Row]) -> list[Row]:
         """Return labelled rows in the order of `encode`: the texts, their words, or tokens."""
-        unit = UNITS.get(self.task.unit)
-        return list(rows) if unit is None else unit.rows(self.trunk, rows)
+        return self.task.unit.rows(self.trunk, rows)
 
     def require_tokens(self, texts: Iterable[str]) -> None:
         """Check that every text has at least one token, or one word if rows are words.
@@ -231,30 +223,36 @@ class Backbone:
         Raises:
             UsageError: If a text has none.
         """
-        read = {Unit.TEXT: TextEncoder.tokens, Unit.WORD: words_of, Unit.TOKEN: tokenize}
         with self.trunk.lock:
             for text in texts:
-                read[self.task.unit](self.trunk, text)
+                self.task.unit.require(self.trunk, text)
 
     def bus_config(self) -> BusConfig:
         """Return the configuration from which parts for this backbone's bus are built."""
-        width, unit = self.trunk.width, UNITS.get(self.task.unit)
-        none = FeatureLayout(width=width)
-        context = (none if unit is None else unit.layout(width)).router_width - width
+        width = self.trunk.width
+        context = self.task.unit.layout(width).router_width - width
         return BusConfig(
             width=width, labels=self.labels, eps=self.eps, task=self.task, context=context
         )
 
-    def fingerprint(self) -> str:
-        """Return the digest over tensors, classifier, labels, tokenizer, pooling and norm."""
+    def tokenizer_digest(self) -> str:
+        """Return the digest of the tokenizer's rules; for text generation, of its template too."""
         with self.trunk.lock:
-            tokenizer = tokenizer_digest(self.trunk.tokenizer)
+            return tokenizer_digest(
+                self.trunk.tokenizer,
+                vocabulary=self.trunk.stated.vocabulary,
+                generates=self.task.unit.generates,
+            )
+
+    def fingerprint(self) -> str:
+        """Return the digest over all that determines what this backbone computes."""
         return backbone_fingerprint(
             tensors=self.trunk.model.state_dict(),
+            config=self.trunk.stated.config,
             classifier=self.classifier,
             labels=self.labels,
-            tokenizer=tokenizer,
-            pooling=self.trunk.pooling,
+            tokenizer=self.tokenizer_digest(),
+            pooling=self.trunk.pooling.stated,
             max_tokens=self.trunk.max_tokens,
             features=self.trunk.features,
             task=self.task.name,
@@ -269,23 +267,16 @@ class Backbone:
         """
         found = self.fingerprint()
         if found != fingerprint:
-            raise BackboneMismatchError(
-                f"backbone {self.name!r} is not what its manifest says",
-                expected=short(fingerprint),
-                found=short(found),
-                hint="Reinstall the backbone's package.",
-            )
+            raise _mismatch(self.name, short(fingerprint), short(found))
 
 
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the sha256 over a tokenizer's vocabulary and its output on a few probe texts.
-
-    It covers vocabulary and behaviour, not the file: experts must stay valid if a library saves
-    the same tokenizer in a different layout.
-    """
-    vocabulary = sorted(tokenizer.get_vocab().items())
-    probes = [list(tokenizer(text)["input_ids"]) for text in PROBES]
-    return hashlib.sha256(json.dumps([vocabulary, probes]).encode()).hexdigest()
+def _mismatch(name: str, expected: str, found: str) -> BackboneMismatchError:
+    return BackboneMismatchError(
+        f"backbone {name!r} is not what its manifest says",
+        expected=expected,
+        found=found,
+        hint="Reinstall the backbone's package.",
+    )
 
 
 def _package_trunk(
@@ -294,9 +285,14 @@ def _package_trunk(
     """Load the trunk named in a manifest: from files in the package, a hub, or a local file."""
     base = manifest.base
     features = manifest.features or None
+    dense = (
+        Dense(tensors=safetensors.torch.load(files[d.file]), activation=d.activation)
+        for d in manifest.dense or ()
+    )
+    pooling = Pooling(mode=manifest.pooling, dense=tuple(dense))
     load = partial(
         load_encoder,
-        pooling=manifest.pooling,
+        pooling=pooling,
         max_tokens=manifest.max_tokens,
         features=features,
         head=head,
@@ -308,7 +304,7 @@ def _package_trunk(
     carried = {name: files[name] for name in base.files}
     if not head:  # generation needs a KV cache, which the plain encoder does not have
         plain = qwen3_encoder(
-            carried, pooling=manifest.pooling, max_tokens=manifest.max_tokens, features=features
+            carried, pooling=pooling, max_tokens=manifest.max_tokens, features=features
         )
         if plain is not None:
             return plain
@@ -330,4 +326,5 @@ def _apply_delta(trunk: TextEncoder, data: bytes) -> None:
             expected="tensors of the base, with its shapes",
             found=", ".join(strangers[:3]),
         )
+    # Not strict: a delta has a few tensors, all of which were compared above.
     trunk.model.load_state_dict(delta, strict=False)

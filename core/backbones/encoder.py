@@ -7,24 +7,23 @@ transformer blocks are found as the longest list of modules of one class.
 from __future__ import annotations
 
 import inspect
-import io
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ...registry.errors import MissingError, UsageError
+from ...registry.errors import UsageError
 from ...registry.package.manifest import Features
-from .gguf_reading import header_read_once
+from .identity import Stated
 from .packs import Pack, attending, packs
+from .pooling import MODES, Pooling, PoolingChoice
 from .tiles import KERNELS, PASS_TOKENS, Tiles, tile_of
 from .token_hashing import TokenHashing
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redhost")
 
-Pooling = Literal["first", "last", "mean"]
 FeatureChoice = Features | Literal["wide"] | None
 
 Around = Callable[[Pack], AbstractContextManager[None]]
@@ -46,6 +44,14 @@ BATCH = 32
 ENDLESS = 2**31 - 1
 """A token limit that no text reaches."""
 
+SIZES = (
+    "max_position_embeddings",
+    "max_seq_len",
+    "max_encoder_position_embeddings",
+    "max_decoder_position_embeddings",
+)
+"""The names under which configurations state how many positions there are."""
+
 MOST_PLACES = 2048
 """Default limit of the hashed tokens' width: cards of sums grow with the square of h's width."""
 
@@ -56,11 +62,13 @@ class TextEncoder:
     Args:
         model: The encoder, without a language-model head.
         tokenizer: Its tokenizer.
-        pooling: ``first`` or ``last`` token, or ``mean`` over the tokens.
+        pooling: How the states of a text become one vector.
         max_tokens: Token limit above which texts are cut; by default the model's longest input.
         features: The parts of h; by default the last states alone. ``wide`` stands for the result
             of `wide_features`.
         head: The language-model head ``(V, D)``, for text generation.
+        stated: What the model's files state in addition to its tensors; by default what the model
+            would save.
 
     Attributes:
         width: D, the width of the pooled vector.
@@ -81,22 +89,27 @@ class TextEncoder:
         *,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        pooling: Pooling,
+        pooling: PoolingChoice,
         max_tokens: int | None = None,
         features: FeatureChoice = None,
         head: Tensor | None = None,
+        stated: Stated | None = None,
     ) -> None:
         self.head = head
+        self.stated = stated or Stated.of(model, tokenizer)
         self.model: PreTrainedModel = model.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
-        self.features = _checked(features, model)
-        self.hashing, self.width = None, int(model.config.hidden_size)
+        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(mode=pooling)
+        self.features = _checked(features, model, dense=bool(self.pooling.dense))
+        states = _setting(model, "hidden_size")
+        self.width = self.pooling.width(states) if self.pooling.dense else states
+        self.hashing = None
         if self.features is not None:
-            self.width = self.width * len(self.features.layers) + self.features.tokens
+            self.width += states * (len(self.features.layers) - 1) + self.features.tokens
             if width := self.features.tokens:
-                vocabulary = int(model.config.vocab_size)
+                vocabulary = _setting(model, "vocab_size")
                 self.hashing = TokenHashing.of(width=width, vocabulary=vocabulary)
+        self.positions = longest_input(model)
         self.tokenizer = tokenizer
-        self.pooling: Pooling = pooling
         self.max_tokens = max_tokens
         self.tiles = Tiles.of(model)
         # Interventions hook the blocks during a pass, and tokenizers keep settings between calls,
@@ -202,8 +215,7 @@ class TextEncoder:
         if self.longest is None or len(cut) < self.longest:
             return cut
         # Without a limit, transformers warns about texts longer than the model's longest input.
-        with self.lock:
-            return list(self.tokenizer(text, truncation=True, max_length=ENDLESS)["input_ids"])
+        return self.token_ids(text, truncation=True, max_length=ENDLESS)
 
     def batches(
         self, texts: Sequence[str], *, most: int | None = None
@@ -236,22 +248,43 @@ class TextEncoder:
 
         The tokenizer truncates, so special tokens at the end of the input are kept.
         """
-        cut = {} if self.longest is None else {"truncation": True, "max_length": self.longest}
-        try:
-            with self.lock:  # computing a fingerprint changes the tokenizer's settings
-                ids = list(self.tokenizer(text, **cut)["input_ids"])
-        except TypeError as e:  # tokenizers raises it for half of a surrogate pair
-            raise UsageError("a text", expected="whole characters", found=ascii(text)[:40]) from e
+        ids = self.token_ids(text, **self.cut)
         if not ids:
             raise UsageError("a text has no tokens", expected="at least one", found=repr(text))
         return ids
 
+    def token_ids(self, text: str, **options: object) -> list[int]:
+        """Return the token ids of a text.
+
+        Args:
+            text: The text.
+            options: Options of the tokenizer's call.
+
+        Raises:
+            UsageError: If the tokenizer cannot read the text.
+        """
+        try:
+            with self.lock:  # computing a fingerprint changes the tokenizer's settings
+                return list(cast("Any", self.tokenizer)(text, **options)["input_ids"])
+        except TypeError as e:  # tokenizers raises it for half of a surrogate pair
+            raise UsageError("a text", expected="whole characters", found=ascii(text)[:40]) from e
+        except BaseException as e:
+            if type(e).__name__ != "PanicException":  # Rust's, which cannot be imported
+                raise
+            raise UsageError(
+                "a text", expected="one that the tokenizer can read", found=ascii(text)[:40]
+            ) from e
+
     @property
     def longest(self) -> int | None:
         """The token limit: the smaller of `max_tokens` and the model's longest input."""
-        longest = getattr(self.model.config, "max_position_embeddings", None)
-        limits = [n for n in (longest, self.max_tokens) if n is not None]
+        limits = [n for n in (self.positions, self.max_tokens) if n is not None]
         return min(limits, default=None)
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        """The options with which a tokenizer cuts texts at the token limit."""
+        return {} if self.longest is None else {"truncation": True, "max_length": self.longest}
 
     def states(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the states ``(T, D)`` of each text's tokens, bitwise independent of the batch."""
@@ -274,7 +307,7 @@ class TextEncoder:
             output = self.model(
                 input_ids=ids, attention_mask=torch.ones_like(ids), **self._wanted_states
             )
-        return self._read(output)
+        return self.read(output)
 
     def _states_of(self, pack: Pack) -> Tensor:
         """Return the states ``(1, N, D)`` from which h is pooled, for a pack."""
@@ -288,17 +321,19 @@ class TextEncoder:
                 use_cache=False,
                 **self._wanted_states,
             )
-        return self._read(output)
+        return self.read(output)
 
     @property
     def _wanted_states(self) -> dict[str, bool]:
         return {} if self.features is None else {"output_hidden_states": True}
 
-    def _read(self, output: Any) -> Tensor:
-        """Return the states from which h is pooled, given the model's output."""
+    def read(self, output: Any) -> Tensor:
+        """Return the states ``(B, T, …)`` from which h is pooled, given the model's output."""
         if self.features is None:
             return cast("Tensor", output.last_hidden_state)
-        return torch.cat([output.hidden_states[layer] for layer in self.features.layers], dim=-1)
+        # The states of an encoder-decoder that end in its last ones are those of its decoder.
+        states = getattr(output, "hidden_states", None) or output.decoder_hidden_states
+        return torch.cat([states[layer] for layer in self.features.layers], dim=-1)
 
     def with_linears(self, linears: Sequence[nn.Linear]) -> AbstractContextManager[None]:
         """Treat these as linear layers of the encoder in the passes of a ``with`` block."""
@@ -356,17 +391,13 @@ class TextEncoder:
         not change. The part of hashed tokens is zero here and is filled in by `encode`.
         """
         if self.features is None:
-            return self._pooled(hidden)
-        layers = hidden.chunk(len(self.features.layers), dim=-1)
-        parts = [nn.functional.layer_norm(h, h.shape[-1:]) for h in map(self._pooled, layers)]
+            return self.pooling(hidden)
+        layers = zip(self.features.layers, hidden.chunk(len(self.features.layers), -1), strict=True)
+        last, others = max(self.features.layers), MODES[self.pooling.mode]
+        pooled = [(self.pooling if n == last else others)(h) for n, h in layers]
+        parts = [nn.functional.layer_norm(h, h.shape[-1:]) for h in pooled]
         parts += [] if self.hashing is None else [hidden.new_zeros(len(hidden), self.hashing.width)]
         return torch.cat(parts, dim=-1)
-
-    def _pooled(self, states: Tensor) -> Tensor:
-        """Return one vector ``(B, D)`` for the states ``(B, T, D)`` of a layer."""
-        if self.pooling == "mean":
-            return states.mean(dim=1)
-        return states[:, 0 if self.pooling == "first" else -1]
 
 
 def wide_features(model: PreTrainedModel) -> Features:
@@ -375,23 +406,73 @@ def wide_features(model: PreTrainedModel) -> Features:
     Measured on 20 Newsgroups (docs/lab-notes.md): the first states contain information that the
     last have lost, the tokens information that neither has; states in between add nothing.
     """
-    width, last = int(model.config.hidden_size), int(model.config.num_hidden_layers)
-    return Features(layers=(0, last), tokens=min(4 * width, MOST_PLACES))
+    width = _setting(model, "hidden_size")
+    return Features(layers=(0, _depth(model)), tokens=min(4 * width, MOST_PLACES))
 
 
-def _checked(features: FeatureChoice, model: PreTrainedModel) -> Features | None:
+def longest_input(model: nn.Module) -> int | None:
+    """Return the most tokens that a model's positions allow; None for any number.
+
+    RoBERTa's kind counts positions from padding_idx + 1, so that 514 rows of positions are 512
+    tokens (transformers #14243). XLNet states −1, and models with relative positions nothing.
+    """
+    config: Any = model.config
+    stated = (getattr(config, name, None) for name in SIZES)
+    size = min((n for n in stated if isinstance(n, int) and n > 0), default=None)
+    return None if size is None else size - _offset(model, size)
+
+
+def _offset(model: nn.Module, size: int) -> int:
+    """Return how many rows of the table of positions come before the first token's."""
+    for name, module in model.named_modules():
+        padding, rows = (getattr(module, key, None) for key in ("padding_idx", "weight"))
+        is_table = isinstance(rows, Tensor) and len(rows) == size
+        if is_table and padding is not None and "position" in name.rpartition(".")[2]:
+            return int(padding) + 1
+    return 0
+
+
+def _depth(model: PreTrainedModel) -> int:
+    """Return the number of blocks whose states are read: of an encoder-decoder, its decoder's."""
+    blocks = getattr(model.config, "decoder_layers", None) if hasattr(model, "decoder") else None
+    return _setting(model, "num_hidden_layers") if blocks is None else int(blocks)
+
+
+def _setting(model: PreTrainedModel, name: str) -> int:
+    """Return a size that a model's configuration states.
+
+    Raises:
+        UsageError: If it does not: the model reads more than a text, or something else.
+    """
+    size = getattr(model.config, name, None)
+    if not isinstance(size, int):
+        expected = f"{name} in its config.json"
+        raise UsageError(
+            f"{type(model).__name__} is not read as an encoder of texts",
+            expected=expected,
+            found="none",
+        )
+    return size
+
+
+def _checked(features: FeatureChoice, model: PreTrainedModel, *, dense: bool) -> Features | None:
     """Return the parts of h, checked; a model has one more layer of states than blocks.
 
     Raises:
-        UsageError: If the model lacks one of the layers, or one is named twice.
+        UsageError: If the model lacks one of the layers, one is named twice, or the last one is
+            missing, which dense layers read.
     """
     if features is None or features == "wide":
         return features and wide_features(model)
-    layers, last = features.layers, int(model.config.num_hidden_layers)
-    if len(set(layers)) < len(layers) or not all(0 <= layer <= last for layer in layers):
+    if not isinstance(features, Features):
+        expected = "'wide', None for the last states, or Features(layers=…)"
+        raise UsageError("parts of h", expected=expected, found=repr(features)[:40])
+    layers, last = features.layers, _depth(model)
+    absent = dense and last not in layers
+    if absent or len(set(layers)) < len(layers) or not all(0 <= n <= last for n in layers):
         raise UsageError(
             f"layers of {type(model).__name__}",
-            expected=f"different ones of 0 … {last}",
+            expected=f"different ones of 0 … {last}" + f", with {last}, for dense layers" * absent,
             found=", ".join(map(str, layers)),
         )
     return features
@@ -425,126 +506,3 @@ def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:
         elif type(module).__name__ == "Conv1D" and isinstance(module.weight, Tensor):
             shapes[name] = (module.weight.shape[1], module.weight.shape[0])
     return shapes
-
-
-def load_encoder(
-    source: str,
-    *,
-    revision: str | None = None,
-    pooling: Pooling = "last",
-    max_tokens: int | None = None,
-    features: FeatureChoice = None,
-    head: bool = False,
-) -> TextEncoder:
-    """Load an encoder by its source.
-
-    Args:
-        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``. Only a hub name uses the network.
-        revision: The hub revision (commit) to pin; ignored for folders.
-        pooling: How token states become one vector.
-        max_tokens: Token limit above which texts are cut; by default the model's longest input.
-        features: The parts of h, see `TextEncoder`; by default the last states.
-        head: Whether to load the language-model head as well.
-
-    Raises:
-        UsageError: If the source has neither form, or its head is not a single product.
-        MissingError: If the files cannot be read.
-    """
-    kind, _, where = source.partition(":")
-    if kind not in {"hf", "gguf"} or not where:
-        raise UsageError(
-            f"unknown backbone source {source!r}", expected="hf:NAME_OR_DIR or gguf:FILE"
-        )
-    path = Path(where).expanduser()
-    options: dict[str, Any] = (
-        {"local_files_only": True} if path.is_dir() else {"revision": revision}
-    )
-    if kind == "gguf":
-        where, options = str(path.parent), {"gguf_file": path.name}
-    tokenizer, model = _load(where, options, head=head)
-    _unmap(model)
-    trunk = cast("PreTrainedModel", model.base_model) if head else model
-    return TextEncoder(
-        model=trunk,
-        tokenizer=tokenizer,
-        pooling=pooling,
-        max_tokens=max_tokens,
-        features=features,
-        head=head_of(model) if head else None,
-    )
-
-
-def _load(
-    where: str, options: dict[str, Any], *, head: bool
-) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
-
-    kind = AutoModelForCausalLM if head else AutoModel
-    once = header_read_once() if "gguf_file" in options else nullcontext()
-    try:
-        with _silence_warnings(), once:
-            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options)
-            model: PreTrainedModel = kind.from_pretrained(
-                where,
-                trust_remote_code=False,
-                use_safetensors=None if "gguf_file" in options else True,  # others are pickles
-                dtype=torch.float32,
-                **options,
-            )
-    except Exception as e:  # transformers' parsers raise errors of many types
-        raise MissingError(
-            f"backbone {where!r} cannot be loaded",
-            expected="a folder, file or hub name that transformers can read",
-            found=next(iter(str(e).splitlines()), "") or type(e).__name__,
-            hint="Give a folder by its path, such as ./my-model; a hub name needs a network.",
-        ) from e
-    return tokenizer, model
-
-
-def head_of(model: PreTrainedModel) -> Tensor:
-    """Return the head's weight ``(V, D)``, if the logits are its product with the last states.
-
-    Raises:
-        UsageError: If they are not; a bias, a scale or a cap would be lost.
-    """
-    made: Any = model
-    layer = made.get_output_embeddings()
-    with torch.inference_mode():
-        probe = torch.arange(4)[None] % model.config.vocab_size
-        logits = made(input_ids=probe).logits
-        product = made.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
-    if not torch.allclose(logits, product, rtol=1e-4, atol=1e-4):
-        raise UsageError(
-            f"{type(model).__name__} does more to its states than one product",
-            expected="logits that are the head's product with the last states",
-            found=f"a difference of {float((logits - product).abs().max()):.3g}",
-        )
-    return cast("Tensor", layer.weight.detach())
-
-
-def _unmap(model: nn.Module) -> None:
-    """Copy the weights into memory, because transformers memory-maps the file.
-
-    Truncating a mapped file kills the process; overwriting it changes verified weights.
-    """
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()
-
-
-@contextmanager
-def _silence_warnings() -> Iterator[None]:
-    """Silence transformers' own bars and notices while it loads."""
-    from transformers.utils import logging
-
-    hf: Any = logging
-    level, bars = hf.get_verbosity(), hf.is_progress_bar_enabled()
-    hf.set_verbosity_error()
-    hf.disable_progress_bar()
-    try:
-        # The progress bar of GGUF files comes from tqdm directly, and cannot be disabled.
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        hf.set_verbosity(level)
-        if bars:
-            hf.enable_progress_bar()

@@ -38,6 +38,7 @@ class EngineEncoder(TextEncoder):
             max_tokens=encoder.max_tokens,
             features=encoder.features,
             head=encoder.head,
+            stated=encoder.stated,
         )
 
     def hold_to(self, plain: TextEncoder) -> None:

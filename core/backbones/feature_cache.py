@@ -12,7 +12,6 @@ user's home, a full disk) is used read-only; missing rows are computed each time
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 import os
@@ -30,14 +29,12 @@ from ...registry.atomic import count_damage, make_folder, remove_file
 from ..types import Encode, Progress, as_list, in_stage
 from .backbone import Backbone
 from .encoder import BATCH
-from .units import UNITS
 
 CHUNK = 256
 """Texts encoded between two writes and progress updates; an interruption loses at most these."""
 
 SCHEMA = (
     "PRAGMA journal_mode=WAL",
-    "DROP TABLE IF EXISTS h",  # the table of older versions, whose rows had no digest
     "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, row BLOB, digest BLOB)",
 )
 
@@ -58,6 +55,10 @@ LOOKUP_CHUNK = 500
 """Rows in one query; every SQLite version supports 999 parameters."""
 
 
+Compute = Callable[[Sequence[str]], Sequence[Tensor]]
+"""Texts → the rows ``(T, width)`` of each."""
+
+
 class FeatureCache:
     """A cache of h on disk, or of h̃ with a separate database for each segment.
 
@@ -73,40 +74,20 @@ class FeatureCache:
             torch.device(backbone.device).type,
             torch.__version__,
             "float32",
+            # Sums split among threads are rounded in another order.
             torch.get_num_threads(),
             backbone.kernels,
         )
-        self.backbone, width = backbone, backbone.width
-        unit = UNITS.get(backbone.task.unit)
-        if unit is not None:
-            self.tables = [
-                _FeatureTable(
-                    folder,
-                    key,
-                    width=width,
-                    compute=partial(unit.states, backbone.trunk),
-                    chunk=BATCH,
-                ),
-                *(
-                    _FeatureTable(
-                        folder,
-                        (*key, c.key),
-                        width=c.width,
-                        compute=_one_by_one(c.compute),
-                        chunk=BATCH,
-                    )
-                    for c in (backbone.layout.segments if backbone.layout else ())
-                    if c.compute is not None
-                ),
-            ]
-            return
-        segments, encode = backbone.layout.segments if backbone.layout else (), backbone.encode
-        sources = [
-            (key, width, dataclasses.replace(backbone, layout=None).encode if segments else encode),
-            *(((*key, c.key), c.width, c.compute) for c in segments if c.compute is not None),
+        self.backbone, width, unit = backbone, backbone.width, backbone.task.unit
+        # Segments are computed from whole texts, of which a text's rows are one or many.
+        each, chunk = (_one_each, CHUNK) if unit.whole else (_one_by_one, BATCH)
+        segments = backbone.layout.segments if backbone.layout else ()
+        sources: list[tuple[tuple[object, ...], int, Compute]] = [
+            (key, width, partial(unit.states, backbone.trunk)),
+            *(((*key, c.key), c.width, each(c.compute)) for c in segments if c.compute is not None),
         ]
         self.tables = [
-            _FeatureTable(folder, k, width=w, compute=_one_each(compute))
+            _FeatureTable(folder, k, width=w, compute=compute, chunk=chunk)
             for k, w, compute in sources
         ]
 
@@ -127,15 +108,18 @@ class FeatureCache:
         """
         texts = as_list(texts, str, "text")
         parts = [table.encode(texts, progress=progress) for table in self.tables]
-        if self.backbone.task.unit in UNITS:
-            h = [self.backbone.rows_of_states(map(torch.tensor, parts[0]))]
-        else:
+        unit, layout, eps = self.backbone.task.unit, self.backbone.layout, self.backbone.eps
+        if unit.whole:  # one row each, joined at once
             h = [self.tables[0].joined(parts[0])]
+        else:
+            states = [torch.tensor(rows) for rows in parts[0]]
+            h = [unit.joined(states, layout, width=self.backbone.width, eps=eps)]
         h += (t.joined(p) for p, t in zip(parts[1:], self.tables[1:], strict=True))
         return h[0] if len(h) == 1 else torch.cat(h, dim=1)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """Return the texts whose h is not cached, in the order in which it is computed."""
+        # Segments follow from the texts as h does: what lacks h lacks the rest.
         known = self.tables[0].read(texts)
         return _by_length(t for t in texts if t not in known)
 
@@ -153,8 +137,8 @@ class _FeatureTable:
         key: tuple[object, ...],
         *,
         width: int,
-        compute: Callable[[Sequence[str]], Sequence[Tensor]],
-        chunk: int = CHUNK,
+        compute: Compute,
+        chunk: int,
     ) -> None:
         self.width, self.compute, self.chunk = width, compute, chunk
         name = hashlib.sha256("\0".join(map(str, key)).encode()).hexdigest()[:32]
@@ -190,7 +174,11 @@ class _FeatureTable:
                 marks = ",".join("?" * len(some))
                 query = f"SELECT text, row, digest FROM rows WHERE text IN ({marks})"  # noqa: S608
                 for key, row, digest in database.execute(query, some):
+                    # Over the name of the file as well: rows that were copied from another cache do
+                    # not count.
                     if key in wanted and digest == self._digest(key, row):
+                        # The width is not stored: a row of another file's width fails its digest
+                        # before this.
                         row = np.frombuffer(row, np.float32)  # noqa: PLW2901
                         rows[wanted[key]] = row.reshape(-1, self.width)
                     else:
@@ -231,6 +219,7 @@ class _FeatureTable:
         # Immutable, because SQLite would otherwise write another file for shared access.
         uri = path.absolute().as_uri() + ("" if self._can_write else "?mode=ro&immutable=1")
         with closing(sqlite3.connect(uri, uri=True, timeout=60)) as database, database:
+            # Damaged bytes need not be UTF-8, and must not raise before their digest is compared.
             database.text_factory = bytes
             for statement in SCHEMA if self._can_write else ():
                 database.execute(statement)
@@ -253,18 +242,19 @@ class _FeatureTable:
                 count_damage(Path(self.path or "").parent)
 
 
-def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
+def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Compute:
     """Wrap a function with one row for a text: texts → a tensor ``(1, width)`` for each."""
     return lambda texts: torch.split(compute(texts), 1)
 
 
-def _one_by_one(compute: Callable[[Sequence[str]], Tensor]) -> Callable[..., Sequence[Tensor]]:
+def _one_by_one(compute: Callable[[Sequence[str]], Tensor]) -> Compute:
     """Wrap a function that concatenates rows: texts → a tensor ``(T, width)`` for each."""
     return lambda texts: [compute([text]) for text in texts]
 
 
 def _by_length(texts: Iterable[str]) -> list[str]:
     """Return distinct texts sorted by length, so that batches have similar token lengths."""
+    # Then by the text itself: passes, and what an interruption leaves, are the same each time.
     return sorted(set(texts), key=lambda t: (len(t), t))
 
 

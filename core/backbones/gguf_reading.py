@@ -11,10 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 _TURN = threading.Lock()
 """Held while functions of the gguf library are patched, so that loads do not interfere."""
+
+DESCRIBES = ("GGUF.", "general.", "quantize.", "split.", "tokenizer.")
+"""Beginnings of the keys that describe a file, or its tokenizer, rather than what it computes."""
+
+
+def metadata(file: Path) -> dict[str, Any]:
+    """Return what a file's header says about the model: architecture and hyperparameters.
+
+    Read from the file, because what transformers makes of it changes from version to version.
+    """
+    gguf: Any = import_module("gguf")
+    fields = gguf.GGUFReader(str(file)).fields
+    counted = {k: f.contents() for k, f in fields.items() if not k.startswith(DESCRIBES)}
+    return {**counted, "general.architecture": fields["general.architecture"].contents()}
 
 
 @contextmanager

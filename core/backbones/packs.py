@@ -64,6 +64,7 @@ class Pack:
                     row += ids[n]
                     places += range(tokens)
                 runs.append(Run(start=start, texts=count, tokens=tokens))
+            # Token 0 as padding: attention leaves it out, and nothing reads its states.
             filling = [0] * (-(len(row) - begin) % tile)
             row += filling
             places += filling
@@ -84,6 +85,7 @@ def packs(ids: Sequence[Sequence[int]], *, tokens: int) -> Iterator[Pack]:
         ids: Token ids of each text.
         tokens: Approximate number of tokens in a pass.
     """
+    # By tile, then length: sections and runs then lie next to each other.
     order = sorted(range(len(ids)), key=lambda n: (tile_of(len(ids[n])), len(ids[n])))
     some, size = list[int](), 0
     for n in order:
@@ -134,6 +136,7 @@ def attending(model: Any) -> Iterator[None]:
         yield
         return
     _register()
+    # The model's own switch: its layers stay as they are, only their attention is ours.
     config._attn_implementation = BY_TEXT
     try:
         yield
@@ -161,6 +164,7 @@ def by_text(
         runs: The texts.
     """
     parts = [x[0].transpose(0, 1) for x in (query, key, value)]  # (N, H, W)
+    # Zeros, not `empty`: padding would bring NaN into the sums of the next layer.
     out = query.new_zeros(parts[0].shape)
     for run in runs:
         run.of(out).copy_(attention(*(run.of(x).transpose(1, 2) for x in parts)))

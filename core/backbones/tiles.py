@@ -73,6 +73,7 @@ def tile_of(tokens: int) -> int:
     """Return the number of rows in a tile for a text with this number of tokens."""
     if tokens == 1:
         return 1
+    # Longer texts count in multiples of 32, whose largest divisor among the tiles is taken.
     rows = TILES[-1] if tokens <= TILES[-1] else -(-tokens // TILES[-2]) * TILES[-2]
     return next(tile for tile in TILES if rows % tile == 0)
 
@@ -104,7 +105,6 @@ class Tiles:
     Attributes:
         linears: Its linear layers.
         activations: Its elementwise modules.
-        unread: Modules above the last states; their output is not used.
         is_shared: Whether texts of equal length may share a pass.
         is_packed: Whether texts of any length may share a pass.
         lowered: Linear layers → their copies in lower precision, which are used in their place.
@@ -112,7 +112,6 @@ class Tiles:
 
     linears: Sequence[nn.Linear]
     activations: Sequence[nn.Module]
-    unread: Sequence[nn.Module]
     is_shared: bool
     is_packed: bool
     lowered: Mapping[nn.Linear, nn.Linear] = field(default_factory=dict)
@@ -128,13 +127,13 @@ class Tiles:
             m for m in modules if isinstance(m, nn.Linear) and type(m).forward is nn.Linear.forward
         ]
         for linear in linears:
+            # The same numbers in another order in memory: no digest sees it.
             linear.weight.data = linear.weight.data.t().contiguous().t()
         config: Any = model.config
-        is_shared, pooler = _is_row_by_row(config), getattr(model, "pooler", None)
+        is_shared = _is_row_by_row(config)
         return cls(
             linears=linears,
             activations=[m for m in modules if _is_activation(m)],
-            unread=[pooler] if isinstance(pooler, nn.Module) else [],
             is_shared=is_shared,
             is_packed=is_shared and config.model_type in PLACED_FROM_ZERO,
         )
@@ -168,12 +167,10 @@ class Tiles:
             )
         for activation in self.activations:
             activation.__dict__["forward"] = _text_by_text(activation, runs)
-        for module in self.unread:
-            module.__dict__["forward"] = _nothing
         try:
             yield
         finally:
-            for module in (*linears, *self.activations, *self.unread):
+            for module in (*linears, *self.activations):
                 del module.__dict__["forward"]  # restores the method of the class
 
 
@@ -186,6 +183,7 @@ def _tiled(linear: nn.Linear, tile: int, sections: Sections) -> Forward:
         rows = x.reshape(-1, x.shape[-1])
         count = rows.shape[0]  # len() of a tensor runs Python code: 150 calls in a pass
         parts = sections if count == total else [(-(-count // tile) * tile, tile)]
+        # Padded rows are products too, and thrown away: that is what a fixed shape costs.
         if filling := sum(n for n, _ in parts) - count:
             rows = torch.constant_pad_nd(rows, (0, 0, 0, filling))
         out = _products(rows, parts, weight, bias)
@@ -219,6 +217,7 @@ def tiled(rows: Tensor, tile: int, weight: Tensor, bias: Tensor | None) -> Tenso
 
 def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of rows ``(N, D)``, tile by tile."""
+    # A single tile, as for most queries: no tensor to collect parts in.
     if rows.shape[0] == sections[0][1]:
         return _product(rows, weight, bias)
     out = rows.new_empty(rows.shape[0], weight.shape[0])
@@ -244,6 +243,7 @@ def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of a tile, ``(M, D)`` → ``(M, N)``."""
     if _is_odd(weight):
+        # Wider by zeros, until whole lines are read: then no row's bits depend on its place.
         columns, filling = len(weight), -len(weight) % COLUMNS
         weight = torch.constant_pad_nd(weight, (0, 0, 0, filling))
         bias = None if bias is None else torch.constant_pad_nd(bias, (0, filling))
@@ -287,10 +287,6 @@ def _text_by_text(activation: nn.Module, runs: Sequence[Run] | None) -> Forward:
     return forward
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """Compute nothing."""
-
-
 def _is_activation(module: nn.Module) -> bool:
     made = type(module).__module__ in {"torch.nn.modules.activation", "transformers.activations"}
     return made and not any(True for _ in module.parameters())
@@ -298,9 +294,11 @@ def _is_activation(module: nn.Module) -> bool:
 
 def _is_row_by_row(config: Any) -> bool:
     """Return whether all kernels of an encoder are known to compute rows independently."""
+    # A sliding window takes another kernel of attention, which was not checked.
     if config.model_type not in ROW_BY_ROW or getattr(config, "sliding_window", None) is not None:
         return False
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     fused = getattr(config, "_attn_implementation", "sdpa") == "sdpa"
+    # MKL splits a single head among threads, and its bits depend on how a head is aligned.
     return fused and heads > 1 and width % LINE == 0

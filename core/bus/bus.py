@@ -23,7 +23,7 @@ with the backbone column), R rank, C labels of the backbone's classifier, L labe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,7 +36,7 @@ from .head import Head
 from .layout import FeatureLayout, WideNorm
 from .signals import QUERY, BusRouter, RouterSignals
 from .strategies import ExpertOutputs, ForwardStrategy, choose_strategy
-from .tasks import CLASSIFICATION, Task
+from .task import CLASSIFICATION, Task
 
 BACKBONE = "backbone"
 """The name of the column that adds no Δ: its answer is the backbone's own."""
@@ -55,6 +55,7 @@ class Bus(nn.Module):
         backbone_column: Whether the router has a last column for the backbone alone.
         layout: What experts read in addition to h; features are then h̃, and `norm` returns z̃.
         strategy: How the experts are summed; by default chosen for router, experts and device.
+        combiner: What combines the experts' outputs; by default the residual sum.
 
     Attributes:
         columns: What α weights: the experts' ids, then `BACKBONE` if there is such a column.
@@ -76,6 +77,7 @@ class Bus(nn.Module):
         backbone_column: bool = False,
         layout: FeatureLayout | None = None,
         strategy: ForwardStrategy | None = None,
+        combiner: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.layout = layout or FeatureLayout(width=0)
@@ -96,11 +98,10 @@ class Bus(nn.Module):
             layout=self.layout,
             strategy=strategy,
             columns=len(self.columns),
+            combiner=combiner,
         )
         self.own, self.shared_labels = self.ensemble.own, tuple(labels)
-        own_labels = (
-            y for i in self.ids if experts[i].space == "labels" for y in experts[i].labels
-        )
+        own_labels = [y for k in self.own for y in self.ensemble.parts[k].labels]
         self.labels = task.head.label_space(labels, own_labels)
         self.task = replace(task, head=task.head.fitted_by(experts.values()))
         self.answers = max(len(self.labels), 0 if classifier is None else len(classifier))
@@ -142,6 +143,7 @@ class Bus(nn.Module):
             return self.mixture(h, z, alpha), alpha
         # All but `chosen` weights of a row are zero: only certain if the router made them, as here.
         chosen = self.router.chosen if self.ensemble.strategy == "gathered" else None
+        # What the router has computed of the experts is used again: none computes a row twice.
         return self.probabilities(h, z, alpha, outputs=signals.outputs, chosen=chosen), alpha
 
     def signals(self, z: Tensor, *, reads: Collection[str] | None = None) -> RouterSignals:
@@ -185,7 +187,8 @@ class Bus(nn.Module):
         answered = len(self.shared_labels) or int(self.labels[0] == NONE)  # by p_H
         own = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
-            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)  # there is no p_H
+            # No p_H takes the rest of the weight; a number is a mean, so the weights sum to 1.
+            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)
         if answered:
             shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
             p[:, :answered] = (1 - own) * shared
@@ -212,7 +215,8 @@ class Bus(nn.Module):
         """Return Σ_i α_i p_i ``(B, L)``; multi-label: the mean over the columns with the label."""
         if self.knows is None:
             return p
-        known = alpha @ self.knows
+        known = alpha @ self.knows  # (B, L)
+        # 1 − Σ α_own is the weight of p_H, which supports every label of the backbone.
         known[:, : len(self.shared_labels)] += 1 - alpha[:, self.own].sum(-1, keepdim=True)
         return self.task.head.mixed(p, known)
 
@@ -233,6 +237,7 @@ class Bus(nn.Module):
         """Return p_H, the component of all columns that share the classifier, ``(B, C)``."""
         if self.classifier is None:
             return h.new_ones(h.shape[0], 1)  # `NONE`, of a head that has it
+        # Renormalised, so that an expert with labels of its own leaves p_H bitwise as it was.
         total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
         logits = self.ensemble.logits(h, z, alpha / total, outputs=outputs, chosen=chosen)
         return self.task.head.output(logits)
@@ -243,6 +248,7 @@ class Bus(nn.Module):
 
     def answer(self, h: Tensor, z: Tensor, alpha: Tensor) -> Tensor:
         """Return p(y|x) ``(B, L)`` in the router's form: residual sum, or mixture."""
+        # Both forms of the same experts: the router was trained for one of them (seed 002).
         combine = self.mixture if self.router.output == "mixture" else self.probabilities
         return combine(h, z, alpha)
 
@@ -269,6 +275,7 @@ class Bus(nn.Module):
 
     def own_answers(self, h: Tensor, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield columns and their p_i(y|x) ``(n, B, L_i)``, covering every expert once."""
+        # Stacks first: experts of one form are a single batched product.
         yield from self._own_probabilities(z)
         for column in range(len(self.ids)):
             if column not in self.own_labels:
@@ -283,6 +290,17 @@ class Bus(nn.Module):
         """Return the head that decodes one expert's output, with what its author fitted."""
         return self.task.head.fitted_by([self.ensemble.parts[column]])
 
+    def annotated(self, p: Tensor, owner: Callable[[], Tensor]) -> Tensor:
+        """Return outputs ``(N, L)`` of rows annotated for their own expert's labels only.
+
+        In a multi-label task, the probabilities of other labels are set to 0.
+
+        Args:
+            p: The bus output for the rows.
+            owner: Returns the column of each row's expert, as for `labels_known`.
+        """
+        return p * self.labels_known(owner()).to(p) if self.task.head.several else p
+
     def labels_known(self, owner: Tensor) -> Tensor:
         """Return which labels each row's expert supports, ``(N, L)`` of 0.0 and 1.0.
 
@@ -293,6 +311,7 @@ class Bus(nn.Module):
         known[list(self.shared), : len(self.shared_labels)] = 1.0
         for column, labels in self.own_labels.items():
             known[column, labels] = 1.0
+        # Indexed by −1: rows of nobody in particular are annotated for all labels.
         known[-1] = 1.0
         return known[owner]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...registry.errors import CompositionError
+from .combiner import ResidualSum
 from .evidence import confidence_of, readout_factor
 from .experts import Expert, LowRank
 from .head_stack import head_stacks
@@ -36,6 +37,7 @@ class Ensemble(nn.Module):
         layout: What they read in addition to h.
         strategy: Which pass sums them.
         columns: K: the number of experts, plus one if there is a backbone column.
+        combiner: What combines their outputs; by default the residual sum.
 
     Raises:
         CompositionError: If an expert needs a classifier and there is none.
@@ -49,8 +51,10 @@ class Ensemble(nn.Module):
         layout: FeatureLayout,
         strategy: ForwardStrategy,
         columns: int,
+        combiner: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.combiner = combiner or ResidualSum()
         self.ids = tuple(sorted(experts))
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
         with torch.no_grad():  # all experts on a bus are frozen
@@ -58,6 +62,7 @@ class Ensemble(nn.Module):
         self.folded = nn.ModuleDict({k: e for k, e in folded.items() if e not in self.parts})
         self.layout, self.strategy, self.columns = layout, strategy, columns
         self.register_buffer("classifier", classifier, persistent=False)
+        # In column order: sums run in this order in every pass, and so round alike.
         self.hidden, self.logit, self.own = (
             tuple(i for i, e in enumerate(self.parts) if e.space == space)
             for space in ("hidden", "logits", "labels")
@@ -81,6 +86,7 @@ class Ensemble(nn.Module):
         stacks = [] if strategy == "grouped" else head_stacks(heads)
         self.head_stacks = nn.ModuleList(stacks)
         self._stacks = {stack.columns: stack for stack in stacks}
+        # A plugin's form has no stack: such an expert answers by itself.
         alone = {*self.own}.difference(*self._stacks)
         self.own_columns = tuple(sorted((*self._stacks, *((k,) for k in alone))))
 
@@ -179,6 +185,8 @@ class Ensemble(nn.Module):
         outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
         stacked, base = (self.hidden_stack, chosen), self.layout.base(h)
         hat = self._add(base, z, alpha, outputs, self.hidden, stacked)
+        if not self._sums:
+            return hat
         # In floats h + (h' − h) may differ from h'. Adding the lost part makes α = 1 exactly h'.
         for segment, moved in self.layout.moved(h):
             lost = moved - (base + (moved - base))
@@ -215,9 +223,11 @@ class Ensemble(nn.Module):
         """Return out + Σ α_i Δ_i ``(B, out)`` over some columns, stacked or one by one."""
         if not columns:
             return out
+        if not self._sums:
+            return self._combined(out, z, alpha, outputs, columns)
         if outputs is None:
             stack, chosen = stacked
-            if stack is not None:
+            if stack is not None:  # experts that read a segment of their own are added one by one
                 out = out + stack(self.layout.base(z), alpha, chosen=chosen)
                 columns = tuple(i for i in columns if i not in stack.columns)
             outputs = self.expert_outputs(z, ((i, None) for i in columns))
@@ -226,4 +236,30 @@ class Ensemble(nn.Module):
         if not some:
             return out
         rows, places, delta = concat_outputs(some, len(out))
+        # One scatter for all experts, in the order of columns: the sum keeps its bits.
         return out.index_add(0, rows, alpha[rows, places, None] * delta)
+
+    @property
+    def _sums(self) -> bool:
+        """Whether the combiner is the residual sum, which the passes here compute without it."""
+        return type(self.combiner) is ResidualSum
+
+    def _combined(
+        self,
+        out: Tensor,
+        z: Tensor,
+        alpha: Tensor,
+        outputs: ExpertOutputs | None,
+        columns: tuple[int, ...],
+    ) -> Tensor:
+        """Return what another combiner makes of out ``(B, out)`` and some columns."""
+        if outputs is None:
+            outputs = self.expert_outputs(z, ((i, None) for i in columns))
+        place = {column: n for n, column in enumerate(columns)}
+        delta = out.new_zeros(len(out), len(columns), out.shape[-1])
+        for o in outputs:
+            if o.column in place:
+                rows = slice(None) if o.rows is None else o.rows
+                delta[rows, place[o.column]] = o.delta
+        combined: Tensor = self.combiner(out, alpha[:, list(columns)], delta)
+        return combined

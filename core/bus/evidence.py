@@ -35,8 +35,9 @@ def readout_factor(classifier: Tensor | None) -> Tensor | None:
     """
     if classifier is None or classifier.shape[0] <= classifier.shape[1]:
         return classifier
-    gram = (classifier.T @ classifier).to(torch.float64)
+    gram = (classifier.T @ classifier).to(torch.float64)  # a Cholesky factor needs full rank
     values, vectors = torch.linalg.eigh(gram)
+    # Rounding may leave an eigenvalue of a W_c without full rank just below zero.
     root: Tensor = values.clamp_min(0).sqrt()[:, None] * vectors.T
     return root.to(classifier.dtype)
 
@@ -84,6 +85,7 @@ def output_features(
         columns: K.
     """
     readings = [z] * len(experts) if isinstance(z, Tensor) else z
+    # Zeros for the backbone column: it claims nothing, so that any evidence is more.
     features = readings[0].new_zeros(readings[0].shape[0], columns, OUTPUT_FEATURES)
     for i, (expert, read) in enumerate(zip(experts, readings, strict=True)):
         evidence = _evidence(expert, expert(read), classifier)
@@ -94,6 +96,7 @@ def output_features(
 
 def _features(logits: Tensor, norm: Tensor) -> Tensor:
     """Return ``(B, S)`` for logits ``(B, L)``; with L = 1 entropy and spread are 0."""
+    # From log p, as p · log p of a probability that underflows to 0 would be NaN.
     log_p = torch.log_softmax(logits, dim=-1)
     entropy = -(log_p.exp() * log_p).sum(-1) / math.log(max(logits.shape[-1], 2))
     spread = logits.std(-1, correction=0)
@@ -105,8 +108,9 @@ def _evidence(
 ) -> tuple[Tensor, Tensor] | None:
     """Return ℓ ``(B, L)`` of Δ ``(B, out)`` and e ``(B,)``; None for an expert with a number."""
     if expert.space == "labels":
-        if delta.shape[-1] == 1:
+        if delta.shape[-1] == 1:  # the logsumexp of one number is the number, not a confidence
             return None
+        # Each author's T was fitted on held-out rows, so that energies of experts are comparable.
         logits = delta / expert.temperature
         return logits, torch.logsumexp(logits, dim=-1)
     logits = delta

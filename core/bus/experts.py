@@ -12,14 +12,14 @@ followed by classifier rows of its own: W (z + V σ(U z)) + b.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ...registry.errors import ContractError
-from ...registry.package.forms import FORMS
-from ...registry.package.manifest import ExpertManifest, SpanRule
+from ...registry.package.forms import SPACES, SpaceSpec
+from ...registry.package.manifest import ExpertManifest
 from ...registry.package.rules import expected_tensors
 
 Space = Literal["hidden", "labels", "logits"]
@@ -47,7 +47,8 @@ class Expert(nn.Module):
     Attributes:
         thresholds: For a multi-label task: the probability from which on each of its labels is
             part of the answer.
-        span_rules: For a span task: how spans of each of its labels are decoded.
+        rules: How answers of each of its labels are decoded, for a head that needs more than a
+            threshold.
         reads_tap: ``final``, or the block it reads, by number or name.
         writes_tap: ``final``, or the block it writes to.
         source: The digests of its package and of the plugin that made it, which key its rows in
@@ -55,7 +56,7 @@ class Expert(nn.Module):
     """
 
     thresholds: tuple[float, ...] = ()
-    span_rules: tuple[SpanRule, ...] = ()
+    rules: tuple[Any, ...] = ()
     reads_tap: str = "final"
     writes_tap: str = "final"
     source: str = ""
@@ -66,14 +67,44 @@ class Expert(nn.Module):
         self.labels = tuple(labels)
         self.temperature = temperature
 
+    def described_by(self, manifest: ExpertManifest) -> None:
+        """Take from its manifest the taps, and what its author fitted besides the weights."""
+        self.reads_tap, self.writes_tap = manifest.reads.tap, manifest.writes.tap
+        self.thresholds, self.rules = manifest.thresholds or (), manifest.span_rules or ()
+
     @property
     def precision(self) -> torch.dtype:
         """The dtype of its weights, to which z is converted."""
+        # A plugin's expert may have no weights at all.
         return next((p.dtype for p in self.parameters()), torch.float32)
+
+    @property
+    def writes(self) -> SpaceSpec:
+        """What it means to write to its space."""
+        return SPACES[self.space]
 
     def forward(self, z: Tensor) -> Tensor:
         """Return Δ(z), ``(B, out)``, for z ``(B, D)``."""
         raise NotImplementedError
+
+    def logits(self, h: Tensor, z: Tensor, classifier: Tensor | None) -> Tensor:
+        """Return the logits it answers with alone, ``(B, C)``, or ``(B, L)`` over its own labels.
+
+        Args:
+            h: Features ``(B, D)``.
+            z: What it reads, ``(B, D)``.
+            classifier: W_c ``(C, D)``; not used for labels of its own.
+        """
+        delta: Tensor = self(z)
+        if self.writes.own_labels or classifier is None:
+            return delta
+        if self.writes.states:  # in the precision of W_c, which may be lower while training
+            return ((h + delta).to(classifier.dtype) @ classifier.T).to(h.dtype)
+        return h @ classifier.T + delta
+
+    def labels_among(self, shared: Sequence[str]) -> Sequence[str]:
+        """Return the labels of its logits: its own, or the backbone's."""
+        return self.labels if self.writes.own_labels else shared
 
     def folded(self) -> Expert:
         """Return an expert that computes the same in fewer products, while no weight changes."""
@@ -95,6 +126,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.dim() == 2:  # noqa: PLR2004  (a matrix)
         return nn.functional.linear(x, weight, bias)
     x = x.expand(len(weight), *x.shape[-2:])
+    # baddbmm adds the bias within the product, as `linear` does for one matrix.
     return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
 
 
@@ -267,8 +299,8 @@ class MappedExpert(Expert):
         return delta
 
 
-def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert | None:
-    """Build an expert of a built-in form; return None for a form that a plugin makes.
+def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Expert:
+    """Build an expert of a built-in form.
 
     Args:
         manifest: The expert's contract.
@@ -277,13 +309,13 @@ def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Exp
     Raises:
         ContractError: If tensors are missing or of other shapes.
     """
-    if manifest.form not in FORMS:
-        return None
     found = {name: tuple(t.shape) for name, t in tensors.items()}
+    # C is not in the manifest: the last layer's rows say for how many classes it was made.
     rows = found.get("V", found.get("W"))
     expected = expected_tensors(manifest, classes=rows[0] if rows else None)
     if found != expected:
         raise ContractError(f"expert {manifest.id!r}", expected=str(expected), found=str(found))
+    # Packages may carry half precision; the bus adds in float32.
     t = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
     return expert_from_tensors(
         t,

@@ -7,7 +7,7 @@ call `tasks.register_task`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -15,18 +15,51 @@ import torch
 from torch import Tensor
 
 from ...registry.errors import UsageError
-from ..label_sets import NONE
-from ..types import Row
+from ...registry.package.manifest import ExpertManifest
+from ..label_scores import LabelMetrics
+from ..label_sets import NONE, RENAME, Notation, composed
+from ..types import FoundSpan, Row
 from .experts import Expert
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One row of a bus's output in readable form."""
+    """One row of a bus's output, or the rows of one text, in readable form.
+
+    Attributes:
+        label: The answer in text form.
+        probability: Its probability, 0–1.
+        value: The number, for regression.
+        labels: The labels in an answer that has any number of them, sorted.
+        scores: The probability of each label, where an answer has any number of them.
+        spans: The parts of the text that the answer labels, where it labels parts of it.
+    """
 
     label: str
     probability: float | None = None
     value: float | None = None
+    labels: tuple[str, ...] | None = None
+    scores: Mapping[str, float] | None = None
+    spans: tuple[FoundSpan, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """An expert's logits on rows that it was not trained on.
+
+    Attributes:
+        logits: Logits ``(N, L)``.
+        targets: The targets of the N rows.
+        sizes: The number of rows of each text.
+    """
+
+    logits: Tensor
+    targets: Tensor
+    sizes: tuple[int, ...]
+
+
+Scorer = Callable[[Sequence[tuple[str, str]]], LabelMetrics]
+"""Pairs (label of a text, its answer) → their scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +90,15 @@ class Head(ABC):
         noun: What its answers are called in messages.
         domain: The default description of the domain of an expert with n labels.
         cards: The kinds of routing card its experts may ship.
+        card: The kind by default, for an expert on the bus with labels of its own.
+        fields: The attributes of `Prediction` besides the answer itself that it fills.
         probabilities: Whether outputs are probabilities. If so, logits have a temperature,
             declining is an output of its own (`NONE`), and a `Prediction` has a ``probability``,
             not a ``value``.
         distribution: Whether the probabilities of a row sum to 1, as its answers are mutually
             exclusive.
         several: Whether an answer is a set of labels (`core.label_sets`).
-        vocabulary: Whether answers are the trunk's tokens, so that its language-model head is the
-            classifier.
+        notation: How answers are written in files of rows; None for one label, or a number.
         resolution: For regression: the smallest difference that matters.
     """
 
@@ -72,10 +106,12 @@ class Head(ABC):
     noun: ClassVar[str] = "labels"
     domain: ClassVar[str] = "texts with one of {n} labels"
     cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "statistics", "none")
+    card: ClassVar[str] = "texts"
+    fields: ClassVar[tuple[str, ...]] = ()
     probabilities: ClassVar[bool] = True
     distribution: ClassVar[bool] = True
     several: ClassVar[bool] = False
-    vocabulary: ClassVar[bool] = False
+    notation: ClassVar[Notation | None] = None
     resolution: float = 1.0
 
     @abstractmethod
@@ -108,6 +144,79 @@ class Head(ABC):
         hits = [p.label == r.label for p, r in zip(given, rows, strict=True)]
         return torch.tensor(hits, dtype=torch.float64)
 
+    @property
+    def scorer(self) -> Scorer | None:
+        """How texts' labels and answers are scored; None if answers are not labels."""
+        return None
+
+    def read_columns(
+        self, heads: Sequence[Head], p: Tensor, labels: Sequence[Sequence[str]]
+    ) -> Iterator[list[Prediction]]:
+        """Yield the readable rows of several experts' own outputs.
+
+        Args:
+            heads: The head of each, n of them, with what its author fitted.
+            p: The outputs, ``(n, B, L_i)``.
+            labels: The L_i labels of each.
+        """
+        for head, one, names in zip(heads, p, labels, strict=True):
+            yield head.read(one, names)
+
+    def hits(self, logits: Tensor, targets: Tensor) -> Tensor | None:
+        """Return whether rows' targets are their best outputs; None if validated by loss only."""
+        return None
+
+    def places(self, answers: Sequence[str], labels: Sequence[str]) -> Tensor | None:
+        """Return the index of each answer among the outputs ``(N,)``, −1 for one that has none.
+
+        None if an answer is not one of the outputs.
+        """
+        return None
+
+    def log_odds(self, p: Tensor) -> Tensor | None:
+        """Return log p / (1 − p) of each row's answer ``(N,)``, float64.
+
+        None where answers do not exclude one another.
+        """
+        return None
+
+    def unclaimed(self, p: Tensor, to_backbone: Tensor) -> Tensor:
+        """Return which rows no expert answers, where the backbone has no answers, ``(N,)``.
+
+        Args:
+            p: The bus output ``(N, L)``.
+            to_backbone: Which rows have their largest weight on the backbone column.
+        """
+        return to_backbone
+
+    def declined(self, p: Tensor, labels: Sequence[str], *, shared: bool) -> Prediction:
+        """Return the answer to a declined text.
+
+        Args:
+            p: The text's bus output ``(L,)``.
+            labels: The L labels.
+            shared: Whether the backbone has labels of its own, so that `NONE` is not an output.
+        """
+        return Prediction(label=NONE)
+
+    def calibrate(
+        self,
+        expert: Expert,
+        read: Callable[[Sequence[Row]], HeldOut],
+        *,
+        fit: Sequence[Row],
+        gate: Sequence[Row],
+    ) -> None:
+        """Fit what an author ships besides weights, such as a temperature, to held-out rows.
+
+        Args:
+            expert: The expert, with labels of its own; receives what is fitted.
+            read: Rows → the expert's logits on them.
+            fit: The fit rows of its card.
+            gate: The gate rows of its card.
+        """
+        return  # a number has nothing to calibrate
+
     def nats(self, output: Tensor, rows: Sequence[Row]) -> Tensor | None:
         """Return −log p of each row's answer ``(N,)``; None if bits are not reported."""
         return None
@@ -129,28 +238,22 @@ class Head(ABC):
         """Return the off-domain loss on logits ``(M, L)`` of an expert's own labels."""
         return logits.square().sum(-1).mean()
 
+    @classmethod
+    def implied_by(cls, expert: ExpertManifest) -> bool:  # noqa: ARG003  (none by default)
+        """Return whether an expert's manifest alone shows that it has this head."""
+        return False
+
     def fitted_by(self, experts: Iterable[Expert]) -> Self:
         """Return the head with what the experts' authors fitted, if they fitted anything."""
         return self
-
-    def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:
-        """Fit the decoding parameters that an author ships besides weights and temperature.
-
-        Args:
-            expert: The expert, which receives them.
-            p: The bus output on held-out rows, ``(N, L)``.
-            targets: The targets of these rows.
-            sizes: The number of rows of each text.
-        """
-        return  # most heads have no further parameters
 
     def units(self, targets: Tensor, *, classifier: Tensor | None) -> TargetScaler:
         """Return the units for N targets; no W_c where the expert has an output of its own."""
         return TargetScaler()
 
-    def label_of(self, part: str) -> str:
-        """Return the label of one part of an answer that has several."""
-        return part
+    def parts(self, answer: str) -> tuple[str, ...]:
+        """Return the labels that an answer counts for."""
+        return (answer,)
 
     def groups(self, answers: Sequence[str]) -> tuple[str, ...]:
         """Return the class that each answer counts under in a domain's statistics."""
@@ -178,6 +281,8 @@ class Head(ABC):
 
         If the backbone has no labels, the first output is `NONE`, the backbone column's answer.
         """
+        # Probabilities sum to 1, so somebody has to take the backbone column's share; a number has
+        # none.
         nobody = (NONE,) if self.probabilities else ()
         return tuple(dict.fromkeys((*(shared or nobody), *own)))
 
@@ -189,9 +294,16 @@ def require_answers(head: Head, rows: Iterable[Row]) -> None:
         UsageError: If a row's label is not a valid answer.
     """
     for label in sorted({r.label for r in rows}):
-        if expected := head.expected(label):
+        expected = head.expected(label)
+        # Two spellings of one letter print alike, and would be two labels.
+        if expected is None and composed(label) != label:
+            expected = "labels in Unicode's composed form (NFC)"
+        if expected:
             raise UsageError(
-                "the rows cannot be learnt from", expected=expected, found=repr(label)[:40]
+                "the rows cannot be learnt from",
+                expected=expected,
+                found=repr(label)[:40],
+                hint=RENAME if label == NONE else "",
             )
 
 

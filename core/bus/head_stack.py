@@ -49,9 +49,12 @@ def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:
     """
     groups: dict[object, dict[int, Expert]] = {}
     for column, expert in heads.items():
+        # The exact type: a plugin may derive a class whose `forward` takes no stack.
         if type(expert) in STACKABLE:
             shapes = tuple((name, t.shape, t.dtype) for name, t in _tensors(expert).items())
             like = (type(expert), getattr(expert, "activation", None), shapes)
+            # Shapes are part of the key: experts with other labels have another width and another
+            # stack.
             groups.setdefault(like, {})[column] = expert
     return [HeadStack(group) for group in groups.values()]
 

@@ -12,8 +12,9 @@ backbone column supports every label: it stands for the background card's texts,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
 from typing import ClassVar, Self
 
@@ -21,10 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from ..label_sets import NONE, allowed, join_labels, read_label_set, split_labels
+from ..label_scores import measure_label_sets
+from ..label_sets import LABEL_SETS, NONE, allowed, join_labels, read_label_set, split_labels
 from ..types import Row
 from .experts import Expert
-from .head import Head, Prediction, require_labels
+from .head import Head, HeldOut, Prediction, Scorer, require_labels
+from .temperature import fit_temperature
+
+FEW = 20
+"""Below this number of texts nothing is fitted to them."""
 
 EVEN = 0.5
 """The threshold of a label without a fitted one."""
@@ -50,7 +56,9 @@ class SigmoidHead(Head):
 
     name, noun, domain = "sigmoid", "sets of labels", "texts with some of {n} labels"
     cards: ClassVar[tuple[str, ...]] = ("texts", "vectors", "none")  # sums need one label a row
+    fields: ClassVar[tuple[str, ...]] = ("labels", "scores")
     distribution, several = False, True
+    notation = LABEL_SETS
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def output(self, logits: Tensor, *, temperature: float | Tensor = 1.0) -> Tensor:
@@ -89,8 +97,34 @@ class SigmoidHead(Head):
         limits = output.new_tensor([self.thresholds.get(y, EVEN) for y in labels])
         chosen = output >= limits
         sure = torch.where(chosen, output, 1 - output).prod(dim=-1)
-        sets = zip(self.answers(chosen, labels), sure.tolist(), strict=True)
-        return [Prediction(label=label, probability=p) for label, p in sets]
+        sets = zip(self.answers(chosen, labels), sure.tolist(), output.tolist(), strict=True)
+        return [
+            Prediction(
+                label=label,
+                probability=p,
+                labels=self.parts(label),
+                scores=dict(zip(labels, scores, strict=True)),
+            )
+            for label, p, scores in sets
+        ]
+
+    def declined(self, p: Tensor, labels: Sequence[str], *, shared: bool) -> Prediction:
+        """Return the empty set, with the probability that no label holds."""
+        scores = dict(zip(labels, p.tolist(), strict=True))
+        return Prediction(label=NONE, probability=float((1 - p).prod()), labels=(), scores=scores)
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """F1 by label, and over all labels."""
+        return partial(measure_label_sets, label_of=self.label_of)
+
+    def label_of(self, part: str) -> str:
+        """Return the label of one element of an answer."""
+        return part
+
+    def parts(self, answer: str) -> tuple[str, ...]:
+        """Return the labels of a set, sorted."""
+        return tuple(sorted(self.labels_in([answer])))
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
         """Return whether the predicted set is exactly the row's, ``(N,)``."""
@@ -113,7 +147,7 @@ class SigmoidHead(Head):
         """Return that labels separated by ``|`` are expected, where the answer has none."""
         return None if allowed(split_labels(answer)) else "labels with '|' between them, or 'none'"
 
-    def canonical(self, answer: str, text: str) -> str | None:  # noqa: ARG002
+    def canonical(self, answer: str, text: str) -> str | None:
         """Return a set of labels in canonical order, from any order."""
         return read_label_set(answer)
 
@@ -123,12 +157,14 @@ class SigmoidHead(Head):
 
     def mixed(self, p: Tensor, known: Tensor) -> Tensor:
         """Return Σ α_i p_i / Σ α_i over the columns that support a label, ``(B, L)``."""
+        # Where no column supports a label both are 0, and so is the quotient.
         return (p / known.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may exceed 1
 
     def fitted_by(self, experts: Iterable[Expert]) -> Self:
         """Return the head with each label's threshold averaged over the experts that have it."""
         found: dict[str, list[float]] = {}
         for expert in experts:
+            # The bus answers a label with a mean over its experts, and so its threshold is a mean.
             for label, t in zip(expert.labels, expert.thresholds, strict=False):  # may be empty
                 found.setdefault(label, []).append(t)
         return self.with_thresholds({y: fmean(some) for y, some in found.items()})
@@ -137,8 +173,34 @@ class SigmoidHead(Head):
         """Return the head with the thresholds of some labels set."""
         return replace(self, thresholds={**self.thresholds, **thresholds})
 
-    def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:  # noqa: ARG002
-        """Fit the thresholds."""
+    def calibrate(
+        self,
+        expert: Expert,
+        read: Callable[[Sequence[Row]], HeldOut],
+        *,
+        fit: Sequence[Row],
+        gate: Sequence[Row],
+    ) -> None:
+        """Fit the temperature and the thresholds to the fit rows, if there are enough."""
+        expert.thresholds = (EVEN,) * len(expert.labels)
+        # So few rows would fit their own noise: ½ is the better threshold.
+        if len(fit) < FEW:
+            return
+        held = read(fit)
+        expert.temperature = fit_temperature(held.logits, held.targets, loss=self.loss)
+        with torch.inference_mode():
+            p = self.output(held.logits, temperature=expert.temperature)
+        self.fit(expert, p, held.targets, sizes=held.sizes)
+
+    def fit(self, expert: Expert, p: Tensor, targets: Tensor, *, sizes: Sequence[int]) -> None:
+        """Fit the decoding parameters.
+
+        Args:
+            expert: The expert, which receives them.
+            p: The bus output on held-out rows, ``(N, L)``.
+            targets: The targets of these rows.
+            sizes: The number of rows of each text.
+        """
         expert.thresholds = self.fit_thresholds(p, targets)
 
     def fit_thresholds(self, p: Tensor, targets: Tensor) -> tuple[float, ...]:
@@ -150,6 +212,7 @@ class SigmoidHead(Head):
         answered with y. Without an index they count over all labels together.
         """
         right = targets.double()
+        # In double: counts above 2²⁴ rows are not exact in float32.
         given = [(p >= t).double() for t in GRID]
         hits = torch.stack([(some * right).sum(0) for some in given])
         best = best_tried(right.sum(0), hits, torch.stack([some.sum(0) for some in given]))
@@ -168,4 +231,5 @@ def best_tried(has: Tensor, hits: Tensor, given: Tensor) -> list[int]:
     total = has + given
     smooth = hits + share * hits.sum(-1, keepdim=True)
     score = 2 * smooth / (total + share * total.sum(-1, keepdim=True)).clamp_min(1)
+    # Lists, since argmax may return any of equal entries, and the first is to win.
     return [column.index(max(column)) for column in score.T.tolist()]

@@ -78,8 +78,10 @@ class FeatureLayout:
             width: D, used if the layout has no segments and so no width of its own.
         """
         own = [s for s in self.segments if ROUTER in s.readers]
+        # Without segments the layout has no width of its own: z is all there is.
         base = self.width if self.segments else width
         end = base + sum(s.width for s in own)
+        # A slice, which copies nothing: the router's own segments come right after z.
         return slice(base if any(s.instead for s in own) else 0, end)
 
     def parts(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
@@ -103,6 +105,7 @@ class FeatureLayout:
         """Return the part of z̃ that an expert reads: its segment, or z ``(…, D)``."""
         if not self.segments:
             return wide
+        # An expert without a segment of its own reads z, as all experts of a plain bus do.
         own = (numbers for segment, numbers in self.parts(wide) if reader in segment.readers)
         return next(own, self.base(wide))
 
@@ -111,6 +114,7 @@ class FeatureLayout:
         h = self.base(wide)
         parts = self.parts(wide) if any(s.moved for s in self.segments) else []
         return [
+            # A row of zeros was never computed: with h' = h its Δ is zero.
             (segment, torch.where(rows.any(-1, keepdim=True), rows, h))
             for segment, rows in parts
             if segment.moved
@@ -144,5 +148,6 @@ class WideNorm(nn.Module):
             normed = nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps) * known
             parts.append(normed if segment.normalised else rows)
             if segment in moved:
+                # The step inside the blocks, seen from the bus: Δ = h' − h, added like any other.
                 parts[-1] = moved[segment] - h
         return torch.cat(parts, dim=-1)

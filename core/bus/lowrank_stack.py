@@ -26,6 +26,7 @@ class LowRankStack(nn.Module):
 
     def __init__(self, parts: Mapping[int, LowRank]) -> None:
         super().__init__()
+        # By activation first: each σ then applies to one contiguous range of units.
         self.columns = tuple(sorted(parts, key=lambda i: (parts[i].activation, i)))
         stacked = [parts[i] for i in self.columns]
         ranks = [p.U.shape[0] for p in stacked]
@@ -68,6 +69,7 @@ class LowRankStack(nn.Module):
         if chosen is not None and chosen < len(self.columns):
             return self._gathered(z.to(self.U.dtype), weights, chosen).to(z.dtype)
         units = nn.functional.linear(z.to(self.U.dtype), self.U, self.u)  # (B, ΣR)
+        # α scales the hidden units, Σ_i R_i of them: the weighted sum is then one product with V.
         hidden = self._activate(units) * alpha[:, self.owner].to(self.U.dtype)
         return (hidden @ self.V + weights.to(self.v.dtype) @ self.v).to(z.dtype)
 
@@ -88,7 +90,7 @@ class LowRankStack(nn.Module):
         """Return the sum over the k largest of ``(B, n)``; units past an expert's rank add 0."""
         weight, who = weights.to(z.dtype).topk(k, dim=-1)  # (B, k)
         rows = self.units[who]  # (B, k, R), −1 past the rank of the expert
-        real = rows >= 0
+        real = rows >= 0  # a −1 reads the last unit, whose product is set to 0 below
         units = torch.einsum("bkrd,bd->bkr", self.U[rows], z) + self.u[rows]
         hidden = units
         if len(self.activations) == 1:

@@ -25,8 +25,6 @@ QUERY = "query"
 """Read by a router that selects whose confidences to compute, with `RouterSignals.query`."""
 ANSWERS = "answers"
 """Read in training by a router that learns from p_k(y|x) of its rows' correct answers."""
-TRUNCATED_LOGITS = "truncated_logits"
-"""Read in training by a router that learns from the residual sum's logits on its rows."""
 
 Signal = Callable[["RouterSignals", Ensemble], Tensor]
 
@@ -91,6 +89,7 @@ class RouterSignals:
 
         Query an expert at most once for a row, and give weight only to experts that were queried.
         """
+        # All experts have run already: a query costs nothing, and masks what was not asked for.
         if "confidences" in self.known:
             return torch.where(mask, self.known["confidences"], 0.0)
         ensemble = self._experts(QUERY)
@@ -113,6 +112,7 @@ class RouterSignals:
     @classmethod
     def concat(cls, parts: Sequence[RouterSignals]) -> RouterSignals:
         """Return several batches of the same experts as one, with the signals that all have."""
+        # A signal that one batch lacks would have to be computed again for the others.
         known = set.intersection(*(set(p.known) for p in parts))
         return cls(
             torch.cat([p.features for p in parts]),
@@ -163,7 +163,7 @@ class BusRouter(nn.Module):
     """The interface that a bus requires of its router.
 
     Attributes:
-        reads: Names of `SIGNALS`, or `QUERY`, `ANSWERS` and `TRUNCATED_LOGITS`.
+        reads: Names of `SIGNALS`, or `QUERY` and `ANSWERS`.
         output: How the bus combines the experts: the residual sum, or the mixture Σ α_k p_k.
         chosen: How many columns have a weight in each row, all other logits being −∞; None
             for all.
@@ -184,7 +184,7 @@ class BusRouter(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        known = {*SIGNALS, QUERY, ANSWERS, TRUNCATED_LOGITS}
+        known = {*SIGNALS, QUERY, ANSWERS}
         if unknown := cls.reads - known:
             raise UsageError(
                 f"router {cls.__name__} reads what nobody computes",
@@ -208,6 +208,7 @@ class BusRouter(nn.Module):
 
     def expecting(self, logits: Tensor) -> Tensor:
         """Return logits ``(B, K)`` / T, plus the log prior if other shares are expected."""
+        # First T, then the prior: shares are counts of texts, which no temperature changes.
         logits = logits / self.temperature
         return logits if self.log_prior is None else logits + self.log_prior
 

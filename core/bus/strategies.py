@@ -54,10 +54,11 @@ def active_columns(weights: Tensor) -> Iterator[tuple[int, Tensor | None]]:
     Yields:
         Columns in order; for a batch of one row, None in place of the rows.
     """
-    if len(weights) == 1:
+    if len(weights) == 1:  # served texts come one by one: an index by rows would cost a copy of z
         for column in weights[0].nonzero().flatten().tolist():
             yield column, None
         return
+    # Transposed, so that entries come by column, as one pass for each expert needs them.
     columns, rows = weights.T.nonzero(as_tuple=True)
     names, counts = torch.unique_consecutive(columns, return_counts=True)
     yield from zip(names.tolist(), torch.split(rows, counts.tolist()), strict=True)
@@ -72,6 +73,7 @@ def concat_outputs(outputs: Sequence[ExpertOutput], batch: int) -> tuple[Tensor,
         outputs: Not empty.
         batch: B, the number of rows if an output's `rows` is None.
     """
+    # On the device of the outputs: an index from elsewhere would be copied each time.
     every = torch.arange(batch, device=outputs[0].delta.device)
     rows = [every if o.rows is None else o.rows for o in outputs]
     columns = [torch.full_like(r, o.column) for r, o in zip(rows, outputs, strict=True)]
@@ -91,6 +93,8 @@ def choose_strategy(
     """
     if chosen is None or len(experts) <= SPARSE_THRESHOLD * chosen:
         return "dense"
+    # Only these have one stack of U and V to gather from.
     alike = all(isinstance(e, LowRank) and e.space != "labels" for e in experts)
+    # On a GPU each small product of `grouped` would be a launch of its own.
     on_device = classifier is not None and classifier.device.type != "cpu"
     return "gathered" if on_device and alike and not queries else "grouped"

@@ -1,7 +1,7 @@
 """Find the newcomer that makes a composition impossible, and leave it out by name.
 
 Each expert is first checked by itself (`candidates`). A joint step can still fail: a router that
-cannot be solved, answers that are not finite, or a domain that would lose accuracy. The failure is
+cannot be solved, answers that are not finite, or a domain that would lose accuracy. The refusal is
 then attributed to the newcomer without which composing succeeds. Experts that were already composed
 with each other are never suspected.
 """
@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import CardError, CompositionError, HarmError, RedhostError
-from .candidates import fault, is_about_material, same_rows
+from .candidates import same_rows
+from .refusal import Refusal, is_about_material, refusal_of
 from .select import Selection
 
 T = TypeVar("T")
@@ -23,8 +24,11 @@ log = logging.getLogger("redhost")
 
 
 def compose_without_faulty(
-    selection: Selection, attempt: Callable[[Selection], T], *, composed: Mapping[str, str]
-) -> T:
+    selection: Selection,
+    attempt: Callable[[Selection], T | Refusal],
+    *,
+    composed: Mapping[str, str],
+) -> T | Refusal:
     """Compose, and leave out newcomers that make the composition fail.
 
     Args:
@@ -32,24 +36,37 @@ def compose_without_faulty(
         attempt: Composes a selection.
         composed: Expert id → digest of the experts that were already composed with each other.
 
-    Raises:
-        HarmError: If it can be computed, but a domain would lose and no newcomer is the cause.
-        CompositionError: If it cannot be computed, and no newcomer is the cause.
+    Returns:
+        The composition; a refusal if no newcomer is its cause.
     """
+    # Each round leaves out one newcomer, so at the latest the members alone end it.
     while True:
-        try:
-            return attempt(selection)
-        except Exception as e:
-            if not _may_be_of_one(e):
-                raise
-            log.debug("a composition could not be computed", exc_info=True)
-            culprit = _culprit(selection, attempt, composed)
-            if culprit is None or (isinstance(e, HarmError) and culprit.id in composed):
-                raise e if isinstance(e, RedhostError) else _nobodys(e) from e
-            copied = same_rows(culprit, selection.statuses) if isinstance(e, HarmError) else None
-            wrong = replace(culprit, violations=(copied or fault(e),))
-            statuses = tuple(wrong if s is culprit else s for s in selection.statuses)
-            selection = replace(selection, statuses=statuses)
+        outcome = _attempted(attempt, selection)
+        if not isinstance(outcome, Refusal):
+            return outcome
+        culprit = _culprit(selection, attempt, composed)
+        if culprit is None or (outcome.code.is_harm and culprit.id in composed):
+            return outcome
+        # A copy of a member's card takes its rows, which looks like harm: name it a copy.
+        others = selection.statuses if outcome.code.is_harm else ()
+        refusal = same_rows(culprit, others) or outcome.of(str(culprit.id))
+        wrong = replace(culprit, violations=refusal.violations)
+        selection = replace(
+            selection,
+            statuses=tuple(wrong if s is culprit else s for s in selection.statuses),
+            refused={**selection.refused, str(culprit.id): refusal},
+        )
+
+
+def _attempted(attempt: Callable[[Selection], T | Refusal], selection: Selection) -> T | Refusal:
+    """Attempt a composition; an error that one expert's numbers may have caused is a refusal."""
+    try:
+        return attempt(selection)
+    except Exception as e:
+        if not _may_be_of_one(e):
+            raise
+        log.debug("a composition could not be computed", exc_info=True)
+        return refusal_of(e)
 
 
 def _may_be_of_one(error: Exception) -> bool:
@@ -60,30 +77,26 @@ def _may_be_of_one(error: Exception) -> bool:
 
 
 def _culprit(
-    selection: Selection, attempt: Callable[[Selection], object], composed: Mapping[str, str]
+    selection: Selection,
+    attempt: Callable[[Selection], object],
+    composed: Mapping[str, str],
 ) -> PackageStatus | None:
     """Return the first newcomer that makes it fail; None if it fails without newcomers."""
     valid = [s for s in selection.statuses if s.id is not None and not s.violations]
+    # By digest: a member's new build may bring another card, and is a suspect like any newcomer.
     stay = [s for s in valid if composed.get(str(s.id)) == s.digest]
     suspects = [s for s in valid if s not in stay]
 
     def fails(count: int) -> bool:
-        try:
-            attempt(replace(selection, statuses=(*stay, *suspects[:count])))
-        except Exception as e:
-            return _may_be_of_one(e)
-        return False
+        chosen = replace(selection, statuses=(*stay, *suspects[:count]))
+        return isinstance(_attempted(attempt, chosen), Refusal)
 
+    # Where the members alone fail, nobody who joins is to blame.
     if not suspects or (stay and fails(0)):
         return None
+    # Each attempt is a whole composition: bisecting takes log₂ of them, not one for each suspect.
     low, high = 0, len(suspects)  # succeeds with `low` suspects, fails with `high`
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fails(middle) else (middle, high)
     return suspects[low]
-
-
-def _nobodys(error: Exception) -> CompositionError:
-    found = f"{type(error).__name__}: {error}"[:300]
-    hint = "Nothing was changed. --debug shows where it happened."
-    return CompositionError("the composition cannot be computed", found=found, hint=hint)

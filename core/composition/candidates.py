@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from ...registry.environment.status import PackageStatus
-from ...registry.errors import (
-    CompositionError,
-    ContractError,
-    HarmError,
-    HijackError,
-    MissingError,
-    PluginError,
-    RedhostError,
-    UsageError,
-    short,
-)
+from ...registry.errors import HarmError, MissingError
 from ...registry.home.composition import Composition, Member
 from ...registry.package.checked import Checked, Violation
 from ...registry.package.manifest import BackboneManifest
-from ...registry.package.readers import read_expert
+from ...registry.package.readers import ExpertFiles
 from ..bus.bus import BusConfig
-from ..model.build import LoadedExpert, Providers, make_expert
+from ..model.build import BuiltExperts, LoadedExpert, Providers, make_expert
 from ..plugins.manager import Plugins
 from ..receipt import LeftOut
+from .refusal import Code, Refusal, is_about_material, refusal_of
 from .select import Selection
-
-Verify = Callable[[LoadedExpert], Violation | None]
 
 SAME_HINT = "Remove one of the two with 'redhost remove ID', or give the new one rows of its own."
 """The hint for a newcomer with the card of another expert."""
@@ -40,14 +31,24 @@ class CandidateSet:
     Attributes:
         experts: The experts that passed every check, by id in sorted order.
         statuses: Their installed packages, by id.
-        rejected: Installed packages that did not pass, with the reasons.
+        rejected: Why installed packages did not pass.
         withdrawn: Members of the previous composition that are gone or disabled.
     """
 
     experts: Mapping[str, LoadedExpert]
     statuses: Mapping[str, PackageStatus]
-    rejected: tuple[LeftOut, ...]
+    rejected: tuple[Refusal, ...]
     withdrawn: tuple[str, ...]
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The receipt's lines on what was rejected."""
+        lines = [
+            LeftOut(id=str(r.expert), code=v.code, reason=v.reason)
+            for r in self.rejected
+            for v in r.violations[:1]
+        ]
+        return tuple(sorted(lines, key=lambda line: (line.id, line.code)))
 
 
 def load_candidates(
@@ -57,9 +58,10 @@ def load_candidates(
     bus: BusConfig,
     plugins: Plugins,
     providers: Providers,
-    verify: Verify,
+    verify: Callable[..., Violation | None],
+    built: BuiltExperts = MappingProxyType({}),
 ) -> CandidateSet:
-    """Read, check and build every installed expert.
+    """Build and check every expert of a selection.
 
     Args:
         selection: The packages that passed the static checks, and those that failed them.
@@ -67,110 +69,86 @@ def load_candidates(
         bus: The bus they join.
         plugins: The plugins that make the parts.
         providers: Filled with the plugins that made a part.
-        verify: The last check of a built expert, e.g. of its effect outside its domain.
+        verify: The last check of a built expert, of its effect outside its domain; ``learnt`` is
+            whether these very bytes were composed before.
+        built: Experts that are built and checked already.
 
     Raises:
         HarmError: If a member of the previous composition now fails its contract or canary.
         MissingError: If no expert passes.
     """
-    experts: dict[str, LoadedExpert] = {}
-    failed: list[tuple[PackageStatus, Violation]] = []
-    for status in selection.statuses:
-        try:
-            rank = selection.ranks.get(status.id or "")
-            loaded = _load(status, rank, bus=bus, plugins=plugins, providers=providers)
-            wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
-            # The background may name the domain of the original, and not that of a copy.
-            if wrong is not None and wrong.code == "off_domain":
-                wrong = _as_copy(wrong, same_rows(status, selection.statuses))
-        except Exception as e:  # an expert's material can make any call here fail
-            if not is_about_material(e):
-                raise
-            loaded, wrong = Checked(None), fault(e)
-        if loaded.value and wrong is None:
-            experts[loaded.value.files.manifest.id] = loaded.value
-        elif wrong:
-            failed.append((status, wrong))
+    # By digest and not by id: a new build is measured as a newcomer is.
+    learnt = frozenset(previous.members().values() if previous else ())
+    make = partial(make_expert, bus=bus, plugins=plugins, providers=providers, built=built)
+    outcomes = [
+        (x, _load(x, selection, make, partial(verify, learnt=x.digest in learnt)))
+        for x in selection.statuses
+    ]
+    experts = {e.files.manifest.id: e for _, e in outcomes if not isinstance(e, Refusal)}
+    failed = [(x, replace(r, expert=_name(x))) for x, r in outcomes if isinstance(r, Refusal)]
     members = {m.id: m for m in previous.experts} if previous else {}
-    for status, violation in failed:
-        _refuse_failing(members, experts, status, violation)
+    # Members first: one that fails is never left out as a newcomer would be (law 3).
+    for status, refusal in failed:
+        _refuse_failing(members, experts, status, refusal.violations[0])
     if not experts:
-        raise _nothing(failed, selection.files.manifest)
-    rejected = [LeftOut(id=_name(x), code=v.code, reason=v.reason) for x, v in failed]
+        raise _nothing([r for _, r in failed], selection.files.manifest)
     return CandidateSet(
+        # Sorted, so that the order of installation changes no bit of the router.
         experts={i: experts[i] for i in sorted(experts)},
         statuses={x.id: x for x in selection.statuses if x.id in experts and not x.violations},
-        rejected=tuple(sorted(rejected, key=lambda x: (x.id, x.code))),
+        rejected=tuple(refusal for _, refusal in failed),
         withdrawn=tuple(sorted(members.keys() - experts.keys())),
     )
 
 
 def _load(
     status: PackageStatus,
-    rank: int | None,
-    *,
-    bus: BusConfig,
-    plugins: Plugins,
-    providers: Providers,
-) -> Checked[LoadedExpert]:
-    """Load one package from bytes read now, at a rank, or return what is wrong."""
-    if status.violations:
-        return Checked(None, status.violations)
-    read = Checked(status.files) if status.files else read_expert(status.package)
-    if read.value is None:
-        return Checked(None, read.violations)
-    if read.value.digest != status.digest:
-        hint = "Try again once no installation is running."
-        expected, found = f"{short(status.digest or '')}, as audited", short(read.value.digest)
-        wrong = Violation("weights_digest", "package", expected, found, hint)
-        return Checked(None, (wrong,))
-    files = replace(read.value, rank=rank)
-    return make_expert(files, bus=bus, plugins=plugins, providers=providers)
+    selection: Selection,
+    make: Callable[[ExpertFiles], Checked[LoadedExpert]],
+    verify: Callable[[LoadedExpert], Violation | None],
+) -> LoadedExpert | Refusal:
+    """Load one package from the bytes that were checked, or return what is wrong."""
+    if status.violations or status.files is None:
+        refusal = Refusal(code=Code.CONTRACT, violations=status.violations)
+        return selection.refused.get(str(status.id), refusal)
+    try:
+        loaded = make(status.files)
+        wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
+    except Exception as e:  # an expert's material can make any call here fail
+        if not is_about_material(e):
+            raise
+        return refusal_of(e)
+    if loaded.value and wrong is None:
+        return loaded.value
+    broken = (wrong,) if wrong else loaded.violations
+    # The background may name the domain of the original, and not that of a copy.
+    others = selection.statuses if broken[0].code == "off_domain" else ()
+    copied = same_rows(status, others, because=broken[0].reason)
+    return copied or Refusal(code=Code.CONTRACT, violations=broken)
 
 
-def is_about_material(error: Exception) -> bool:
-    """Return whether an error, raised while handling one expert's material, is due to that expert.
+def same_rows(
+    status: PackageStatus, others: Sequence[PackageStatus], *, because: str = ""
+) -> Refusal | None:
+    """Return a refusal if an expert has the card and labels of another, like a copy of it.
 
-    A full disk or an unreadable cache, for example, is not.
+    Args:
+        status: The expert.
+        others: All experts.
+        because: What else is wrong with it.
     """
-    if isinstance(error, RedhostError):
-        return isinstance(error, (ContractError, PluginError, UsageError))
-    return not isinstance(error, (OSError, MemoryError))
-
-
-def _as_copy(wrong: Violation, copied: Violation | None) -> Violation:
-    """Return that an expert is a copy, and what is wrong with it; the latter if it is none."""
-    return replace(copied, found=f"{copied.found} ({wrong.reason})") if copied else wrong
-
-
-def same_rows(status: PackageStatus, others: Sequence[PackageStatus]) -> Violation | None:
-    """Return a violation if an expert has the card and labels of another, like a copy of it."""
     own = status.manifest
     if own is None or own.card.sha256 is None:
         return None
     for other in (x.manifest for x in others if x.id != status.id and not x.violations):
+        # Labels too: two teams may label one set of texts for different purposes.
         if other and other.card.sha256 == own.card.sha256 and {*other.labels} == {*own.labels}:
             rows = own.card.fit + own.card.gate
             found = f"the {rows} rows of expert {other.id!r}, with the same labels"
-            return Violation("same_rows", "card", "rows of its own", found, SAME_HINT)
+            found += f" ({because})" if because else ""
+            wrong = Violation("same_rows", "card", "rows of its own", found, SAME_HINT)
+            return Refusal(code=Code.SAME_ROWS, violations=(wrong,))
     return None
-
-
-def fault(error: Exception) -> Violation:
-    """Return an error as a violation of the expert that caused it."""
-    if not isinstance(error, RedhostError):
-        found = f"{type(error).__name__}: {error}"[:300]
-        hint = "Ask its author for a new build."
-        return Violation("not_computable", "package", "material that can be computed", found, hint)
-    codes = {
-        PluginError: "form_unknown",
-        CompositionError: "not_computable",
-        HarmError: "harm",
-        HijackError: "hijack",
-    }
-    code = codes.get(type(error), "card_rows")
-    expected = error.expected or "a part that can be made"
-    return Violation(code, "package", expected, error.reason, error.hint)
 
 
 def _refuse_failing(
@@ -186,6 +164,7 @@ def _refuse_failing(
     dist = status.package.dist
     same = (m for m in members.values() if status.id == m.id or dist == m.dist)
     lost = next((m for m in same if m.id not in experts), None)
+    # The user disabled it by name; anything else would take a member away unasked.
     if lost is not None and violation.code != "disabled":
         hint = _other_backbone(lost) if violation.code == "backbone_mismatch" else violation.hint
         raise HarmError(
@@ -208,15 +187,13 @@ def _name(status: PackageStatus) -> str:
     return status.id or status.package.dist
 
 
-def _nothing(
-    failed: list[tuple[PackageStatus, Violation]], backbone: BackboneManifest
-) -> MissingError:
+def _nothing(failed: Sequence[Refusal], backbone: BackboneManifest) -> MissingError:
     if failed:
-        status, violation = failed[0]
+        violation = failed[0].violations[0]
         return MissingError(
             "no installed expert can be attached",
             expected=f"an expert for backbone {backbone.id!r}",
-            found=f"{_name(status)}: {violation.reason}",
+            found=f"{failed[0].expert}: {violation.reason}",
             hint=violation.hint,
         )
     return MissingError(

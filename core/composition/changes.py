@@ -8,9 +8,10 @@ installed. Before the first generation there are no members; the installed exper
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from ...registry.errors import (
     ContractError,
     FrozenError,
     HarmError,
-    HijackError,
+    IntegrityError,
     MissingError,
     PluginError,
     RedhostError,
@@ -29,30 +30,33 @@ from ...registry.errors import (
 )
 from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
 from ...registry.package.discover import canonical
-from ..bus.tasks import make_task
+from ...registry.queries.inventory import installed_digests
+from ...registry.queries.settings import Disabled
 from ..model.composed import ComposedModel
 from ..receipt import Receipt
 from ..session import Session
 from .attribution import compose_without_faulty
-from .candidates import SAME_HINT
-from .gates import HARM_HINT, TRY_HINT
+from .choose import LARGEST
+from .gates import TRY_HINT
 from .options import (
     Level,
-    RecomposeInputs,
     RecomposeKeywords,
     RecomposeOptions,
 )
 from .prepare import prepare_composition
 from .prior import CARDS, read_prior
-from .publish import locked_router, publish, refuse_drift
-from .ranks import at_ranks
-from .recompose import RecomposeResult, recompose
-from .remedies import what_helps
+from .publish import RECEIPT, locked_router, publish, refuse_drift
+from .recompose import RecomposeResult, attempt, recompose
+from .refusal import Code, Refusal, accepted
 from .select import ExpertSource, Selection, change, read_source, select_installed, select_stored
 
-log = logging.getLogger("redhost")
+SMALL = ("ridge", "statistics", "centroid")
+"""Kinds of routers that have a closed form and store little."""
 
-BeforePublish = Callable[[PackageStatus | None], AbstractContextManager[None]]
+LARGE = ("evidence", "quadratic")
+"""Kinds with one covariance per column."""
+
+log = logging.getLogger("redhost")
 
 
 def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
@@ -70,9 +74,6 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     locked, given = {**pinned, **stays}, dict[str, Any](keywords)
     given["decline"] = given.get("decline") or None  # 0 and no share both decline nothing
     given["prior"] = None if given.get("prior") == CARDS else given.get("prior")
-    for i, rank in (keywords.get("ranks") or {}).items():
-        locked[f"rank of {i}"] = lock.experts[i].rank if i in lock.experts else None
-        given[f"rank of {i}"] = rank
     for name, value in locked.items():
         wanted = given.get(name)
         if wanted not in {None, value}:
@@ -92,7 +93,7 @@ def compose_selection(
     *,
     made_with: Mapping[str, Any] | None = None,
     lock: LockFile | None = None,
-) -> tuple[RecomposeInputs, RecomposeResult]:
+) -> RecomposeResult | Refusal:
     """Check, build, train and judge; publish nothing.
 
     Args:
@@ -102,49 +103,45 @@ def compose_selection(
         made_with: Replaces missing keywords; the settings replace what is missing here.
         lock: Supplies router and settings; nothing is trained then.
 
+    Returns:
+        The composition; a refusal if something that worked would stop working.
+
     Raises:
         FrozenError: If a frozen part changed; the current generation is then loaded anew.
-        HarmError: If something that worked would stop working.
     """
-    task, settings = make_task(selection.files.manifest.task), session.settings
-    options = RecomposeOptions(router=task.unit.router)
-    options = options.over(keywords, made_with or {}, msgspec.structs.asdict(settings))
+    options = RecomposeOptions(
+        router=session.plugins.task(selection.files.manifest.task).unit.router
+    )
+    options = options.over(keywords, made_with or {}, msgspec.structs.asdict(session.settings))
     options = replace(options, prior=read_prior(options.prior, home=session.home))
     progress = keywords.get("progress")
-    record, previous = _load_previous(session, accept=options.accept)
-
-    def prepare(chosen: Selection) -> RecomposeInputs:
-        return prepare_composition(
-            chosen,
-            plugins=session.plugins,
-            cache=session.cache,
-            device=session.device,
-            record=record,
-            previous=previous,
-            progress=progress,
-            pool=session.pool,
-        )
-
-    def attempt(chosen: Selection) -> tuple[RecomposeInputs, RecomposeResult]:
-        inputs = prepare(chosen)
-        return inputs, recompose(inputs, options, progress=progress)
-
-    def follow(lock: LockFile) -> tuple[RecomposeInputs, RecomposeResult]:
-        inputs = prepare(selection)
-        weights = locked_router(inputs, lock, generations=session.generations)
-        same = _as_locked(options, lock)
-        result = recompose(inputs, same, weights=weights, progress=progress)
-        # Which plugins make the norm and the router is known only now.
-        refuse_drift(inputs, lock, plugins=inputs.providers)
-        return inputs, result
-
-    made = lock or record or read_lock(session.home / LOCK)
-    selection = at_ranks(selection, given=options.ranks, current=made.ranks() if made else {})
+    record, previous = _load_previous(session, selection, accept=options.accept)
+    load = partial(
+        prepare_composition,
+        plugins=session.plugins,
+        cache=session.cache,
+        device=session.device,
+        record=record,
+        previous=previous,
+        fallen=_fallen(session, record),
+        progress=progress,
+        pool=session.pool,
+    )
     try:
         if lock is not None:
-            return follow(lock)
-        members = record.members() if record else {}
-        return compose_without_faulty(selection, attempt, composed=members)
+            inputs = load(selection)
+            weights = locked_router(inputs, lock, generations=session.generations)
+            result = recompose(
+                inputs, _as_locked(options, lock), weights=weights, progress=progress
+            )
+            # Which plugins make the norm and the router is known only now.
+            refuse_drift(inputs, lock, plugins=inputs.providers)
+            return result
+        return compose_without_faulty(
+            selection,
+            lambda chosen: attempt(load(chosen), options, progress=progress),
+            composed=record.members() if record else {},
+        )
     except FrozenError:
         session.loader.forget()  # the loaded generation uses the backbone that may have changed
         raise
@@ -163,9 +160,11 @@ def _as_locked(options: RecomposeOptions, lock: LockFile) -> RecomposeOptions:
 
 
 def _load_previous(
-    session: Session, *, accept: bool
+    session: Session, selection: Selection, *, accept: bool
 ) -> tuple[Composition | None, ComposedModel | None]:
-    """Return the current generation; with `accept`, one that cannot be loaded is dropped.
+    """Return the current generation, from bytes that the selection has read where it can.
+
+    With `accept`, one that cannot be loaded is dropped.
 
     Raises:
         HarmError: If it cannot be loaded, so that nothing can be compared with it.
@@ -175,7 +174,7 @@ def _load_previous(
         return None, None
     try:
         record = session.generations.load(current)
-        return record, session.loader.load(current)
+        return record, session.loader.load(current, store=session.store.holding(selection.read))
     except RedhostError as e:
         if accept:
             log.warning("not compared with generation %s: %s", current, e.reason)
@@ -187,13 +186,22 @@ def _load_previous(
         ) from e
 
 
+def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]:
+    """Return what each domain has lost up to the current generation; a damaged receipt has none."""
+    with suppress(IntegrityError):
+        if record is not None:
+            receipt = session.generations.file(record, RECEIPT)
+            return msgspec.json.decode(receipt, type=Receipt).accuracy.fallen
+    return {}
+
+
 def change_members(
     session: Session,
     *,
     add: ExpertSource | None = None,
     remove: str | None = None,
     update: bool = False,
-    before_publish: BeforePublish | None = None,
+    before_publish: AbstractContextManager[None] | None = None,
     keywords: RecomposeKeywords,
 ) -> Receipt:
     """Compose the current members changed by one expert, and publish that.
@@ -210,6 +218,7 @@ def change_members(
     Raises:
         RedhostError: If anything fails; the current generation is then unchanged.
     """
+    # Held from the first read on: nobody publishes between the comparison and the switch.
     with session.generations.writer() as writer:
         current = session.generations.current() if remove is None else session.require_current()
         record = None if current is None else session.generations.load(current)
@@ -220,25 +229,40 @@ def change_members(
             joins = read_source(
                 add, backbone=selection.files.manifest, home=session.home, keys=keys
             )
+            # Before the first generation the selection is what is installed, which may include it.
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
         wanted = change(selection, home=session.home, add=joins, remove=remove)
         made_with = _made_with(record)
-        try:
-            inputs, result = compose_selection(session, wanted, keywords, made_with=made_with)
-            if joins is not None:
-                _require_attached(joins, result.receipt)
-        except HarmError as e:
-            if joins is None or e.hint != HARM_HINT:
-                raise
-            tried = keywords.get("try_others")
-            hint = _what_helps(session, joins, wanted, keywords, made_with) if tried else TRY_HINT
-            error = type(e)(e.problem, expected=e.expected, found=e.found, hint=hint)
-            raise error from e
-        with before_publish(joins) if before_publish else nullcontext():
-            receipt = publish(session, inputs, result, writer=writer)
+        outcome = compose_selection(session, wanted, keywords, made_with=made_with)
+        if joins is not None and (refusal := _refusal_of(joins, outcome)):
+            hint = TRY_HINT if refusal.retry else None
+            if refusal.retry and keywords.get("try_others"):
+                hint = _what_helps(session, joins, wanted, keywords, made_with)
+            raise _error_of(joins, refusal, hint=hint) from refusal.cause
+        result = accepted(outcome)
+        if record is not None:
+            result = _with_drift(result, record, joins, home=session.home)
+        with before_publish or nullcontext():
+            receipt = publish(session, result, writer=writer)
     session.plugins.notify("redhost_composed", receipt=receipt)
     return receipt
+
+
+def _with_drift(
+    result: RecomposeResult, record: Composition, joins: PackageStatus | None, *, home: Path
+) -> RecomposeResult:
+    """List the members that stay although what is installed differs from their stored bytes."""
+    stay = result.receipt.experts.keys() - {joins.id if joins else None}
+    digests, off, kinds = installed_digests(), Disabled(home).names(), dict[str, str]()
+    for member in (m for m in record.experts if m.id in stay):
+        if {member.id, member.dist} & off:
+            kinds[member.id] = "disabled"
+        # Several installed packages may have one id; one of them with these bytes is enough.
+        elif member.digest not in digests.get(member.id, ()):
+            kinds[member.id] = "changed" if member.id in digests else "missing"
+    receipt = msgspec.structs.replace(result.receipt, drift=kinds)
+    return replace(result, receipt=receipt)
 
 
 def _made_with(record: Composition | None) -> dict[str, Any]:
@@ -280,29 +304,45 @@ def _what_helps(
     keywords: RecomposeKeywords,
     made_with: Mapping[str, Any],
 ) -> str:
-    """Compose with other routers, and return which of them would accept a newcomer."""
-
-    def under(kind: str) -> Receipt:
-        other: RecomposeKeywords = {**keywords, "router": kind, "level": "full"}
-        return compose_selection(session, wanted, other, made_with=made_with)[1].receipt
-
+    """Compose with other routers in turn, and return which of them would accept a newcomer."""
     columns, width = len(wanted.ids) + 1, wanted.files.manifest.width
-    return what_helps(str(joins.id), columns=columns, width=width, compose=under)
+    # What would be too large as the default is not proposed either.
+    kinds = (*SMALL, *LARGE) if columns * width**2 <= LARGEST else SMALL
+    good = dict[str, float]()
+    for kind in kinds:
+        other: RecomposeKeywords = {**keywords, "router": kind, "level": "full"}
+        with suppress(RedhostError):
+            outcome = compose_selection(session, wanted, other, made_with=made_with)
+            if _refusal_of(joins, outcome) is None:
+                good[kind] = accepted(outcome).receipt.accuracy.overall or 0.0
+    if not good:
+        return (
+            f"Tried --router {', '.join(kinds)}: none lets it in. A card of vectors with sums over "
+            "more rows, or rows that are less like the others', may; --accept goes on even so."
+        )
+    best = sorted(good, key=lambda kind: (-good[kind], kind))
+    rights = ", ".join(f"{kind} ({good[kind]:.1%} of gate rows right)" for kind in best)
+    return f"Tried: --router {rights} would let it in."
 
 
-def _require_attached(joins: PackageStatus, receipt: Receipt) -> None:
-    """Refuse to leave out the expert that was to join."""
-    if joins.id in receipt.experts:
-        return
-    reason = next((x for x in receipt.left_out if x.id == joins.id), None)
-    who, found = f"{joins.name} was not attached", "no reason"
-    if reason is not None:
-        found = f"{reason.code}: {reason.reason}"
-        if reason.code == "hijack":
-            raise HijackError(who, found=found, hint=HARM_HINT)
-        if reason.code == "harm":
-            raise HarmError(who, found=found, hint=HARM_HINT)
-        if reason.code == "same_rows":
-            raise ContractError(who, found=found, hint=SAME_HINT)
-    hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
-    raise ContractError(who, found=found, hint=hint)
+def _refusal_of(joins: PackageStatus, outcome: RecomposeResult | Refusal) -> Refusal | None:
+    """Return why the expert that was to join does not, if it does not."""
+    if isinstance(outcome, Refusal):
+        return outcome
+    candidates = outcome.inputs.candidates
+    rejected = (r for r in candidates.rejected if r.expert == joins.id)
+    return None if joins.id in candidates.experts else next(rejected)
+
+
+def _error_of(joins: PackageStatus, refusal: Refusal, *, hint: str | None) -> RedhostError:
+    """Return the error to raise if the expert that was to join does not."""
+    if refusal.expert is None:
+        return refusal.error(hint=hint)
+    first = refusal.violations[0]
+    if refusal.code is Code.SAME_ROWS:
+        hint = first.hint
+    elif hint is None:
+        hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
+    found = f"{first.code}: {first.reason}"
+    who = f"{joins.name} was not attached"
+    return refusal.code.error(ContractError)(who, found=found, hint=hint)

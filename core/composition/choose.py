@@ -1,7 +1,7 @@
 """Choose the router's kind if none was given by name.
 
 The default is `evidence`, provided that one covariance per column is small enough to be read for
-every answer, no expert is an adapter, and the task is not spans. (`evidence` runs every expert, and
+every answer, no expert is an adapter, and a row is a whole text. (`evidence` runs every expert, and
 each adapter needs a pass of its own.) Otherwise the kinds that read the text alone are compared by
 how many held-out rows they route to the right expert. If there are adapters, these kinds give all
 weight to one column, so that a text needs at most one more pass. A third of the rows of every card
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..bus.bus import BACKBONE
 from ..bus.signals import RouterSignals
-from ..bus.tasks import Unit
 from ..model.composed import ComposedModel
 from ..routers import build_router
 from ..routers.base import ColumnData, Router
@@ -71,9 +70,10 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     """
     bus, config = model.bus, model.backbone.bus_config()
     adapters = any(s.own_pass for s in bus.layout.segments)
-    by_word = bus.task.unit is Unit.WORD  # experts take words as input, the router takes texts
+    by_word = any(s.instead for s in bus.layout.segments)  # experts read words, the router texts
     if len(bus.columns) * config.router_width**2 <= LARGEST and not (adapters or by_word):
         return RouterChoice(kind=USUAL)
+    # Every adapter with a weight costs the text another pass: only one gets all of it.
     kinds = [f"{kind}:k=1" for kind in TRIED] if adapters else TRIED
     routers = {k: build_router(k, config, bus.columns, model.seed) for k in kinds}
     reads = {name for r in routers.values() if r is not None for name in r.reads}
@@ -122,6 +122,7 @@ def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
     seen, held = Counter[str](), list[int]()
     for n, label in enumerate(data.labels):
         seen[label] += 1
+        # By position within its label and not at random: the same cards give the same choice.
         if seen[label] % HELD == 0 and left[label] > 1:
             left[label] -= 1
             held.append(n)
@@ -129,6 +130,7 @@ def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
         return data, None
     rest = [n for n in range(len(data.labels)) if n not in set(held)]
     back = _rows(data, held)
+    # Sums are additive: held-out rows leave them exactly, without the author's other rows.
     less = data.statistics.without(back.z, back.labels)
     return dataclasses.replace(_rows(data, rest), statistics=less), back
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import CompositionError, HarmError, HijackError
-from ..backbones.tokens import byte_counts
+from ...registry.package.checked import Violation
+from ..backbones.backbone import Backbone
 from ..bus.evidence import confidence_of
 from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
 from ..evaluation.routing_health import routing_health
-from ..model.composed import ComposedModel, by_domain
+from ..model.composed import ComposedModel, answers_labels, by_domain
 from ..model.conformal import Calibration, calibrate, sets_possible
-from ..receipt import Accuracy, Bits, ExcessHarm, Health
+from ..receipt import Accuracy, Bits, ExcessHarm, Health, WithdrawnDomain
 from ..routers.base import ColumnData
-from ..routers.cards import background_texts, gate_rows
-from ..types import Row
-from .harm import GateAnswers, excess_harm
-from .options import RecomposeInputs
+from ..routers.cards import Card, background_texts, gate_rows
+from ..types import Row, percent
+from .harm import GateAnswers, excess_harm, updated_members
+from .options import RecomposeInputs, RecomposeOptions
+from .refusal import Code, Refusal
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
 """For every command that composes; `recompose`, `add` and `remove` have both options."""
@@ -73,13 +74,43 @@ class Gates:
     calibration: Calibration | None = None
 
 
+def judge_composition(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    model: ComposedModel,
+    data: Sequence[ColumnData],
+) -> Gates | Refusal:
+    """Measure a new composition, and refuse it if a domain loses more than the tolerance.
+
+    Args:
+        inputs: The parts, and the current composition.
+        options: The tolerance, and whether falls are accepted; they are then counted anew.
+        model: The new composition.
+        data: The data of its cards, by column.
+
+    Raises:
+        UsageError: If it is to decline, and does not answer labels.
+    """
+    if options.decline:
+        answers_labels(model, "whole texts")
+    gates = judge_gates(inputs, model, data, decline=bool(options.decline))
+    if isinstance(gates, Refusal):
+        return gates
+    if options.accept:
+        return replace(gates, accuracy=msgspec.structs.replace(gates.accuracy, fallen={}))
+    refusal = harm(gates.accuracy, tolerance=options.tolerance)
+    if refusal is None and gates.bits is not None:
+        refusal = more_bits(gates.bits, tolerance=options.tolerance)
+    return refusal or gates
+
+
 def judge_gates(
     inputs: RecomposeInputs,
     model: ComposedModel,
     data: Sequence[ColumnData] = (),
     *,
     decline: bool = False,
-) -> Gates:
+) -> Gates | Refusal:
     """Measure the new composition and the current one on the gate rows of the available cards.
 
     Args:
@@ -87,12 +118,17 @@ def judge_gates(
         model: The new composition.
         data: The data of its cards, by column.
         decline: Whether it is to decline unfamiliar texts.
+
+    Returns:
+        The results; a refusal if they would mean nothing, because an expert drowns out the others.
     """
     cards = [e.card for e in inputs.candidates.experts.values()]
     h, rows = gate_rows(cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
-    refuse_loud(model, h, inputs.encode(background_texts(inputs.background, model.bus.ids)[:SOME]))
+    texts = background_texts(inputs.background, model.bus.ids)[:SOME]
+    if loud := too_loud(model, h, inputs.encode(texts)):
+        return loud
     score = partial(calibrate, decline=decline) if decline or sets_possible(model.bus) else None
     result = judge(model, h, rows, calibrate=score, cards=True)
     oracle = judge_oracle(model, h, rows)
@@ -104,21 +140,22 @@ def judge_gates(
         oracle=float(oracle.hits.mean()),
         rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
         own=by_domain(oracle.hits, rows),
+        withdrawn=_judge_withdrawn(inputs, model),
     )
     if inputs.previous is not None and before is not None and shared is not None:
         old = GateAnswers(model=inputs.previous, rows=shared, result=before)
         new = GateAnswers(model=model, rows=rows, result=result)
         accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, h))
+        # What an update loses in its own domain is its author's: counting begins with its new
+        # build.
+        stay = set(accuracy.before or {}).difference(updated_members(inputs.previous, model))
+        fallen = {d: _fallen_since(accuracy, d, inputs.fallen.get(d, 0.0)) for d in sorted(stay)}
+        accuracy = msgspec.structs.replace(accuracy, fallen=fallen)
     health = routing_health(model, h, rows, previous=inputs.previous, result=result, before=before)
-    warnings = (*health.warnings, *_far_below(accuracy))
-    health = msgspec.structs.replace(health, warnings=warnings)
+    health = msgspec.structs.replace(health, warnings=(*health.warnings, *_far_below(accuracy)))
     if result.nats is None or oracle.nats is None:
         return Gates(accuracy=accuracy, health=health, calibration=result.calibration)
-    sizes, trunk = dict[str, int](), inputs.backbone.trunk
-    for card in cards:
-        sizes[card.column] = sum(
-            byte_counts(trunk, [r.text for r in card.rows if r.part == "gate"])
-        )
+    sizes = {card.column: _gate_bytes(card, inputs.backbone) for card in cards}
     nats = before.nats if before else None
     bits = Bits(
         before=None if nats is None else bits_per_byte(nats, shared or (), sizes),
@@ -127,6 +164,12 @@ def judge_gates(
         bytes=sizes,
     )
     return Gates(accuracy=accuracy, bits=bits, health=health)
+
+
+def _gate_bytes(card: Card, backbone: Backbone) -> int:
+    """Return the number of bytes of a card's gate rows."""
+    texts = [r.text for r in card.rows if r.part == "gate"]
+    return sum(backbone.task.unit.byte_counts(backbone.trunk, texts))
 
 
 def _far_below(accuracy: Accuracy) -> Iterator[str]:
@@ -158,8 +201,29 @@ def _judge_previous(
     return (judge(previous, h, rows, calibrate=score, cards=True) if rows else None), rows
 
 
-def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
-    """Refuse an expert whose output drowns out the other experts and the backbone.
+def _judge_withdrawn(inputs: RecomposeInputs, model: ComposedModel) -> dict[str, WithdrawnDomain]:
+    """Judge both compositions on the gate rows of the experts that only the current one has."""
+    previous, encode = inputs.previous, inputs.encode_previous
+    if previous is None or encode is None:
+        return {}
+    cards = [previous.cards[i] for i in previous.bus.ids if i not in model.bus.ids]
+    same = previous.fingerprint == model.fingerprint
+    old, old_rows = gate_rows(cards, encode=encode, unit_rows=previous.backbone.unit_rows)
+    new, rows = gate_rows(
+        cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows, vectors=same
+    )
+    if not old_rows or not rows:
+        return {}
+    before = by_domain(judge(previous, old, old_rows, cards=True).hits, old_rows)
+    after, counts = by_domain(judge(model, new, rows).hits, rows), Counter(r.domain for r in rows)
+    return {i: WithdrawnDomain(before=before[i], after=x, rows=counts[i]) for i, x in after.items()}
+
+
+def too_loud(model: ComposedModel, h: Tensor, background: Tensor) -> Refusal | None:
+    """Return a refusal if an expert's output drowns out the other experts and the backbone.
+
+    That is, if its ‖Δ‖, in logits, is not finite, or more than `LOUDEST` times the larger of the
+    backbone's and the median of the other experts'.
 
     Experts with labels of their own do not affect the others' answers, and are not checked.
 
@@ -167,16 +231,13 @@ def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
         model: The composition.
         h: Features of gate rows, ``(G, D)``.
         background: Features of background rows, outside every domain, ``(N, D)``.
-
-    Raises:
-        CompositionError: If an expert's ‖Δ‖, in logits, is not finite, or more than `LOUDEST` times
-            the larger of the backbone's and the median of the other experts'.
     """
+    # Rows stand card by card: those at even distances are of every domain.
     h = torch.cat([h[:: -(-len(h) // SOME)], background])
     bus, factor = model.bus, model.bus.ensemble.readout_factor
     shared = [k for k in range(len(bus.ids)) if k not in bus.own]
     if factor is None or len(shared) < 2:  # noqa: PLR2004
-        return
+        return None
     with torch.inference_mode():
         z, parts = bus.norm(h), bus.ensemble.parts
         norms = {k: confidence_of(parts[k], bus.ensemble.delta(z, k), factor) for k in shared}
@@ -184,19 +245,50 @@ def refuse_loud(model: ComposedModel, h: Tensor, background: Tensor) -> None:
     loudness = {k: float(e.double().square().mean().sqrt()) for k, e in norms.items()}
     for k in shared:
         most = max(own, statistics.median(loudness[j] for j in shared if j != k))
+        # Not `>`: a NaN has to be refused as well.
         if not loudness[k] <= LOUDEST * most:
-            raise CompositionError(
+            return _refusal(
+                Code.NOT_COMPUTABLE,
                 f"expert {bus.ids[k]!r} drowns out the others",
                 expected=f"‖Δ‖ of at most {LOUDEST * most:.4g}, {LOUDEST} times what they say",
                 found=f"{loudness[k]:.4g}",
                 hint="Ask its author for a new build.",
             )
+    return None
 
 
-def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
-    """Refuse when a domain of both compositions falls by more than the tolerance (law 3).
+def _fallen_since(accuracy: Accuracy, domain: str, fallen: float) -> float:
+    """Return what a domain lost since its expert came, beyond what newcomers are excused.
 
-    A newcomer is refused by name if it
+    Args:
+        accuracy: Before and after, by domain.
+        domain: The domain.
+        fallen: The same up to the current composition.
+    """
+    lost = (accuracy.before or {})[domain] - accuracy.after[domain]
+    excess = accuracy.excess.get(domain)
+    # A gain is not reduced by the excuse: it makes good earlier falls in full.
+    if excess is not None and lost > 0:
+        lost = max(0.0, lost - max(excess.reference, 0.0) - NOISE * excess.error)
+    return max(0.0, fallen + lost)
+
+
+def harm(accuracy: Accuracy, *, tolerance: float | None) -> Refusal | None:
+    """Return a refusal if a domain of both compositions falls by more than the tolerance (law 3).
+
+    Args:
+        accuracy: Before and after, by domain.
+        tolerance: In points. None is one point or two gate rows, whichever is larger; where the
+            reference's fall is excused, `NOISE` standard errors are added, up to two points or two
+            gate rows.
+    """
+    return next(_harms(accuracy, tolerance), None)
+
+
+def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
+    """Yield a refusal for each domain that falls by more than the tolerance.
+
+    A newcomer, or a member whose package changed, is refused by name if it
 
         shows rows of a member's card under other labels              copied ≥ `COPIED`
         takes rows because of the row count it claims                 claimed > allowed
@@ -205,38 +297,43 @@ def refuse_harm(accuracy: Accuracy, *, tolerance: float | None) -> None:
 
     Otherwise a domain is excused the fall of the reference (discriminants from the same cards).
     There is no excuse if newcomers take high-confidence right answers: the cards may have misled
-    the reference.
-
-    Args:
-        accuracy: Before and after, by domain.
-        tolerance: In points. None is one point or two gate rows, whichever is larger; where the
-            reference's fall is excused, `NOISE` standard errors are added, up to two points or two
-            gate rows.
-
-    Raises:
-        HijackError: If a newcomer brings what belongs to a member.
-        HarmError: If a domain falls for another reason.
+    the reference. Falls that are not excused add up over generations, until the domain's own expert
+    changes or somebody accepts: many small ones are one large one.
     """
     for domain, before in _most_lost_first(accuracy):
         after, rows = accuracy.after[domain], accuracy.rows[domain]
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
+        # What is excused below is excused once; the sum over generations has the plain tolerance.
+        least, fallen = allowed, accuracy.fallen.get(domain, 0.0)
         excess, fall = accuracy.excess.get(domain), before - after
-        claims = excess is not None and _claims(excess)
+        claims = excess is not None and excess.overlap >= OVERLAP  # rows of a member's domain
         if excess is not None:
-            _refuse_lies(domain, excess, allowed=allowed)
+            yield from _lies(domain, excess, allowed=allowed)
             if claims:
+                # Few gate rows may stay right by luck while their probability already goes.
                 fall = max(fall, excess.mass)
             elif excess.taken < TAKEN:
                 most = max(0.02, 2 / rows) if tolerance is None else 0.0
+                # What any classifier of these cards would lose, and noise up to another tolerance.
                 allowed += max(excess.reference, 0.0) + min(NOISE * excess.error, most)
+        # Falls are multiples of one row: one that equals the tolerance must not fail by rounding.
         if fall <= allowed + 1e-9:
+            yield from _drift(domain, fallen, fall=before - after, allowed=least, rows=rows)
             continue
-        problem = f"domain {domain!r} would fall by {100 * fall:.1f} points"
-        expected = f"at most {100 * allowed:.1f} points on {rows} gate rows"
-        found = f"{before:.3f} before, {after:.3f} after{_why(excess)}"
-        if claims:
-            raise HijackError(problem, expected=expected, found=found, hint=HARM_HINT)
-        raise HarmError(problem, expected=expected, found=found, hint=HARM_HINT)
+        yield _refusal(
+            Code.HIJACK if claims else Code.HARM,
+            f"domain {domain!r} would fall by {100 * fall:.1f} points",
+            expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
+            found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
+        )
+
+
+def _refusal(
+    code: Code, problem: str, *, expected: str, found: str, hint: str = HARM_HINT
+) -> Refusal:
+    """Return a refusal; harm may be less under another router."""
+    wrong = Violation(code.value, problem, expected, found, hint)
+    return Refusal(code=code, violations=(wrong,), retry=code.is_harm)
 
 
 def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
@@ -249,32 +346,36 @@ def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
     return sorted((accuracy.before or {}).items(), key=lost, reverse=True)
 
 
-def _refuse_lies(domain: str, excess: ExcessHarm, *, allowed: float) -> None:
-    """Refuse a newcomer that relabels rows of a card, or gains rows by the row count it claims.
-
-    Raises:
-        HijackError: If there is one.
-    """
+def _lies(domain: str, excess: ExcessHarm, *, allowed: float) -> Iterator[Refusal]:
+    """Refuse a newcomer that relabels rows of a card, or gains rows by the row count it claims."""
     if excess.copied >= COPIED:
-        raise HijackError(
+        yield _refusal(
+            Code.HIJACK,
             f"a newcomer's card shows rows of domain {domain!r} under other labels",
             expected=f"less than {COPIED:.0%} of its rows on another's card",
-            found=f"{excess.copied:.0%}{_why(excess)}",
-            hint=HARM_HINT,
+            found=f"{percent(excess.copied)}{_why(excess)}",
         )
     if excess.claimed > allowed + 1e-9:
-        raise HijackError(
+        yield _refusal(
+            Code.HIJACK,
             f"domain {domain!r} would lose {100 * excess.claimed:.1f} points to the number of rows "
             "that a newcomer's card claims",
             expected=f"at most {100 * allowed:.1f} beside one with as many as any member",
             found=f"{100 * excess.fall:.1f} points in all",
-            hint=HARM_HINT,
         )
 
 
-def _claims(excess: ExcessHarm) -> bool:
-    """Return whether the newcomers' rows belong to a domain of a member."""
-    return excess.overlap >= OVERLAP
+def _drift(
+    domain: str, fallen: float, *, fall: float, allowed: float, rows: int
+) -> Iterator[Refusal]:
+    """Refuse what makes a domain fall by more than the tolerance, a little each time."""
+    if fall > 0 and fallen > allowed + 1e-9:
+        yield _refusal(
+            Code.HARM,
+            f"domain {domain!r} would have fallen by {100 * fallen:.1f} points, a little each time",
+            expected=f"at most {100 * allowed:.1f} points since its expert came, on {rows} rows",
+            found=f"{100 * fall:.1f} points this time",
+        )
 
 
 def _why(excess: ExcessHarm | None) -> str:
@@ -289,24 +390,22 @@ def _why(excess: ExcessHarm | None) -> str:
     )
 
 
-def refuse_bits(bits: Bits, *, tolerance: float | None) -> None:
-    """Refuse when a domain of both compositions takes more bits, by more than the tolerance.
+def more_bits(bits: Bits, *, tolerance: float | None) -> Refusal | None:
+    """Return a refusal if a domain of both compositions takes more bits than the tolerance allows.
 
     Args:
         bits: Before and after, by domain.
         tolerance: In percent; None is two percent, because every newcomer costs the others
             something: the router has to separate one more domain.
-
-    Raises:
-        HarmError: If a domain does.
     """
     allowed = 0.02 if tolerance is None else tolerance / 100
     for domain, before in (bits.before or {}).items():
         after = bits.after[domain]
         if after > before * (1 + allowed) + 1e-9:
-            raise HarmError(
+            return _refusal(
+                Code.HARM,
                 f"domain {domain!r} would take {100 * (after / before - 1):.1f} % more bits",
                 expected=f"at most {100 * allowed:.1f} % more on its gate passages",
                 found=f"{before:.3f} bits per byte before, {after:.3f} after",
-                hint=HARM_HINT,
             )
+    return None

@@ -7,8 +7,9 @@ over all labels, from the sums of the same cards, before and after, on the same 
     excess = fall − fall of the reference, with the standard error of the mean of the paired
              differences over the domain's n gate rows
 
-A card may also mislead the reference, and so raise what is excused. More numbers per domain
-therefore measure which domain the newcomers' rows belong to, and which rows they take:
+A member whose package changed is judged as a newcomer too, but is excused nothing: it was
+there before. A card may also mislead the reference, and so raise what is excused. More numbers per
+domain therefore measure which domain the newcomers' rows belong to, and which rows they take:
 
     overlap = P(a newcomer's row lies where the densest fifth of the domain's gate rows lie) / ⅕,
               by the domain's discriminants: 1 for rows of the domain itself
@@ -21,7 +22,8 @@ therefore measure which domain the newcomers' rows belong to, and which rows the
               under another label; with the same label the newcomer answers as the member does
     claimed = share of gate rows that would be right but for the row counts that newcomers claim:
               with α_k q_k / p_k in place of α, p the columns' shares of all rows, and q the same
-              with no newcomer's share above the largest member's (`composition.prior`)
+              with no newcomer's share above the largest member's (`composition.prior`), nor an
+              updated member's above that and its own before
 
 In the reference every column counts as many rows, independent of the row count a card claims.
 """
@@ -41,6 +43,7 @@ from ..model.composed import ComposedModel
 from ..model.conformal import sets_possible
 from ..receipt import ExcessHarm
 from ..routers.base import ColumnData, Router
+from ..routers.cards import Card
 from ..routers.ridge import DENSE
 from ..routers.statistics import StatisticsRouter
 from ..types import Row
@@ -79,7 +82,7 @@ class GateAnswers:
 def excess_harm(
     before: GateAnswers, after: GateAnswers, data: Sequence[ColumnData], h: Tensor
 ) -> dict[str, ExcessHarm]:
-    """Measure what each domain of both compositions loses to experts that only the new one has.
+    """Measure what each domain of both compositions loses to new and updated experts.
 
     Args:
         before: The answers of the current composition.
@@ -88,39 +91,54 @@ def excess_harm(
         h: Features of the new one's gate rows, ``(N, D)``.
 
     Returns:
-        By domain; empty if no expert joins, or if answers are not labels of whole texts.
+        By domain; empty if no expert joins or changes, or if answers are not labels of whole texts.
     """
-    ids, old = after.model.bus.ids, set(before.model.bus.ids)
-    stay, join = [i for i in ids if i in old], [i for i in ids if i not in old]
+    bus, updated = after.model.bus, updated_members(before.model, after.model)
+    stay = [i for i in bus.ids if i in before.model.bus.ids]
+    new = [i for i in bus.ids if i not in stay]
+    join = [*new, *updated]
     by_id = {d.column: d for d in data}
-    if not stay or not join or not sets_possible(after.model.bus):
+    # Without a newcomer or an update nobody can take anything.
+    if not stay or not join or not sets_possible(bus):
         return {}
-    bus = after.model.bus
     z = bus.layout.router_input(bus.norm(h))
-    claimed = _claimed(after, h, data, join)
-    first, then = (_Reference.of([by_id[i] for i in some]) for some in (stay, ids))
+    claimed = _claimed(after, h, data, _largest_shares(before, after, data, join))
+    # Solved twice: before and after are the same method on the same rows, so the difference is what
+    # more labels cost it.
+    first, then = (_Reference.of([by_id[i] for i in some]) for some in (stay, bus.ids))
     lost = first.hits(z, after.rows) - then.hits(z, after.rows)  # (N,)
-    rows = {i: torch.cat([by_id[i].z, z[after.of(i)]]) for i in ids}
-    labels = {i: _labels(by_id[i], [after.rows[n] for n in after.of(i).tolist()]) for i in ids}
+    rows = {i: torch.cat([by_id[i].z, z[after.of(i)]]) for i in bus.ids}
+    labels = {i: _labels(by_id[i], [after.rows[n] for n in after.of(i).tolist()]) for i in bus.ids}
     found = {}
     for domain in stay:
-        own, was = after.of(domain), before.of(domain)
-        if len(own) and len(own) == len(was):
+        own, was, others = after.of(domain), before.of(domain), [i for i in join if i != domain]
+        # An update may bring other gate rows, which cannot be paired with those before.
+        if others and len(own) and len(own) == len(was):
             fall = before.result.hits[was] - after.result.hits[own]
             difference = fall - lost[own]
+            error = float(difference.std(correction=0)) / len(own) ** 0.5
             found[domain] = ExcessHarm(
                 fall=float(fall.mean()),
                 reference=float(lost[own].mean()),
                 excess=float(difference.mean()),
-                error=float(difference.std(correction=0)) / len(own) ** 0.5,
-                overlap=max(first.overlap(domain, z[own], rows[i]) for i in join),
-                reverse=max(then.overlap(i, by_id[i].z, z[own]) for i in join),
-                taken=_taken(before, after, was, own, join),
+                # An update alone adds no label to be confused with: no noise is excused.
+                error=error if new else 0.0,
+                overlap=max(first.overlap(domain, z[own], rows[i]) for i in others),
+                reverse=max(then.overlap(i, by_id[i].z, z[own]) for i in others),
+                taken=_taken(before, after, was, own, others),
                 mass=_mass(before, was) - _mass(after, own),
-                copied=max(_copied(rows[i], labels[i], rows[domain], labels[domain]) for i in join),
+                copied=max(
+                    _copied(rows[i], labels[i], rows[domain], labels[domain]) for i in others
+                ),
                 claimed=float(claimed[own].mean()),
             )
     return found
+
+
+def updated_members(before: ComposedModel, after: ComposedModel) -> tuple[str, ...]:
+    """Return the experts of both compositions whose package changed, weights, card or anything."""
+    old = before.digests
+    return tuple(i for i, digest in after.digests.items() if old.get(i, digest) != digest)
 
 
 def _mass(answers: GateAnswers, rows: Tensor) -> float:
@@ -137,6 +155,7 @@ def _taken(
     """Return the share of rows that were right with high confidence and are lost to a newcomer."""
     columns = torch.tensor([after.model.bus.columns.index(i) for i in join])
     sure = (before.result.hits[was] > 0) & (before.result.confidence[was] >= SURE)
+    # Wrong alone proves nothing: the newcomer must have the largest weight on the row.
     moved = torch.isin(after.result.heaviest[own], columns) & (after.result.hits[own] == 0)
     return float((sure & moved).double().mean())
 
@@ -151,28 +170,55 @@ def _copied(new: Tensor, named: Sequence[str], old: Tensor, known: Sequence[str]
 
     Rows are compared up to rounding; an unknown label counts as another label.
     """
+    # Compared as vectors: cards may show no text, and may be rounded.
     nearest, places = torch.cdist(new, old).min(-1)
     other = [not y or y != known[n] for y, n in zip(named, places.tolist(), strict=True)]
     same = nearest < SAME * new.shape[1] ** 0.5
     return float((same & torch.tensor(other)).double().mean())
 
 
+def _largest_shares(
+    before: GateAnswers, after: GateAnswers, data: Sequence[ColumnData], join: Collection[str]
+) -> Tensor | None:
+    """Return the columns' shares of all rows, no joining one's larger than any member's ``(K,)``.
+
+    An updated member keeps a share as large as its own was. None if the shares are the host's.
+    """
+    router = after.model.bus.router
+    # With shares that the host set, the counts of cards weigh nothing.
+    if not isinstance(router, Router) or router.log_prior is not None:
+        return None
+    share = router.learnt_shares(data)
+    limits = share.clone()
+    for k, d in enumerate(data):
+        if d.column in join:
+            card, count = before.model.cards.get(d.column), float(d.statistics.counts.sum())
+            limits[k] = share[k] * min(1.0, _count(card) / count) if card is not None else 0.0
+    return share.clamp(max=float(limits.max()))
+
+
+def _count(card: Card) -> float:
+    """Return the number of rows that a card says it has."""
+    if card.statistics is not None:
+        return float(card.statistics.counts.sum())
+    return float(len(card.labels) or sum(row.part == "fit" for row in card.rows))
+
+
 def _claimed(
-    after: GateAnswers, h: Tensor, data: Sequence[ColumnData], join: Collection[str]
+    after: GateAnswers, h: Tensor, data: Sequence[ColumnData], fewer: Tensor | None
 ) -> Tensor:
     """Return what each gate row loses because of the row counts that newcomers claim."""
     bus, router = after.model.bus, after.model.bus.router
     lost = torch.zeros(len(h), dtype=torch.float64)
-    if not isinstance(router, Router) or router.log_prior is not None:
-        return lost  # the host set its own prior
+    if fewer is None or not isinstance(router, Router):
+        return lost
     share = router.learnt_shares(data)
-    new = torch.tensor([d.column in join for d in data])
-    fewer = torch.where(new, share.clamp(max=float(share[~new].max())), share)
     if torch.equal(fewer, share):
         return lost
     with torch.inference_mode():
         for piece in batched_slices(len(h), cost=len(bus.columns) * bus.answers):
             z = bus.norm(h[piece])
+            # Saerens et al. 2002: posteriors under other shares, without training a router again.
             alpha = bus.weights(z) * (fewer / share)
             p = bus.answer(h[piece], z, (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype))
             lost[piece] = bus.task.head.right(p, after.rows[piece], bus.labels).double()
@@ -200,6 +246,7 @@ class _Reference:
         known = [d.statistics.first(router.width) for d in data]
         rows = [float(s.counts.sum()) for s in known]
         each = sum(rows) / len(rows)
+        # Equal weights, so that a card cannot mislead the reference by claiming many rows.
         alike = [s.times(each / n) for s, n in zip(known, rows, strict=True)]
         router.solve(
             [dataclasses.replace(d, statistics=s) for d, s in zip(data, alike, strict=True)]
@@ -218,6 +265,8 @@ class _Reference:
         """Return P(other rows lie where the densest of a domain's own do), divided by `DENSEST`."""
         column = self.router.columns.index(domain)
         with torch.inference_mode():
+            # A region that the domain's own rows define: how far a density reaches differs by
+            # domain.
             dense = torch.quantile(self._density(own, column), 1 - DENSEST)
             return float((self._density(others, column) > dense).double().mean()) / DENSEST
 

@@ -37,7 +37,6 @@ class RecomposeKeywords(TypedDict, total=False):
     accept: bool
     decline: float | None
     prior: str | None
-    ranks: Mapping[str, int] | None
     try_others: bool | None
     progress: Progress | None
 
@@ -57,7 +56,6 @@ class RecomposeOptions:
             declines only the texts that the router leaves to a backbone without answers.
         prior: The expected shares of the columns, as `read_prior` returns them; None means the
             shares that the router learnt under.
-        ranks: The rank at which an expert is served, by id; experts not listed keep theirs.
         backbone_column: Whether the router has a column that changes nothing, if the backbone
             ships a background card to learn it from.
         settings: How routers without a closed form are trained.
@@ -70,7 +68,6 @@ class RecomposeOptions:
     accept: bool = False
     decline: float | None = None
     prior: str | None = None
-    ranks: Mapping[str, int] = field(default_factory=dict)
     backbone_column: bool = True
     settings: RouterSettings = field(default_factory=RouterSettings)
 
@@ -103,6 +100,7 @@ class RecomposeInputs:
         record: The current generation's record, if there is one.
         previous: The current composition, if there is one.
         encode_previous: Texts → h of the current composition's backbone.
+        fallen: What each domain has lost up to the current composition, see `Accuracy`.
     """
 
     package: Package
@@ -117,3 +115,4 @@ class RecomposeInputs:
     record: Composition | None = None
     previous: ComposedModel | None = None
     encode_previous: Encode | None = None
+    fallen: Mapping[str, float] = field(default_factory=dict)

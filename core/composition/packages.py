@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
@@ -10,15 +11,14 @@ import msgspec
 
 from ...registry.environment.installed import require_removable
 from ...registry.environment.installer import find, installed_from, require_free, uninstall
-from ...registry.environment.status import PackageStatus
 from ...registry.errors import ContractError, UnknownNameError, UsageError
 from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
+from ...registry.home.questions import question_of
 from ...registry.package.checked import Violation
-from ...registry.package.discover import Package, canonical
+from ...registry.package.discover import Package, canonical, require_one
 from ...registry.package.manifest import ExpertManifest
-from ...registry.package.readers import read_expert
-from ...registry.queries.inventory import Inventory, current_record, take_inventory
+from ...registry.queries.inventory import current_record, installed_manifests
 from ...registry.wheel.wheel import Wheel
 from ..receipt import Receipt
 from ..session import Session
@@ -83,32 +83,28 @@ def add(
     require_free(wheel.package)
     leaves = _require_own(session.home, wheel, replace)
     before = find(wheel.package.dist)
-    joined: list[PackageStatus] = []
-
-    def install(status: PackageStatus | None) -> AbstractContextManager[None]:
-        if status is None:
-            return nullcontext()
-        joined.append(status)
-        return installed_from(wheel, digest=status.digest or "")
-
+    # Of signed wheels only: an old signature can be replayed, and a new one not be made.
+    if before is not None and wheel.signer and not keywords.get("accept"):
+        _refuse_older(wheel.package, before)
     receipt = change_members(
         session,
         add=wheel,
         remove=leaves,
         update=True,
-        before_publish=install,
+        # Installed between the last gate and the publication: if either fails, both are undone.
+        before_publish=installed_from(wheel),
         keywords=keywords,
     )
+    files = wheel.expert.unwrap(wheel.name)  # it was composed, so it has no violations
     return Added(
-        id=joined[0].id or "",
+        id=files.manifest.id,
         dist=wheel.package.dist,
         version=wheel.package.version,
-        digest=joined[0].digest or "",
+        digest=files.digest,
         wheel=wheel.sha256,
         replaced=None if before is None else before.version,
         receipt=receipt,
         signer=wheel.signer,
-        rank=receipt.ranks.get(joined[0].id or ""),
     )
 
 
@@ -128,7 +124,7 @@ def remove(
         HarmError: If another domain would lose more than the tolerance.
         IntegrityError: If uninstalling it would remove files of other packages.
     """
-    package, known = _installed(session.home, expert_id)
+    package, known = _installed(expert_id)
     record = current_record(session.home)
     members = record.experts if record else ()
     dists = {canonical(d) for d in (expert_id, *((package.dist,) if package else ()))}
@@ -162,22 +158,20 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     Returns:
         The id of the composed member that it replaces, if any.
     """
-    files = read_expert(wheel.files).value
+    files = wheel.expert.value
     if files is None:
         return None  # the violations are reported when it is read to be composed
     own, dist = files.manifest.id, canonical(wheel.package.dist)
-    inventory, record = take_inventory(home, remember=False), current_record(home)
-    statuses = inventory.statuses + inventory.aside
-    same = {x.package.dist: x.package for x in statuses if x.id == own}
-    if others := [p for d, p in same.items() if canonical(d) != dist]:
+    installed, record = installed_manifests(), current_record(home)
+    if others := [p for p, m in installed if m and m.id == own and canonical(p.dist) != dist]:
         raise ContractError(
             f"{wheel.package} was not installed: its id {own!r} is taken",
             found=f"provided by {others[0]}",
             hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
         )
-    _refuse_moved(wheel, files.manifest, inventory)
+    _refuse_moved(wheel, files.manifest, installed, home=home)
     members = record.experts if record else ()
-    held = {x.id for x in statuses if canonical(x.package.dist) == dist and x.id}
+    held = {m.id for p, m in installed if m and canonical(p.dist) == dist}
     held |= {m.id for m in members if canonical(m.dist) == dist}
     held -= {own}
     if replace is not None and replace not in held:
@@ -192,32 +186,56 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     return next((m.id for m in members if m.id == replace), None)
 
 
-def _refuse_moved(wheel: Wheel, manifest: ExpertManifest, inventory: Inventory) -> None:
+def _refuse_moved(
+    wheel: Wheel,
+    manifest: ExpertManifest,
+    installed: Sequence[tuple[Package, ExpertManifest | None]],
+    *,
+    home: Path,
+) -> None:
     """Refuse a wheel of an expert, or of a name, that answers another question here.
 
     That question's composition would go on with stored bytes, and nothing would report it.
     """
     question, dist = manifest.question or None, canonical(wheel.package.dist)
-    for x in inventory.aside:
-        same = x.id == manifest.id or canonical(x.package.dist) == dist
-        if same and x.question != question:
+    for package, other in installed:
+        if other is None or (other.question or None) in {question, question_of(home)}:
+            continue
+        if other.id == manifest.id or canonical(package.dist) == dist:
             raise ContractError(
-                f"{wheel.package} was not installed: {x.name} answers another question",
-                expected=f"a wheel for {x.question or 'the question without a name'}",
+                f"{wheel.package} was not installed: expert {other.id!r} ({package}) answers "
+                "another question",
+                expected=f"a wheel for {other.question or 'the question without a name'}",
                 found=str(question or "the question without a name"),
-                hint=f"Remove that first: 'redhost remove {x.id}'.",
+                hint=f"Remove that first: 'redhost remove {other.id}'.",
             )
 
 
-def _installed(home: Path, name: str) -> tuple[Package | None, set[str]]:
+def _refuse_older(package: Package, before: Package) -> None:
+    """Refuse a signed wheel that is older than what is installed: somebody may have replayed it.
+
+    Raises:
+        ContractError: If it is older.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    with suppress(InvalidVersion):
+        if Version(package.version) < Version(before.version):
+            raise ContractError(
+                f"{package} was not installed: a newer version is",
+                expected=f"{before.version} or newer",
+                found=package.version,
+                hint="An old signature stays valid for ever; --accept goes back even so.",
+            )
+
+
+def _installed(name: str) -> tuple[Package | None, set[str]]:
     """Find the one installed package with this id or distribution; return also all ids."""
-    inventory = take_inventory(home, remember=False)
-    statuses = inventory.statuses + inventory.aside
-    same = [
-        x.package for x in statuses if x.id == name or canonical(x.package.dist) == canonical(name)
-    ]
+    installed = installed_manifests()
+    same = [p for p, m in installed if (m and m.id == name) or canonical(p.dist) == canonical(name)]
     if len({p.dist for p in same}) > 1:
         both = " and ".join(sorted(map(str, same)))
         hint = "Name the distribution instead."
         raise UsageError(f"several packages provide expert {name!r}", found=both, hint=hint)
-    return next(iter(same), None), {x.id or x.package.dist for x in statuses}
+    require_one(name, {p.info for p in same})
+    return next(iter(same), None), {m.id if m else p.dist for p, m in installed}

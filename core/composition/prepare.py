@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ...registry.environment.status import check_packages
 from ...registry.home.composition import Composition
-from ...registry.package.checked import Violation
 from ...registry.package.discover import from_folder
 from ...registry.package.manifest import BackboneManifest
+from ...registry.package.readers import BackboneFiles
 from ..backbones.backbone import Backbone
 from ..backbones.feature_cache import cached_encode
 from ..backbones.interventions.layout import with_layout
-from ..bus.tasks import make_task
 from ..model.build import (
-    LoadedExpert,
     Providers,
+    backbone_makers,
+    built_experts,
     make_backbone,
     read_package,
     rows_of,
@@ -31,8 +31,8 @@ from ..types import BackgroundRow, Progress, Row
 from .attribution import compose_without_faulty
 from .candidates import load_candidates
 from .options import RecomposeInputs, RecomposeOptions
-from .ranks import at_ranks
-from .recompose import RecomposeResult, recompose
+from .recompose import RecomposeResult, attempt
+from .refusal import accepted
 from .select import Selection
 
 
@@ -58,17 +58,13 @@ def compose(
     package = from_folder(backbone)
     files = read_package(package)
     statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
-    wanted = options or RecomposeOptions(router=make_task(files.manifest.task).unit.router)
-    selection = at_ranks(
-        Selection(package=package, files=files, statuses=statuses), given=wanted.ranks or {}
+    plugins = plugins or Plugins()
+    wanted = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
+    selection = Selection(package=package, files=files, statuses=statuses)
+    load = partial(prepare_composition, plugins=plugins, cache=cache, device=device)
+    return accepted(
+        compose_without_faulty(selection, lambda x: attempt(load(x), wanted), composed={})
     )
-    made_by = plugins or Plugins()
-
-    def attempt(chosen: Selection) -> RecomposeResult:
-        inputs = prepare_composition(chosen, plugins=made_by, cache=cache, device=device)
-        return recompose(inputs, wanted)
-
-    return compose_without_faulty(selection, attempt, composed={})
 
 
 def open_backbone(
@@ -88,6 +84,7 @@ def prepare_composition(
     device: str,
     record: Composition | None = None,
     previous: ComposedModel | None = None,
+    fallen: Mapping[str, float] | None = None,
     progress: Progress | None = None,
     pool: Prefetcher | None = None,
 ) -> RecomposeInputs:
@@ -100,15 +97,14 @@ def prepare_composition(
         device: The device of the trunk.
         record: The current generation's record.
         previous: The current generation, loaded.
+        fallen: What each domain has lost up to the current generation, see `Accuracy`.
         progress: Called with (texts encoded, texts to encode).
         pool: Encodes the cards' texts in advance.
     """
     files, providers = selection.files, Providers()
-    by_plugin = bool(plugins.providers("redhost_make_backbone"))
-    if previous and record and not by_plugin and _is_of(record, files.digest, device=device):
-        backbone = replace(previous.backbone, layout=None)  # the same bytes, verified already
-    else:
-        backbone = make_backbone(files, plugins=plugins, providers=providers, device=device)
+    by_plugin = bool(backbone_makers(files.manifest, plugins=plugins, device=device))
+    verified = None if by_plugin else _verified_before(files, record, previous, device=device)
+    backbone = verified or make_backbone(files, plugins=plugins, providers=providers, device=device)
     encode = cached_encode(backbone, files.manifest.fingerprint, cache, progress)
     background, read = rows_of(files, BackgroundRow), CachedBusEncoder(backbone, encode=encode)
     candidates = load_candidates(
@@ -117,11 +113,13 @@ def prepare_composition(
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
-        verify=partial(_verify, backbone=backbone, background=background, read=read, record=record),
+        verify=partial(check_live, backbone=backbone, background=background, read=read),
+        built=built_experts(previous),
     )
     if pool is not None and not by_plugin:
         texts = [r.text for e in candidates.experts.values() for r in e.card.rows]
         pool.encode(texts, backbone=backbone, files=files, folder=cache, progress=progress)
+    # h̃ is known only now: an expert may read inside the backbone.
     wide = with_layout(backbone, {i: e.expert for i, e in candidates.experts.items()})
     if wide is not backbone:
         encode = cached_encode(wide, files.manifest.fingerprint, cache, progress)
@@ -137,25 +135,20 @@ def prepare_composition(
         encode=encode,
         record=record,
         previous=previous,
-        encode_previous=cached_encode(previous.backbone, previous.fingerprint, cache, progress)
-        if previous
-        else None,
+        encode_previous=None
+        if previous is None
+        else cached_encode(previous.backbone, previous.fingerprint, cache, progress),
+        fallen=fallen or {},
     )
 
 
-def _is_of(record: Composition, digest: str, *, device: str) -> bool:
-    """Return whether a generation was made on the backbone with this digest, on no other engine."""
-    made_on = record.settings.get("device")
-    return record.backbone.digest == digest and made_on in {None, device}
-
-
-def _verify(
-    expert: LoadedExpert,
-    *,
-    backbone: Backbone,
-    background: Sequence[BackgroundRow],
-    read: CachedBusEncoder,
-    record: Composition | None,
-) -> Violation | None:
-    learnt = record is not None and expert.files.digest in record.members().values()
-    return check_live(expert, backbone, background, read=read, learnt=learnt)
+def _verified_before(
+    files: BackboneFiles, record: Composition | None, previous: ComposedModel | None, *, device: str
+) -> Backbone | None:
+    """Return the current generation's backbone, if it has these bytes and is on no other engine."""
+    if record is None or previous is None or record.backbone.digest != files.digest:
+        return None
+    # Another engine gives other bits: what was verified on one says nothing of the other.
+    if record.settings.get("device") not in {None, device}:
+        return None
+    return replace(previous.backbone, layout=None)

@@ -76,8 +76,10 @@ def expected_shares(
             raise UnknownNameError("expert of the prior", name, columns)
     named = torch.tensor([column in shares for column in columns])
     q = torch.tensor([shares.get(column, 0.0) for column in columns], dtype=torch.float64)
+    # All experts that it names have left: the cards' shares hold again.
     if not bool(named.any()):
         return learnt
+    # Named columns share what they had together, so that the others stay as they were learnt.
     return torch.where(named, q * (learnt[named].sum() / q.sum()), learnt)
 
 
@@ -94,6 +96,7 @@ def _live(home: Path) -> dict[str, float]:
             found=str(found.texts),
             hint=hint,
         )
+    # Laplace's rule: an expert that no text has reached yet may be needed by the next one.
     texts, columns = found.texts, len(found.shares)
     return {c: (texts * share + 1) / (texts + columns) for c, share in found.shares.items()}
 

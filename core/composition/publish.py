@@ -34,7 +34,6 @@ RECEIPT = "receipt.json"
 
 def publish(
     session: Session,
-    inputs: RecomposeInputs,
     result: RecomposeResult,
     *,
     writer: Writer,
@@ -45,7 +44,6 @@ def publish(
 
     Args:
         session: The session whose home is written to.
-        inputs: The inputs that it was made from.
         result: The composition.
         writer: The home's writer.
         lock: The lock that was followed; the published lock is bitwise identical to it.
@@ -54,22 +52,25 @@ def publish(
     Returns:
         The receipt, with the number of the generation that is current now.
     """
-    store, generations = session.store, session.generations
+    store, generations, inputs = session.store, session.generations, result.inputs
+    # Bytes first: a generation never names what the store does not hold yet.
     store.put(inputs.files.files, digest=inputs.files.digest)
     for expert in inputs.candidates.experts.values():
         store.put(expert.files.files, digest=expert.files.digest)
-    draft = _draft(inputs, result, question=question_of(session.home))
+    draft = _draft(result, question=question_of(session.home))
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
-    files = {"router.safetensors": result.router_bytes}
-    if result.composed.calibration is not None:
-        files[CALIBRATION] = result.composed.calibration.save()
-    if result.composed.moments is not None:
-        files[MOMENTS] = result.composed.moments.save()
+    parts = {CALIBRATION: result.composed.calibration, MOMENTS: result.composed.moments}
+    files = {name: part.save() for name, part in parts.items() if part is not None}
+    files["router.safetensors"] = result.router_bytes
     record, current = draft if lock is None else _as_locked(draft, lock), inputs.record
-    keep = keep and inputs.previous is not None  # one that cannot be loaded is replaced
-    if keep and current is not None and _is_made_of(current, record, files, generations):
+    if (
+        keep
+        and current is not None
+        and inputs.previous is not None  # one that cannot be loaded is replaced
+        and _is_made_of(current, record, files, generations)
+    ):
         return msgspec.structs.replace(receipt, generation=current.number, parent=current.parent)
     files[RECEIPT] = msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n"
     generations.publish(record, files, writer=writer)
@@ -95,6 +96,7 @@ def _is_made_of(
         locked = read_lock(generations.home / LOCK)
     except RedhostError:
         return False  # damaged: publishing again repairs it
+    # Compared byte by byte: a damaged generation is published again, which repairs it.
     return locked == lock_for(current) and all(stored[name] == x for name, x in files.items())
 
 
@@ -161,19 +163,16 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
     )
 
 
-def _draft(
-    inputs: RecomposeInputs, result: RecomposeResult, *, question: str | None
-) -> Composition:
+def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
     """Return the record of the composition to publish.
 
     The known origin of an expert's wheel is kept as long as its digest is the same.
     """
-    files, router, experts = inputs.files, result.receipt.router, []
+    inputs, router, experts = result.inputs, result.receipt.router, []
     known = {m.digest: m for m in inputs.record.experts} if inputs.record else {}
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
-        installed = status.origin
-        origin = installed if installed and installed.wheel else known.get(digest)
+        origin = status.origin if status.origin and status.origin.wheel else known.get(digest)
         experts.append(
             Member(
                 id=expert_id,
@@ -182,14 +181,13 @@ def _draft(
                 digest=digest,
                 wheel=origin.wheel if origin else "",
                 signer=origin.signer if origin else "",
-                rank=expert.files.rank,
             )
         )
     return Composition(
         backbone=BackboneRecord(
-            id=files.manifest.id,
-            fingerprint=files.manifest.fingerprint,
-            digest=files.digest,
+            id=inputs.files.manifest.id,
+            fingerprint=inputs.files.manifest.fingerprint,
+            digest=inputs.files.digest,
             dist=inputs.package.dist,
             version=inputs.package.version,
         ),

@@ -1,11 +1,12 @@
-"""Recompose: retrain only the router over the experts that passed, and judge the outcome.
+"""Recompose: the parts that were loaded are trained and judged; what passes can be published.
 
-`recompose` is the sequence of steps; each step is a function below it. Nothing below the bus may
-change: digests are compared before and after, and if any differs, nothing is composed (law 1).
+`attempt` is the sequence; nothing below the bus may change: digests are compared before and after,
+and if any differs, nothing is composed (law 1).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,33 +14,58 @@ from dataclasses import dataclass, field, replace
 import safetensors.torch
 
 from ...registry.errors import CompositionError, FrozenError, UsageError, short
-from ..backbones.interventions.layout import bus_part
 from ..bus.bus import BACKBONE
 from ..bus.signals import ANSWERS
 from ..digests import tensor_digest
-from ..model.build import build_model, make_norm, make_router
-from ..model.composed import ComposedModel, answers_labels
+from ..model.build import build_bus, make_combiner, make_norm, make_router
+from ..model.composed import ComposedModel
+from ..model.conformal import rows_needed, too_few
 from ..model.moments import Moments
-from ..receipt import DigestChange, Receipt, RouterReceipt
+from ..receipt import Decline, DigestChange, Receipt, RouterReceipt
 from ..routers import KINDS
 from ..routers.base import ColumnData, Router, load_router, router_tensors
 from ..training.router import train_router
 from ..training.router_data import column_names, columns_data
 from ..types import Progress
 from .choose import AUTO, TRIED, RouterChoice, choose_router
-from .decline import decline_report
-from .gates import judge_gates, refuse_bits, refuse_harm
+from .gates import Gates, judge_composition
 from .options import RecomposeInputs, RecomposeOptions
 from .prior import UNIFORM, expected_shares, written
+from .refusal import Refusal, accepted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecomposeResult:
-    """A composition that passed, not yet published."""
+    """A composition that passed, not yet published.
 
+    Attributes:
+        inputs: The parts that it was made from.
+        composed: The composition.
+        receipt: Its receipt.
+        router_bytes: Its router's weights.
+    """
+
+    inputs: RecomposeInputs
     composed: ComposedModel
     receipt: Receipt
     router_bytes: bytes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """All parts under a router whose weights are set, not yet judged.
+
+    Attributes:
+        model: The parts.
+        router: The router.
+        report: How the router was made.
+        data: The data of the cards, by column.
+    """
+
+    model: ComposedModel
+    router: Router
+    report: RouterReceipt
+    data: Sequence[ColumnData]
 
 
 def recompose(
@@ -49,6 +75,22 @@ def recompose(
     weights: bytes | None = None,
     progress: Progress | None = None,
 ) -> RecomposeResult:
+    """Train the router and judge the composition, as `attempt` does.
+
+    Raises:
+        HarmError: If a domain that was composed before loses more than the tolerance.
+        RedhostError: As for `attempt`.
+    """
+    return accepted(attempt(inputs, options, weights=weights, progress=progress))
+
+
+def attempt(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    *,
+    weights: bytes | None = None,
+    progress: Progress | None = None,
+) -> RecomposeResult | Refusal:
     """Train the router and judge the composition.
 
     Args:
@@ -57,66 +99,100 @@ def recompose(
         weights: Router weights to use instead of training (``--locked``).
         progress: Called with (steps done, total steps) while the router trains.
 
+    Returns:
+        The composition; a refusal, if a domain that was composed before loses more than the
+        tolerance, or an expert drowns out the others.
+
     Raises:
         FrozenError: If the backbone or an expert has changed, even with ``accept``.
-        HarmError: If a domain that was composed before loses more than the tolerance.
         CardError: If a router cannot be trained on a card.
         UsageError: If the router does not support the level.
     """
     timer = StepTimer()
     before = _digests(inputs)
     timer.mark("digests")
+    trained = train(inputs, options, timer=timer, weights=weights, progress=progress)
+    gates = judge_composition(inputs, options, trained.model, trained.data)
+    timer.mark("judge")
+    # Computed again from the tensors in memory: a plugin's router may have reached them.
+    after = _unmoved(before, _digests(inputs))
+    timer.mark("digests")
+    if isinstance(gates, Refusal):
+        return gates
+    model = replace(
+        trained.model,
+        calibration=gates.calibration,
+        decline=options.decline or None,
+        moments=Moments.of_columns([d for d in trained.data if d.column != BACKBONE]),
+    )
+    weighed = {i: DigestChange(before=x, after=after[i]) for i, x in before.items()}
+    receipt = _receipt(inputs, options, replace(trained, model=model), gates, weighed, timer.steps)
+    return RecomposeResult(
+        inputs=inputs,
+        composed=model,
+        receipt=receipt,
+        router_bytes=safetensors.torch.save(router_tensors(trained.router)),
+    )
+
+
+def train(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    *,
+    timer: StepTimer,
+    weights: bytes | None = None,
+    progress: Progress | None = None,
+) -> Trained:
+    """Put all parts on a bus and set the router's weights, trained at a level or given.
+
+    Args:
+        inputs: The parts.
+        options: The options.
+        timer: Measures the steps ``choose``, ``learn`` and ``train``.
+        weights: Router weights to use instead of training (``--locked``).
+        progress: Called with (steps done, total steps) while the router trains.
+
+    Raises:
+        CardError: If a router cannot be trained on a card.
+        CompositionError: If the weights are not finite.
+        UsageError: If the router does not support the level.
+    """
     model, router, choice = _untrained(inputs, options)
     options = replace(options, router=model.router_kind)
     timer.mark("choose")
-    report, data = _set_router(
-        router, model, inputs, options, choice, weights=weights, progress=progress, timer=timer
+    moved = tuple[str, ...]()
+    reads = router.reads if weights is None else router.reads - {ANSWERS}
+    data = choice.data if choice else None
+    data = data or columns_data(model, encode=inputs.encode, reads=reads)
+    timer.mark("learn")
+    if weights is None:
+        moved = _train(inputs, options, router, data, progress=progress)
+    else:
+        load_router(router, safetensors.torch.load(weights))
+    shares, prior = _expect(router, data, inputs, options, locked=weights is not None)
+    timer.mark("train")
+    tensors = router_tensors(router)
+    # Before any gate row is judged: NaN would compare as neither better nor worse.
+    if not all(bool(t.isfinite().all()) for t in tensors.values()):
+        raise CompositionError(
+            f"a {options.router!r} router cannot be made of these cards",
+            expected="finite weights",
+            found="NaN or infinity",
+        )
+    report = RouterReceipt(
+        kind=options.router,
+        level=options.level,
+        seconds=timer.steps["train"],
+        rows=sum(len(d.z) for d in data),
+        digest=tensor_digest(tensors),
+        columns=model.bus.columns,
+        moved=moved,
+        robust=router.minimax_report,
+        tried=dict(choice.tried) if choice else {},
+        shares=shares,
+        prior=prior,
     )
-    if options.decline:
-        answers_labels(model, "whole texts")
-    gates = judge_gates(inputs, model, data, decline=bool(options.decline))
-    model = replace(model, calibration=gates.calibration, decline=options.decline or None)
-    model = replace(model, moments=_moments(data))
-    timer.mark("judge")
-    after = _unmoved(before, _digests(inputs))
-    timer.mark("digests")
-    if not options.accept:
-        refuse_harm(gates.accuracy, tolerance=options.tolerance)
-        if gates.bits is not None:
-            refuse_bits(gates.bits, tolerance=options.tolerance)
-    candidates = inputs.candidates
-    receipt = Receipt(
-        generation=None,
-        parent=inputs.previous.generation if inputs.previous else None,
-        router=report,
-        backbone=DigestChange(before=before[""], after=after[""]),
-        experts={i: DigestChange(before=before[i], after=after[i]) for i in candidates.experts},
-        left_out=candidates.rejected,
-        withdrawn=candidates.withdrawn,
-        not_gated=tuple(i for i in candidates.experts if i not in gates.accuracy.after),
-        accuracy=gates.accuracy,
-        seconds=sum(timer.steps.values()),
-        seed=options.seed,
-        health=gates.health,
-        bits=gates.bits,
-        decline=decline_report(model),
-        steps=timer.steps,
-        ported=_ported(inputs),
-        ranks={i: e.files.rank for i, e in candidates.experts.items() if e.files.rank},
-    )
-    saved = safetensors.torch.save(router_tensors(router))
-    return RecomposeResult(composed=model, receipt=receipt, router_bytes=saved)
-
-
-def _moments(data: Sequence[ColumnData]) -> Moments:
-    """Return the moments of the data on the experts' cards."""
-    return Moments.of_columns([d for d in data if d.column != BACKBONE])
-
-
-def _ported(inputs: RecomposeInputs) -> dict[str, str]:
-    """Return the digest of the author's build of each expert that was ported, by id."""
-    origins = {i: e.files.manifest.ported for i, e in inputs.candidates.experts.items()}
-    return {i: origin.digest for i, origin in origins.items() if origin}
+    return Trained(model=model, router=router, report=report, data=data)
 
 
 def _untrained(
@@ -132,6 +208,7 @@ def _untrained(
     previous = inputs.previous
     if options.level == "row" and previous is not None:  # the other columns stay unchanged
         return *_under_router(inputs, options, previous.router_kind), None
+    # Any kind will do: the choice needs the columns and what they read, not the weights.
     model, _ = _under_router(inputs, options, TRIED[-1])
     choice = choose_router(model, encode=inputs.encode)
     return *_under_router(inputs, options, choice.kind), choice
@@ -155,66 +232,25 @@ def _under_router(
         plugins=inputs.plugins,
         providers=inputs.providers,
     )
-    model = build_model(
-        inputs.backbone,
-        norm=make_norm(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
-        router=router,
-        experts={i: bus_part(e.expert, inputs.backbone) for i, e in experts.items()},
-        columns=columns,
+    model = ComposedModel(
+        backbone=inputs.backbone,
+        bus=build_bus(
+            inputs.backbone,
+            norm=make_norm(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
+            router=router,
+            experts={i: e.expert for i, e in experts.items()},
+            columns=columns,
+            combiner=make_combiner(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
+        ),
         cards={i: e.card for i, e in experts.items()},
         background=inputs.background,
         evaluation=inputs.evaluation,
         fingerprint=inputs.files.manifest.fingerprint,
         router_kind=kind,
         seed=options.seed,
+        digests={i: e.files.digest for i, e in experts.items()},
     )
     return model, router
-
-
-def _set_router(
-    router: Router,
-    model: ComposedModel,
-    inputs: RecomposeInputs,
-    options: RecomposeOptions,
-    choice: RouterChoice | None,
-    *,
-    weights: bytes | None,
-    progress: Progress | None,
-    timer: StepTimer,
-) -> tuple[RouterReceipt, Sequence[ColumnData]]:
-    """Set the router's weights, trained at a level or given; return also the cards' data."""
-    moved = tuple[str, ...]()
-    reads = router.reads if weights is None else router.reads - {ANSWERS}
-    data = choice.data if choice else None
-    data = data or columns_data(model, encode=inputs.encode, reads=reads)
-    timer.mark("learn")
-    if weights is None:
-        moved = _train(inputs, options, router, data, progress=progress)
-    else:
-        load_router(router, safetensors.torch.load(weights))
-    shares, prior = _expect(router, data, inputs, options, locked=weights is not None)
-    timer.mark("train")
-    tensors = router_tensors(router)
-    if not all(bool(t.isfinite().all()) for t in tensors.values()):
-        raise CompositionError(
-            f"a {options.router!r} router cannot be made of these cards",
-            expected="finite weights",
-            found="NaN or infinity",
-        )
-    report = RouterReceipt(
-        kind=options.router,
-        level=options.level,
-        seconds=timer.steps["train"],
-        rows=sum(len(d.z) for d in data),
-        digest=tensor_digest(tensors),
-        columns=model.bus.columns,
-        moved=moved,
-        robust=router.minimax_report,
-        tried=dict(choice.tried) if choice else {},
-        shares=shares,
-        prior=prior,
-    )
-    return report, data
 
 
 def _expect(
@@ -281,12 +317,62 @@ def _copy_unchanged(
             found="none" if previous is None else f"a {previous.router_kind!r} router",
             hint="Use --level full.",
         )
-    before = {m.id: (m.digest, m.rank) for m in inputs.record.experts} if inputs.record else {}
-    served = {i: (e.files.digest, e.files.rank) for i, e in inputs.candidates.experts.items()}
-    same = {i for i, what in served.items() if before.get(i) == what} | {BACKBONE}
+    before = inputs.record.members() if inputs.record else {}
+    experts = inputs.candidates.experts
+    # By digest: the column of a new build has to be trained again.
+    same = {i for i, e in experts.items() if before.get(i) == e.files.digest} | {BACKBONE}
     keep = same & set(columns) & set(parent.columns)
     router.copy_columns(parent, keep=keep)
     return tuple(c for c in columns if c not in keep)
+
+
+def _receipt(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    trained: Trained,
+    gates: Gates,
+    digests: Mapping[str, DigestChange],
+    steps: dict[str, float],
+) -> Receipt:
+    """Return the receipt of a composition, not yet published."""
+    candidates = inputs.candidates
+    origins = {i: e.files.manifest.ported for i, e in candidates.experts.items()}
+    return Receipt(
+        generation=None,
+        parent=inputs.previous.generation if inputs.previous else None,
+        router=trained.report,
+        backbone=digests[""],
+        experts={i: digests[i] for i in candidates.experts},
+        left_out=candidates.left_out,
+        withdrawn=candidates.withdrawn,
+        not_gated=tuple(i for i in candidates.experts if i not in gates.accuracy.after),
+        accuracy=gates.accuracy,
+        seconds=sum(steps.values()),
+        seed=options.seed,
+        health=gates.health,
+        bits=gates.bits,
+        decline=_decline(trained.model),
+        steps=steps,
+        ported={i: origin.digest for i, origin in origins.items() if origin},
+    )
+
+
+def _decline(model: ComposedModel) -> Decline | None:
+    """Return which texts a composition declines; None if no share was given."""
+    share, known, ids = model.decline, model.calibration, model.bus.ids
+    if share is None:
+        return None
+    t = model.decline_thresholds
+    numbers = [-math.inf] * len(ids) if t is None else t.tolist()
+    thresholds = {i: None if x == -math.inf else x for i, x in zip(ids, numbers, strict=True)}
+    rows = dict.fromkeys(ids, 0) if known is None else known.rows(ids)
+    return Decline(
+        share=share,
+        rows=rows,
+        thresholds=thresholds,
+        needed=rows_needed(share),
+        warnings=too_few(rows, share),
+    )
 
 
 def _digests(inputs: RecomposeInputs) -> dict[str, str]:

@@ -24,15 +24,16 @@ from ...registry.errors import (
 )
 from ...registry.home.composition import Composition, Provenance
 from ...registry.home.questions import option, question_of
-from ...registry.home.store import Store
-from ...registry.package.discover import MANIFESTS, Package, canonical, discover, from_folder
-from ...registry.package.manifest import MAX_BYTES, BackboneManifest, parse_expert
-from ...registry.package.readers import BackboneFiles, read_expert, read_part
+from ...registry.home.store import PackageFiles, Store
+from ...registry.package.discover import Package, canonical, from_folder
+from ...registry.package.manifest import BackboneManifest
+from ...registry.package.readers import BackboneFiles, read_expert
 from ...registry.package.readers import PackageSource as Bytes
 from ...registry.package.rules import check_question
 from ...registry.queries.inventory import (
     Inventory,
     current_record,
+    installed_manifests,
     questions_of,
     take_inventory,
 )
@@ -40,6 +41,7 @@ from ...registry.queries.settings import Disabled, named_backbone
 from ...registry.wheel.signing import read_keys
 from ...registry.wheel.wheel import Wheel, open_wheel
 from ..model.build import read_package
+from .refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,18 @@ class Selection:
         package: The backbone's package.
         files: Its bytes.
         statuses: The experts with the results of the static checks.
-        ranks: The smaller ranks that some of them are to be served at, by id.
+        refused: Experts that make a composition fail, by id, and why they are left out.
     """
 
     package: Package
     files: BackboneFiles
     statuses: tuple[PackageStatus, ...]
-    ranks: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+
+    @property
+    def read(self) -> tuple[PackageFiles, ...]:
+        """The packages whose bytes were read to select them."""
+        return (self.files, *(x.files for x in self.statuses if x.files is not None))
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -96,6 +103,7 @@ def select_installed(
     named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
     inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
     known = sum(x.manifest is not None for x in inventory.statuses)
+    # Not the same as an empty environment: here the user has to name the question.
     if joins is None and inventory.aside and known == len(inventory.elsewhere):  # none for here
         raise _nobody_answers(home, inventory)
     if inventory.problem:
@@ -128,6 +136,7 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
     with suppress(RedhostError):  # reported where the record is needed
         record = current_record(home)
     here, off = {x.id for x in inventory.statuses}, Disabled(home).names()
+    # Disabled members leave by the user's word; only the others can be lost unnoticed.
     gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
     for member in gone:
         dist = canonical(member.dist)
@@ -219,7 +228,8 @@ def read_source(
     if package.kind != "expert":
         hint = "Install it with pip, then 'redhost recompose --backbone NAME'."
         raise UsageError(f"{package} is a backbone, not an expert", hint=hint)
-    files = read_expert(content).unwrap(f"expert package {package} was not attached")
+    read = read_expert(content) if wheel is None else wheel.expert
+    files = read.unwrap(f"expert package {package} was not attached")
     off = Disabled(home).names()
     origin = None
     if wheel is not None:
@@ -242,7 +252,7 @@ def installed_expert(name: str, home: Path) -> Package:
     Every manifest is searched for its id, but only packages with that id are checked: faults of
     other packages do not matter here.
     """
-    ids = {package: _manifest_id(package) for package in discover("expert")}
+    ids = {package: m.id if m else None for package, m in installed_manifests()}
     wanted = {i for package, i in ids.items() if name in {i, package.dist}}
     if not wanted:
         raise UnknownNameError("expert", name, [i or package.dist for package, i in ids.items()])
@@ -255,17 +265,11 @@ def installed_expert(name: str, home: Path) -> Package:
     return named[0].package
 
 
-def _manifest_id(package: Package) -> str | None:
-    """Return the id in a package's manifest, None if it cannot be read."""
-    read = read_part(package, MANIFESTS["expert"], limit=MAX_BYTES)
-    manifest = read.then(parse_expert).value
-    return manifest.id if manifest else None
-
-
 def _open(
     source: ExpertSource, home: Path, keys: Sequence[str]
 ) -> tuple[Package, Bytes, Wheel | None]:
     """Return a source's package, its bytes, and its wheel if it comes from one."""
+    # A path that exists counts as one, even if an expert has that id.
     if isinstance(source, str) and not Path(source).exists():
         source = Installed(source)
     if isinstance(source, Installed):

@@ -15,19 +15,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..backbones.tokens import byte_counts
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE
-from ..bus.tasks import Unit
-from ..label_scores import (
-    LabelScore,
-    count_answers,
-    macro_f1,
-    score_label_sets,
-    score_labels,
-)
+from ..label_scores import LabelMetrics, LabelScore
 from ..model.composed import ComposedModel, by_domain
-from ..model.spans import read_labels
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
 from ..routers.centroid import CentroidRouter
@@ -125,11 +116,8 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
     table = {name: by_domain(system.hits, units) for name, system in systems.items()}
     owned = bool((composed.owners(units) >= 0).any())
-    pairs = _answered(composed, rows, h)
-    head = composed.bus.task.head
-    sets = score_label_sets(pairs, label_of=head.label_of) if head.several else None
-    confusion = None if sets is not None or not pairs else count_answers(pairs)
-    scores = sets.labels if sets else None if confusion is None else score_labels(confusion)
+    scores, error = _label_scores(composed, rows, h), systems["routed"].error
+    confusion = None if scores is None else scores.confusion
     known = {n: s for n, s in systems.items() if owned or n != "oracle"}
     return Evaluation(
         overall=overall["routed"],
@@ -143,12 +131,12 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         rows=len(units),
         counts={d: sum(r.domain == d for r in units) for d in domains},
         generation=composed.generation,
-        mae=_mae(composed, units, h),
+        mae=None if error is None else {"overall": float(error.mean()), **by_domain(error, units)},
         bits=_bits(composed, rows, units, known),
-        labels=scores,
-        macro_f1=None if scores is None else macro_f1(scores),
-        micro_f1=None if sets is None else sets.micro_f1,
-        spans=composed.bus.task.unit is Unit.WORD,
+        labels=None if scores is None else scores.labels,
+        macro_f1=None if scores is None else scores.macro_f1,
+        micro_f1=None if scores is None else scores.micro_f1,
+        spans="spans" in composed.bus.task.head.fields,
         confusion=confusion,
         routing=routing_health(composed, h, units, result=result),
         reliability=None if confusion is None else reliability(result.confidence, result.hits),
@@ -161,8 +149,8 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     )
 
 
-def _answered(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> list[tuple[str, str]]:
-    """Return each text's label and answer; an empty list if the task has no labels.
+def _label_scores(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> LabelMetrics | None:
+    """Return the scores of each text's answer; None if answers are not labels.
 
     Args:
         composed: The composition.
@@ -170,17 +158,14 @@ def _answered(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> list[t
         h: Their features, or those of all their words, ``(N, D)``.
     """
     bus, head = composed.bus, composed.bus.task.head
-    if bus.task.unit is Unit.TOKEN or not head.probabilities:
-        return []
+    if head.scorer is None or not rows:
+        return None
     with torch.inference_mode():
         cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
-        outputs = (bus(h[cut])[0] for cut in cuts)
-        if bus.task.unit is Unit.WORD:  # a cut may lie within a text
-            trunk, p = composed.backbone.trunk, torch.cat([*outputs])
-            answers = read_labels(head, p, bus.labels, trunk=trunk, rows=rows)
-        else:
-            answers = [a.label for p in outputs for a in head.read(p, bus.labels)]
-    return list(zip((r.label for r in rows), answers, strict=True))
+        p = torch.cat([bus(h[cut])[0] for cut in cuts])
+        texts = bus.task.unit.answers(composed.backbone.trunk, [r.text for r in rows])
+        answers = [a.label for a in texts.predictions(head, p, bus.labels)]
+    return head.scorer(list(zip((r.label for r in rows), answers, strict=True)))
 
 
 def hits_by_system(
@@ -254,15 +239,6 @@ def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, S
     }
 
 
-def _mae(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> dict[str, float] | None:
-    """Return the mean absolute error, overall and by domain; None if the task has labels."""
-    if composed.bus.task.head.probabilities:
-        return None
-    with torch.inference_mode():
-        error = composed.bus.task.head.error(composed.bus(h)[0], rows)
-    return None if error is None else {"overall": float(error.mean()), **by_domain(error, rows)}
-
-
 def _bits(
     composed: ComposedModel,
     rows: Sequence[Row],
@@ -270,9 +246,10 @@ def _bits(
     systems: Mapping[str, Scores],
 ) -> dict[str, dict[str, float]] | None:
     """Return bits per byte by system, overall and by domain; None unless text is generated."""
-    if composed.backbone.task.unit is not Unit.TOKEN:
+    if systems["routed"].nats is None:
         return None
-    lengths = byte_counts(composed.backbone.trunk, [r.text for r in rows])
+    backbone = composed.backbone
+    lengths = backbone.task.unit.byte_counts(backbone.trunk, [r.text for r in rows])
     sizes = Counter({"overall": sum(lengths)})
     for row, length in zip(rows, lengths, strict=True):
         if row.domain is not None:

@@ -34,10 +34,12 @@ class Scores:
     Attributes:
         hits: Whether each row was answered correctly, ``(N,)`` of 0.0 and 1.0.
         nats: −log p of each row's next token, ``(N,)``; None unless text is generated.
+        error: |ŷ − y| of each row, ``(N,)``; None unless answers are numbers.
     """
 
     hits: Tensor
     nats: Tensor | None
+    error: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,6 +103,7 @@ def judge(
     return EvaluationResult(
         hits=all_rows.hits,
         nats=all_rows.nats,
+        error=all_rows.error,
         usage=total / max(len(rows), 1),
         heaviest=torch.cat(heaviest),
         declined=torch.cat(declined),
@@ -123,13 +126,19 @@ def judge_oracle(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Sco
 def score(composed: ComposedModel, p: Tensor, rows: Sequence[Row]) -> Scores:
     """Return the scores of an output ``(N, L)`` on rows."""
     head = composed.bus.task.head
-    return Scores(hits=head.right(p, rows, composed.bus.labels), nats=head.nats(p, rows))
+    right = head.right(p, rows, composed.bus.labels)
+    return Scores(hits=right, nats=head.nats(p, rows), error=head.error(p, rows))
 
 
 def concat_scores(parts: Sequence[Scores]) -> Scores:
     """Return the concatenated scores of consecutive parts of the rows."""
     nats = [s.nats for s in parts if s.nats is not None]
-    return Scores(hits=torch.cat([s.hits for s in parts]), nats=torch.cat(nats) if nats else None)
+    error = [s.error for s in parts if s.error is not None]
+    return Scores(
+        hits=torch.cat([s.hits for s in parts]),
+        nats=torch.cat(nats) if nats else None,
+        error=torch.cat(error) if error else None,
+    )
 
 
 def _cost(composed: ComposedModel) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..bus.evidence import confidence_of
 from ..model.composed import ComposedModel
 from ..receipt import Health
-from ..types import Row
+from ..types import Row, percent
 from .judge import EvaluationResult, judge
 
 COLLAPSED = 0.5
@@ -146,7 +146,7 @@ def _warnings(health: Health, norms: Mapping[str, float]) -> Iterator[str]:
     if health.entropy < COLLAPSED * health.expected_entropy:
         most = max(health.usage, key=lambda c: health.usage[c])
         yield (
-            f"collapse: {most!r} takes {health.usage[most]:.0%} of the weight. Try --router "
+            f"collapse: {most!r} takes {percent(health.usage[most])} of the weight. Try --router "
             "evidence, topk:balance=0.1, or cards with more rows."
         )
     if health.dead:
@@ -156,13 +156,14 @@ def _warnings(health: Health, norms: Mapping[str, float]) -> Iterator[str]:
         )
     if health.distance is not None and health.distance < ALIKE:
         yield (
-            f"no specialisation: two experts' answers differ by {health.distance:.0%} of their "
-            "norm. Train them longer, or on data of their own only."
+            "no specialisation: two experts' answers differ by "
+            f"{percent(health.distance)} of their norm. Train them longer, or on data of their own "
+            "only."
         )
     if health.flips is not None and health.flips > THRASHING:
         yield (
-            f"thrashing: {health.flips:.0%} of the routes flipped since the generation before. Try "
-            "cards with more rows, a closed form (evidence), or --level row."
+            f"thrashing: {percent(health.flips)} of the routes flipped since the generation "
+            "before. Try cards with more rows, a closed form (evidence), or --level row."
         )
     most, least = (f(norms, key=lambda i: norms[i], default="") for f in (max, min))
     ratio = norms[most] / max(norms[least], 1e-12) if norms else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..bus.bus import BACKBONE
 from ..bus.layout import WideNorm
-from ..model.build import build_model, make_router
+from ..model.build import build_bus, make_router
 from ..model.composed import ComposedModel
 from ..plugins.manager import Plugins
 from ..training.router import RouterSettings, train_router
@@ -42,12 +42,17 @@ def with_router(
         plugins=plugins,
         providers={},
     )
-    model = build_model(
-        composed.backbone,
-        norm=bus.norm.norm if isinstance(bus.norm, WideNorm) else bus.norm,
-        router=router,
-        experts=experts,
-        columns=columns,
+    norm = bus.norm.norm if isinstance(bus.norm, WideNorm) else bus.norm
+    model = ComposedModel(
+        backbone=composed.backbone,
+        bus=build_bus(
+            composed.backbone,
+            norm=norm,
+            router=router,
+            experts=experts,
+            columns=columns,
+            combiner=bus.ensemble.combiner,
+        ),
         cards={i: c for i, c in composed.cards.items() if i in experts},
         background=composed.background,
         evaluation=composed.evaluation,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 import safetensors.torch
@@ -13,24 +14,33 @@ from ...registry.environment.installed import audit_installed
 from ...registry.errors import PluginError, suggest
 from ...registry.package.checked import Checked
 from ...registry.package.discover import Package
+from ...registry.package.forms import PLUGIN_FORMS
+from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
+from ..backbones.interventions.layout import bus_part
 from ..bus.bus import BACKBONE, Bus, BusConfig
-from ..bus.experts import Expert, MappedExpert
-from ..bus.nested import first_units
+from ..bus.experts import Expert, InTrunkExpert, MappedExpert
+from ..plugins.hooks import COMBINER, NORM
 from ..plugins.manager import Plugins
-from ..routers import KINDS
 from ..routers.base import Router, as_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row, parse_rows
 from .canary import check_canary
 from .composed import ComposedModel
-from .conformal import Calibration
-from .moments import Moments
 
 RowT = TypeVar("RowT", BackgroundRow, Row)
+BuiltExperts = Mapping[str, Expert]
+"""`Expert.source` → an expert that is built, and whose canary is checked."""
+
 Providers = dict[str, str]
 """Distribution → digest, for the plugins that provided a part of a composition."""
+
+
+BACKBONES, NORMS, ROUTERS, FORMS, COMBINERS = (
+    f"redhost_register_{parts}" for parts in ("backbones", "norms", "routers", "forms", "combiners")
+)
+"""The hook that registers factories of each part."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,13 +52,27 @@ class LoadedExpert:
     card: Card
 
 
+def backbone_name(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> str:
+    """Return the name of a backbone's factory: that of the device, where it has one of its own."""
+    return device if device in plugins.names(BACKBONES) else manifest.base.kind
+
+
+def backbone_makers(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> Sequence[str]:
+    """Return the distributions whose plugins make a backbone; none for the built-in ones."""
+    name = backbone_name(manifest, plugins=plugins, device=device)
+    return tuple(plugins.providers(BACKBONES, name))
+
+
 def make_backbone(
     files: BackboneFiles, *, plugins: Plugins, providers: Providers, device: str
 ) -> Backbone:
     """Make a backbone from verified bytes; its fingerprint is checked for any provider."""
     provider: Providers = {}
+    manifest = files.manifest
+    plugins.task(manifest.task, resolution=manifest.resolution, providers=providers)
     backbone: Backbone = plugins.make(
-        "redhost_make_backbone",
+        BACKBONES,
+        backbone_name(manifest, plugins=plugins, device=device),
         what=f"backbone {files.manifest.id!r}",
         providers=provider,
         manifest=files.manifest,
@@ -62,14 +86,44 @@ def make_backbone(
 
 
 def make_expert(
-    files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
+    files: ExpertFiles,
+    *,
+    bus: BusConfig,
+    plugins: Plugins,
+    providers: Providers,
+    built: BuiltExperts = MappingProxyType({}),
 ) -> Checked[LoadedExpert]:
-    """Make one expert, check its canary and read its card; return the violations, if any."""
-    made = make_expert_module(files, bus=bus, plugins=plugins, providers=providers)
+    """Make one expert, check its canary and read its card; return the violations, if any.
+
+    One of the built experts is taken as it is, if it has these bytes, and what would build it
+    again is what built it.
+    """
+    expert = _built_before(files, built, plugins=plugins, providers=providers)
+    made = (
+        Checked(expert)
+        if expert is not None
+        else make_expert_module(files, bus=bus, plugins=plugins, providers=providers)
+    )
     if made.value is None:
         return Checked(None, made.violations)
     card = read_card(files.manifest, files.files, task=bus.task)
     return Checked(LoadedExpert(files=files, expert=made.value, card=card))
+
+
+def _built_before(
+    files: ExpertFiles, built: BuiltExperts, *, plugins: Plugins, providers: Providers
+) -> Expert | None:
+    """Return the expert that is built from these bytes already, and note what provided it."""
+    maker = plugins.providers(FORMS, files.manifest.form)
+    expert = built.get(_source(files, maker))
+    if expert is not None:
+        providers |= maker
+    return expert
+
+
+def _source(files: ExpertFiles, provider: Providers) -> str:
+    """Return what `Expert.source` is for an expert of these bytes, made by a plugin or not."""
+    return " ".join((files.digest, *provider.values()))
 
 
 def make_expert_module(
@@ -78,9 +132,11 @@ def make_expert_module(
     """Make one expert and check its canary; return the violations, if any."""
     manifest, provider = files.manifest, Providers()
     expert = plugins.make(
-        "redhost_make_expert",
+        FORMS,
+        manifest.form,
         what=f"the form {manifest.form!r} of expert {manifest.id!r}",
         providers=provider,
+        extra=PLUGIN_FORMS.get(manifest.form),
         manifest=manifest,
         tensors=safetensors.torch.load(files.weights),
         files=files.files,
@@ -93,28 +149,36 @@ def make_expert_module(
             expected="a redhost.Expert",
             found=type(expert).__name__,
         )
-    if files.rank:
-        expert = first_units(expert, files.rank)
     if manifest.ported:
         fitted = safetensors.torch.load(files.files[manifest.ported.map.file])
         expert = MappedExpert(expert, A=fitted["A"].float(), c=fitted["c"].float())
     expert = expert.eval().requires_grad_(False)
-    expert.reads_tap, expert.writes_tap = manifest.reads.tap, manifest.writes.tap
-    expert.thresholds = manifest.thresholds or ()
-    expert.span_rules = manifest.span_rules or ()
-    # Cached rows depend on the weights, on the rank, and on the code of a plugin's form.
-    cut = (f"rank {files.rank}",) if files.rank else ()
-    expert.source = " ".join((files.digest, *cut, *provider.values()))
-    wrong = check_canary(manifest, expert, files.canary, rank=files.rank)
+    expert.described_by(manifest)
+    # Cached rows depend on the weights, and on the code of a plugin's form.
+    expert.source = _source(files, provider)
+    wrong = check_canary(manifest, expert, files.canary)
     return Checked(None, (wrong,)) if wrong else Checked(expert)
+
+
+def built_experts(model: ComposedModel | None) -> BuiltExperts:
+    """Return the experts of a composition, as they were before they were put on its bus."""
+    parts = model.bus.parts() if model else []
+    experts = [part.step if isinstance(part, InTrunkExpert) else part for part in parts]
+    return {expert.source: expert for expert in experts}
 
 
 def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
     """Make the bus norm."""
-    norm: nn.Module = plugins.make(
-        "redhost_make_norm", what="the bus norm", providers=providers, bus=bus
-    )
+    norm: nn.Module = plugins.make(NORMS, NORM, what="the bus norm", providers=providers, bus=bus)
     return norm.eval().requires_grad_(False)
+
+
+def make_combiner(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
+    """Make what combines the experts' outputs."""
+    combiner: nn.Module = plugins.make(
+        COMBINERS, COMBINER, what="the combiner", providers=providers, bus=bus
+    )
+    return combiner.eval().requires_grad_(False)
 
 
 def make_router(
@@ -127,14 +191,13 @@ def make_router(
     providers: Providers,
 ) -> Router:
     """Make an untrained router of a kind."""
-    known = sorted(k.kind for k in KINDS)
+    name, known = kind.partition(":")[0], plugins.names(ROUTERS)
     router: nn.Module = plugins.make(
-        "redhost_make_router",
+        ROUTERS,
+        name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: (
-            f"{suggest(kind.partition(':')[0], known)}Built in, for --router: {', '.join(known)}. "
-        ),
+        instead=lambda: f"{suggest(name, known)}Known, for --router: {', '.join(known)}. ",
         kind=kind,
         bus=bus,
         columns=columns,
@@ -153,67 +216,37 @@ def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:
     return tuple(parse_rows(files.files[ref.file], kind, source=source))
 
 
-def build_model(
+def build_bus(
     backbone: Backbone,
     *,
     norm: nn.Module,
     router: Router,
     experts: Mapping[str, Expert],
     columns: Sequence[str],
-    cards: Mapping[str, Card],
-    background: tuple[BackgroundRow, ...],
-    evaluation: tuple[Row, ...],
-    fingerprint: str,
-    router_kind: str,
-    seed: int,
-    generation: int | None = None,
-    calibration: Calibration | None = None,
-    decline: float | None = None,
-    moments: Moments | None = None,
-) -> ComposedModel:
-    """Put a backbone and all parts on one bus.
+    combiner: nn.Module | None = None,
+) -> Bus:
+    """Put all parts on one bus, frozen.
 
     Args:
         backbone: The backbone, with the layout of what the experts read (`with_layout`).
         norm: h → z.
         router: z → logits over the columns; it may be trained afterwards.
-        experts: The expert modules on the bus, by id.
+        experts: The experts by id.
         columns: The router's columns: the experts, and the backbone if it may be chosen.
-        cards: The experts' routing cards, by id.
-        background: The backbone's background card.
-        evaluation: The backbone's held-out rows.
-        fingerprint: The backbone's fingerprint.
-        router_kind: The router's kind.
-        seed: The seed of the router's training.
-        generation: The number it was published under, if any.
-        calibration: Scores of gate rows, if there are any.
-        decline: ε: the share of the experts' own texts that may be declined, 0–1.
-        moments: The moments of the experts' cards.
+        combiner: What combines the experts' outputs; by default the residual sum.
     """
     bus = Bus(
         norm=norm,
         router=router,
-        experts=experts,
+        experts={i: bus_part(expert, backbone) for i, expert in experts.items()},
         classifier=backbone.classifier,
         labels=backbone.labels,
         task=backbone.task,
         backbone_column=BACKBONE in columns,
         layout=backbone.layout,
+        combiner=combiner,
     )
-    return ComposedModel(
-        backbone=backbone,
-        bus=bus.eval().requires_grad_(False),
-        cards=cards,
-        background=background,
-        evaluation=evaluation,
-        fingerprint=fingerprint,
-        router_kind=router_kind,
-        seed=seed,
-        generation=generation,
-        calibration=calibration,
-        decline=decline,
-        moments=moments,
-    )
+    return bus.eval().requires_grad_(False)
 
 
 def read_package(package: Package) -> BackboneFiles:

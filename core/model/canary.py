@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import safetensors.torch
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...registry.package.checked import Violation
 from ...registry.package.manifest import ExpertManifest
-from ...registry.package.payload import canary_deltas
 from ..bus.experts import Expert
 
 NUMBERS = 2**21
@@ -20,41 +19,35 @@ NUMBERS = 2**21
 _OTHER = "The weights do not reproduce what the author recorded: ask for a new build."
 
 
-def make_canary(
-    expert: Expert,
-    z: Tensor,
-    *,
-    smaller: Mapping[int, Expert] | None = None,
-    tokens: Tensor | None = None,
-) -> bytes:
+def make_canary(expert: Expert, z: Tensor, *, tokens: Tensor | None = None) -> bytes:
     """Write a canary file.
 
     Args:
         expert: The finished expert.
         z: The bus vectors to store, ``(N, D)``.
-        smaller: The expert at each smaller rank.
-        tokens: For an adapter: the tokens ``(N, T)`` that z comes from.
+        tokens: The tokens ``(N, T)`` that z comes from, for an expert that changes h.
     """
     with torch.inference_mode():
-        deltas = {f"delta.{r}": cut(z).clone() for r, cut in (smaller or {}).items()}
-        deltas["delta"] = expert(z).clone()
-    tensors = {"z": z, **deltas, **({} if tokens is None else {"tokens": tokens})}
+        delta = expert(z).clone()
+    tensors = {"z": z, "delta": delta, **({} if tokens is None else {"tokens": tokens})}
     return safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
 
 
 def check_tokens(
     manifest: ExpertManifest, data: bytes, *, vocabulary: int, read: Callable[[Tensor], Tensor]
 ) -> Violation | None:
-    """Recompute an adapter's output on the canary's tokens; return a violation if it differs.
+    """Recompute an expert's output on the canary's tokens; return a violation if it differs.
 
     Args:
         manifest: The expert's manifest.
-        data: The canary.
+        data: The canary; one without tokens is not of an expert that changes h.
         vocabulary: The size of the backbone's vocabulary.
         read: Token ids ``(N, T)`` → what the expert reads of them, ``(N, D)``.
     """
     tensors, tolerance = safetensors.torch.load(data), manifest.canary.tolerance
-    tokens, expected = tensors["tokens"], f"the recorded z within {tolerance:g}"
+    if (tokens := tensors.get("tokens")) is None:
+        return None
+    expected = f"the recorded z within {tolerance:g}"
     if int(tokens.max()) >= vocabulary:
         found = f"token {int(tokens.max())}, and the backbone has a vocabulary of {vocabulary}"
         return Violation("canary_values", "canary", expected, found, _OTHER)
@@ -65,33 +58,29 @@ def check_tokens(
     return Violation("canary_values", "canary", expected, found, _OTHER)
 
 
-def check_canary(
-    manifest: ExpertManifest, expert: Expert, data: bytes, *, rank: int | None = None
-) -> Violation | None:
+def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Violation | None:
     """Recompute Δ of the canary's vectors; return a violation if it differs from the author's.
 
     Compare each entry of Δ within the tolerance, and ‖Δ‖ with the manifest's bound, if any.
 
     Args:
         manifest: The expert's manifest.
-        expert: The expert, cut to `rank`.
+        expert: The expert.
         data: The canary.
-        rank: The rank it is cut to; None for all its units.
     """
-    tensors, deltas = safetensors.torch.load(data), canary_deltas(manifest)
+    tensors = safetensors.torch.load(data)
     if (
-        tensors.keys() - {"tokens"} != {"z", *deltas.values()}
+        tensors.keys() - {"tokens"} != {"z", "delta"}
         or tensors["z"].shape[-1] != manifest.reads.width
     ):
         return Violation(
             "canary_values",
             "canary",
-            f"tensors z (N, {manifest.reads.width}), {', '.join(deltas.values())}",
+            f"tensors z (N, {manifest.reads.width}), delta",
             ", ".join(f"{n} {tuple(t.shape)}" for n, t in sorted(tensors.items())),
             "Rebuild the package.",
         )
-    wanted = tensors[deltas[rank or manifest.rank]].float()
-    error, norm = _measure(expert, tensors["z"].float(), wanted)
+    error, norm = _measure(expert, tensors["z"].float(), tensors["delta"].float())
     tolerance, bound = manifest.canary.tolerance, manifest.norm_bound
     if error > tolerance:
         return Violation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
@@ -17,19 +17,16 @@ from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import encode_chosen
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
-from ..bus.head import Head, Prediction
+from ..bus.head import Prediction
 from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
-from ..bus.span_head import FoundSpan, SpanHead
-from ..bus.tasks import Unit
-from ..label_sets import NONE, split_labels
+from ..bus.unit import TextAnswers
 from ..routers.cards import Card
-from ..types import BackgroundRow, Row, as_list
+from ..types import BackgroundRow, FoundSpan, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, sets_possible, too_few
 from .each import ExpertAnswer, answers_by_expert
 from .moments import Moments
 from .route import Chooser
-from .spans import TextWords, as_prediction
 
 Observe = Callable[[Tensor, Tensor], None]
 """Called with features ``(N, D)`` and weights ``(N, K)`` of the answered texts."""
@@ -103,10 +100,11 @@ class ComposedModel:
         router_kind: The router's kind.
         seed: The seed of the router's training.
         generation: The number it was published under, if any.
-        calibration: Scores of gate rows; None without any, or in older generations.
+        calibration: Scores of gate rows; None without any.
         decline: ε: the share of the experts' own texts that may be declined, 0–1; None for no such
             limit.
-        moments: The moments of the experts' cards; None in older generations.
+        moments: The moments of the experts' cards; None before the composition is complete.
+        digests: The digests of the experts' packages, by id; empty if it was made of none.
     """
 
     backbone: Backbone
@@ -121,6 +119,7 @@ class ComposedModel:
     calibration: Calibration | None = None
     decline: float | None = None
     moments: Moments | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def answer(
         self,
@@ -154,14 +153,10 @@ class ComposedModel:
             if h is None:
                 h = self.backbone.encode(texts) if each else self.features(texts)
             p, alpha = self.bus(h)
-            words: TextWords | None = None
-            spans: list[tuple[FoundSpan, ...]] | None = None
-            if isinstance(head := self.bus.task.head, SpanHead):
-                words = TextWords.read(self.backbone.trunk, texts)
-                spans = words.spans(head, p, self.bus.labels)
-            by_expert = self._by_expert(h, words) if each else [None] * len(texts)
-            if words is not None:  # all words of a text have the weights of the text
-                h, p, alpha = h[words.first], words.most(p), alpha[words.first]
+            read = self.bus.task.unit.answers(self.backbone.trunk, texts)
+            predictions = read.predictions(self.bus.task.head, p, self.bus.labels)
+            by_expert = self._by_expert(h, read) if each else [None] * len(texts)
+            h, p, alpha = read.first(h), read.most(p), read.first(alpha)
             if observe is not None:
                 observe(h, alpha)
             declined = self.declines(h, p, alpha).tolist()
@@ -171,7 +166,15 @@ class ComposedModel:
                     self.bus, p, alpha, calibration=self.calibration, share=1 - sets
                 )
         return self._as_answers(
-            texts, p, alpha, declined=declined, labels=labels, by_expert=by_expert, spans=spans
+            texts,
+            [
+                self._declined_answer(row) if no else answer
+                for no, answer, row in zip(declined, predictions, p, strict=True)
+            ],
+            alpha,
+            declined=declined,
+            labels=labels,
+            by_expert=by_expert,
         )
 
     def check_answers(self, *, sets: float | None = None) -> None:
@@ -225,23 +228,18 @@ class ComposedModel:
     def _as_answers(
         self,
         texts: Sequence[str],
-        p: Tensor,
+        predictions: Sequence[Prediction],
         alpha: Tensor,
         *,
         declined: Sequence[bool],
         labels: Sequence[tuple[str, ...] | None],
         by_expert: Sequence[dict[str, ExpertAnswer] | None],
-        spans: Sequence[tuple[FoundSpan, ...]] | None,
     ) -> list[Answer]:
-        """Return the answers to N texts, from p ``(N, L)``, α ``(N, K)`` and the other results."""
-        head, names = self.bus.task.head, self.bus.labels
-        predictions = head.read(p, names) if spans is None else map(as_prediction, spans, p)
-        scores = p.tolist() if head.several else [[]] * len(texts)
+        """Return the answers to N texts, from their predictions, α ``(N, K)`` and other results."""
         cuts, made = self.backbone.cuts(texts), list[Answer]()
-        for n, (text, answer, row) in enumerate(
+        for n, (text, prediction, row) in enumerate(
             zip(texts, predictions, alpha.tolist(), strict=True)
         ):
-            prediction = answer if not declined[n] else self._declined_answer(p[n])
             made.append(
                 Answer(
                     input=str(text),  # a table may hold a string type of its own
@@ -252,10 +250,10 @@ class ComposedModel:
                     generation=self.generation,
                     cut=cuts[n],
                     declined=declined[n],
-                    labels=_labels_of(prediction.label, head) if head.several else labels[n],
+                    labels=labels[n] if prediction.labels is None else prediction.labels,
                     by_expert=by_expert[n],
-                    scores=dict(zip(names, scores[n], strict=True)) if head.several else None,
-                    spans=None if spans is None else () if declined[n] else spans[n],
+                    scores=None if prediction.scores is None else {**prediction.scores},
+                    spans=prediction.spans,
                 )
             )
         return made
@@ -266,9 +264,9 @@ class ComposedModel:
         Raises:
             UsageError: If it is a word.
         """
-        if self.backbone.task.unit is Unit.WORD:
+        if not self.backbone.task.unit.whole:
             raise UsageError(
-                f"spans, not {what}",
+                f"{self.backbone.task.head.noun}, not {what}",
                 expected="a backbone that answers whole texts",
                 found=f"{self.backbone.name!r}, which {self.backbone.task.unit.does}",
                 hint=hint,
@@ -283,7 +281,8 @@ class ComposedModel:
         """
         texts = as_list(texts, str, "text")
         answers_labels(self, "whole texts")
-        self._require_whole_texts("probabilities of a text", "Take the spans of its answer.")
+        hint = f"Take the {self.backbone.task.head.noun} of its answer."
+        self._require_whole_texts("probabilities of a text", hint)
         with torch.inference_mode():
             p: Tensor = self.bus(self.features(texts))[0]
         return p
@@ -357,13 +356,10 @@ class ComposedModel:
 
     def _left_to_nobody(self, p: Tensor, alpha: Tensor) -> Tensor:
         """Return which rows are assigned to a backbone that cannot answer, ``(N,)``."""
-        declined = torch.zeros(len(p), dtype=torch.bool, device=p.device)
-        if self.backbone.classifier is None and BACKBONE in self.bus.columns:
-            if self.bus.task.head.distribution:
-                declined |= p.argmax(-1) == 0  # `NONE`
-            else:  # a number or labels, which only experts predict
-                declined |= alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
-        return declined
+        if self.backbone.classifier is not None or BACKBONE not in self.bus.columns:
+            return torch.zeros(len(p), dtype=torch.bool, device=p.device)
+        to_backbone = alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
+        return self.bus.task.head.unclaimed(p, to_backbone)
 
     @cached_property
     def decline_thresholds(self) -> Tensor | None:
@@ -379,19 +375,15 @@ class ComposedModel:
             return ()
         return too_few(self.calibration.rows(self.bus.ids), 1 - level)
 
-    def _by_expert(self, h: Tensor, words: TextWords | None) -> list[dict[str, ExpertAnswer]]:
+    def _by_expert(self, h: Tensor, texts: TextAnswers) -> list[dict[str, ExpertAnswer]]:
         return answers_by_expert(
-            self.bus, h, calibration=self.calibration, share=self.decline, words=words
+            self.bus, h, calibration=self.calibration, share=self.decline, texts=texts
         )
 
     def _declined_answer(self, p: Tensor) -> Prediction:
         """Return the answer to a declined text with bus output ``(L,)``."""
-        if not self.bus.task.head.probabilities:
-            return Prediction(label=NONE)
-        if self.bus.task.head.several:
-            return Prediction(label=NONE, probability=float((1 - p).prod()))
-        none = 0.0 if self.bus.shared_labels else float(p[0])
-        return Prediction(label=NONE, probability=none)
+        shared = bool(self.bus.shared_labels)
+        return self.bus.task.head.declined(p, self.bus.labels, shared=shared)
 
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""
@@ -427,9 +419,7 @@ class ComposedModel:
             p: The bus output for the rows, ``(N, L)``.
             rows: The rows; `domain` is the expert whose card each belongs to.
         """
-        if not self.bus.task.head.several:
-            return p
-        return p * self.bus.labels_known(self.owners(rows)).to(p)
+        return self.bus.annotated(p, lambda: self.owners(rows))
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
         """Return oracle weights α ``(N, K)``: each row's own expert at 1, or 0 if not composed."""
@@ -443,11 +433,6 @@ class ComposedModel:
         """Return the column of each row's own expert, ``(N,)``; −1 if it is not composed."""
         place: dict[str | None, int] = {i: k for k, i in enumerate(self.bus.ids)}
         return torch.tensor([place.get(r.domain, -1) for r in rows], dtype=torch.int64)
-
-
-def _labels_of(answer: str, head: Head) -> tuple[str, ...]:
-    """Return the labels of a set of labels, or of spans, sorted."""
-    return tuple(sorted({head.label_of(part) for part in split_labels(answer)}))
 
 
 def shared_features(models: Sequence[ComposedModel], texts: Sequence[str]) -> list[Tensor | None]:
@@ -498,11 +483,12 @@ def answers_labels(model: ComposedModel, what: str) -> None:
     """Check that a composition answers whole texts.
 
     Raises:
-        UsageError: If it predicts next tokens.
+        UsageError: If it continues texts.
     """
-    if model.backbone.task.unit is Unit.TOKEN:
+    unit = model.backbone.task.unit
+    if unit.generates:
         raise UsageError(
-            f"backbone {model.backbone.name!r} tells next tokens, not {what}",
+            f"backbone {model.backbone.name!r} tells {unit.instead}, not {what}",
             expected="a backbone that answers labels or numbers",
             found=model.backbone.task.name,
             hint="Use 'redhost generate', or 'redhost evaluate' for bits per byte.",

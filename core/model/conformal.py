@@ -35,15 +35,11 @@ from torch import Tensor
 
 from ...registry.errors import UsageError
 from ..bus.bus import Bus
-from ..bus.tasks import Unit
 from ..label_sets import NONE
 from ..types import Row
 
 CALIBRATION = "calibration.safetensors"
 """The file name of a generation's `Calibration`."""
-
-SURE = 1e-6
-"""Probabilities are clamped to [SURE, 1 − SURE], so that logits are finite."""
 
 
 def rows_needed(share: float) -> int:
@@ -84,7 +80,7 @@ class Calibration:
         familiarity: ``(G,)``; None if the composition declines nothing.
         owner: For rows of an expert's own card, its index, ``(O,)``; None if `own` is None.
         own: The familiarity of these rows to that expert alone, ``(O,)``; None if the composition
-            declines nothing, and in older generations.
+            declines nothing.
     """
 
     group: Tensor
@@ -195,18 +191,18 @@ def own_familiarities(bus: Bus, z: Tensor) -> Callable[[Tensor, int], Tensor]:
 def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tensor:
     """Return the sum of the terms of p ``(N, L)`` and of log p(z) ``(N,)`` that are available."""
     terms = list[Tensor]()
-    if bus.task.head.distribution:
-        terms.append(p.double().amax(-1).logit(eps=SURE))
+    if (odds := bus.task.head.log_odds(p)) is not None:
+        terms.append(odds)
     if density is not None:
         terms.append(density.double() / math.sqrt(z.shape[-1] / 2))
-    if not terms or bus.task.unit is not Unit.TEXT:
+    if not terms or not bus.task.unit.whole:
         raise UsageError(
             "this composition cannot decline",
             expected="labels to answer with, or a router with a density per expert",
             found=bus.task.name,
-            hint="Leave out --decline."
-            if bus.task.unit is not Unit.TEXT
-            else "Leave out --decline, or use --router quadratic.",
+            hint="Leave out --decline, or use --router quadratic."
+            if bus.task.unit.whole
+            else "Leave out --decline.",
         )
     return torch.stack(terms).sum(0)
 
@@ -247,14 +243,14 @@ def _likelihood(bus: Bus, p: Tensor, rows: Sequence[Row]) -> Tensor:
 
     Rows may come from an expert's next version, which may have more labels.
     """
-    place = {label: n for n, label in enumerate(bus.labels)}
-    target = torch.tensor([place.get(r.label, -1) for r in rows])
+    target = bus.task.head.places([r.label for r in rows], bus.labels)
+    assert target is not None  # noqa: S101  (callers ask `sets_possible`)
     return p.gather(1, target.clamp(min=0)[:, None])[:, 0] * (target >= 0)
 
 
 def sets_possible(bus: Bus) -> bool:
     """Return whether a text is answered with one of several labels."""
-    return bus.task.unit is Unit.TEXT and bus.task.head.distribution
+    return bus.task.one_label
 
 
 def label_sets(

@@ -15,9 +15,8 @@ import msgspec
 from torch import Tensor
 
 from ..bus.bus import Bus
-from ..bus.span_head import SpanHead
+from ..bus.unit import TextAnswers
 from .conformal import Calibration, own_familiarities
-from .spans import TextWords
 
 
 class ExpertAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +42,7 @@ def answers_by_expert(
     *,
     calibration: Calibration | None,
     share: float | None,
-    words: TextWords | None = None,
+    texts: TextAnswers,
 ) -> list[dict[str, ExpertAnswer]]:
     """Return each expert's own answers to N texts, by id.
 
@@ -52,7 +51,7 @@ def answers_by_expert(
         h: Features ``(N, D)`` without unknown segments; for spans, those of all words.
         calibration: Scores of gate rows, if any.
         share: ε: the share of its own texts that an expert may decline, 0–1; None for none.
-        words: The texts' words, for spans.
+        texts: The texts, whose rows' outputs it reads.
     """
     z = bus.norm(h)
     limits = None if calibration is None or not share else calibration.own_thresholds(share, bus)
@@ -60,7 +59,7 @@ def answers_by_expert(
     found: dict[int, list[ExpertAnswer]] = {}
     for columns, answers in bus.own_answers(h, z):
         for n, (column, read) in enumerate(
-            zip(columns, _read(bus, columns, answers, words), strict=True)
+            zip(columns, _read(bus, columns, answers, texts), strict=True)
         ):
             if limits is not None and familiarity is not None:
                 declined = (familiarity(answers[n], column) < limits[column]).tolist()
@@ -72,21 +71,9 @@ def answers_by_expert(
 
 
 def _read(
-    bus: Bus, columns: Sequence[int], p: Tensor, words: TextWords | None
+    bus: Bus, columns: Sequence[int], p: Tensor, texts: TextAnswers
 ) -> Iterator[list[ExpertAnswer]]:
     """Yield the readable answers of some experts, one at a time, from p ``(n, B, L_i)``."""
-    if not bus.task.head.distribution:
-        for column, one in zip(columns, p, strict=True):
-            head, labels = bus.head_of(column), bus.answered_by(column)
-            if words is not None and isinstance(head, SpanHead):
-                read = words.answers(head, one, labels)
-            else:
-                read = head.read(one, labels)
-            yield [
-                ExpertAnswer(label=a.label, probability=a.probability, value=a.value) for a in read
-            ]
-        return
-    best = p.max(dim=-1)  # one call: a hundred small ones take longer than the encoder's pass
-    for column, sure, at in zip(columns, best.values.tolist(), best.indices.tolist(), strict=True):
-        labels = bus.answered_by(column)
-        yield [ExpertAnswer(label=labels[n], probability=x) for n, x in zip(at, sure, strict=True)]
+    heads, labels = map(bus.head_of, columns), [bus.answered_by(column) for column in columns]
+    for read in texts.by_column([*heads], p, labels):
+        yield [ExpertAnswer(label=a.label, probability=a.probability, value=a.value) for a in read]

@@ -83,9 +83,7 @@ class LazyExpert(Expert):
         super().__init__(
             space=manifest.writes.space, labels=manifest.labels, temperature=manifest.temperature
         )
-        self.reads_tap, self.writes_tap = manifest.reads.tap, manifest.writes.tap
-        self.thresholds = manifest.thresholds or ()
-        self.span_rules = manifest.span_rules or ()
+        self.described_by(manifest)
         self._part = Lazy(build, manifest.id)
 
     @property

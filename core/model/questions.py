@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ...registry.errors import RedhostError, UsageError
-from ..bus.tasks import Unit
 from ..label_sets import NONE
 from ..types import as_list
 from .composed import Answer, ComposedModel, Observe, shared_features
@@ -37,7 +36,7 @@ class Questions:
     def _answering(self) -> dict[str | None, ComposedModel]:
         """The generations that answer texts, by name, the default question first."""
         named: dict[str | None, ComposedModel] = {
-            n: m for n, m in self.named.items() if m.backbone.task.unit is not Unit.TOKEN
+            n: m for n, m in self.named.items() if not m.backbone.task.unit.generates
         }
         return named if self.own is None else {None: self.own, **named}
 

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from ...registry.errors import UsageError
 from ..backbones.backbone import Backbone
-from ..backbones.tokens import context_layout, start_of, tokenize, with_contexts
 from ..bus.signals import QUERY, SIGNALS, BusRouter
-from ..bus.tasks import Unit
 from ..types import as_list
 
 
@@ -73,7 +71,7 @@ class Chooser:
         """Return the routing decision for one text, or for several in the order given.
 
         Args:
-            texts: The texts; in generation, prompts.
+            texts: The texts.
 
         Raises:
             InputTypeError: If the texts are of another type.
@@ -93,32 +91,19 @@ class Chooser:
         ]
 
     def weights(self, texts: Sequence[str]) -> Tensor:
-        """Return α ``(N, K)``; for a prompt, after its last token."""
+        """Return α ``(N, K)``; for a text that is continued, after its end."""
         if not texts:
             return torch.zeros(0, len(self.columns))
         with torch.inference_mode():
-            return self.router.weights(self._read(texts))
+            backbone = self.backbone
+            return self.weights_of(
+                backbone.task.unit.routed(
+                    backbone.trunk, texts, width=backbone.width, eps=backbone.eps
+                )
+            )
 
-    def _read(self, texts: Sequence[str]) -> Tensor:
-        """Return the router's input, ``(N, W)``."""
-        trunk = self.backbone.trunk
-        if self.backbone.task.unit is not Unit.TOKEN:
-            z: Tensor = self.norm(trunk.encode(texts))
-            return z
-        ids = [[start_of(trunk), *(tokenize(trunk, text) if text else ())] for text in texts]
-        return self._last(row[: trunk.longest] for row in ids)
-
-    def after(self, prompts: Iterable[Sequence[int]]) -> Tensor:
-        """Return α ``(N, K)`` after prompts given as token numbers, in generation."""
-        return self.router.weights(self._last(prompts))
-
-    def _last(self, prompts: Iterable[Sequence[int]]) -> Tensor:
-        """Return the router's input after the last token of each prompt, ``(N, W)``."""
-        trunk, width, rows = self.backbone.trunk, self.backbone.width, list[Tensor]()
-        for ids in prompts:
-            with trunk.lock:
-                tokens = torch.tensor([list(ids)], device=trunk.device)
-                h = trunk.hidden_states(tokens)[0].float().cpu()
-            rows.append(with_contexts(h, context_layout(width), eps=self.backbone.eps)[-1:])
-        read = torch.cat(rows)
-        return torch.cat([self.norm(read[:, :width]), read[:, width:]], dim=-1)
+    def weights_of(self, rows: Tensor) -> Tensor:
+        """Return α ``(N, K)`` of rows h̃ ``(N, …)``, whose first D numbers the bus norm takes."""
+        width = self.backbone.width
+        z = torch.cat([self.norm(rows[:, :width]), rows[:, width:]], dim=-1)
+        return self.router.weights(z)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -16,9 +16,10 @@ from ...registry.errors import IntegrityError, short
 from ...registry.home.composition import Composition, Member
 from ...registry.home.generations import Generations
 from ...registry.home.store import Store
+from ...registry.package.forms import FORMS
 from ...registry.package.readers import BackboneFiles, read_manifest
 from ..backbones.backbone import Backbone
-from ..backbones.interventions.layout import acts_inside, bus_part, with_layout
+from ..backbones.interventions.layout import acts_inside, with_layout
 from ..bus.bus import BusConfig
 from ..bus.experts import Expert
 from ..plugins.manager import Plugins
@@ -27,8 +28,9 @@ from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
     Providers,
-    build_model,
+    build_bus,
     make_backbone,
+    make_combiner,
     make_expert_module,
     make_norm,
     make_router,
@@ -68,7 +70,6 @@ class StoredExperts:
             ContractError: If it does not compute what its manifest promises.
         """
         files = self.store.expert(member.digest, who=member.id)
-        files = replace(files, rank=member.rank)
         made = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
         return made.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
 
@@ -84,7 +85,7 @@ class StoredExperts:
                 hint="Install the package again and run 'redhost recompose'.",
             )
         expert = LazyExpert(manifest, lambda: self.load(member)[0])
-        inside = acts_inside(expert) or bool(manifest.adapter)
+        inside = acts_inside(expert) or manifest.form not in FORMS
         return self.load(member) if inside else (expert, partial(self._card, member))
 
     def _card(self, member: Member) -> Card:
@@ -104,6 +105,7 @@ class _Parts:
     bus: BusConfig
     router: Router
     norm: nn.Module
+    combiner: nn.Module
 
 
 class GenerationLoader:
@@ -130,19 +132,20 @@ class GenerationLoader:
         self._loaded: WeakValueDictionary[tuple[int, bool], ComposedModel] = WeakValueDictionary()
         self.backbones = LoadedBackbones() if backbones is None else backbones
 
-    def load(self, number: int, *, lazy: bool = False) -> ComposedModel:
+    def load(self, number: int, *, lazy: bool = False, store: Store | None = None) -> ComposedModel:
         """Return a generation, the same object while it is referenced.
 
         Args:
             number: The generation.
             lazy: Leave experts in the store until a text needs them, if the router picks few. A
                 generation that is fully loaded already is returned as it is.
+            store: The store to read from, see `Store.holding`; by default the home's.
         """
         model = self._loaded.get((number, False))
         if model is None and lazy:
             model = self._loaded.get((number, True))
         if model is None:
-            model = self._loaded[number, lazy] = self.read(number, lazy=lazy)
+            model = self._loaded[number, lazy] = self.read(number, lazy=lazy, store=store)
         return model
 
     def forget(self) -> None:
@@ -150,7 +153,7 @@ class GenerationLoader:
         self._loaded.clear()
         self.backbones.clear()
 
-    def read(self, number: int, *, lazy: bool = False) -> ComposedModel:
+    def read(self, number: int, *, lazy: bool = False, store: Store | None = None) -> ComposedModel:
         """Return a generation read, verified and built anew, even if it is loaded already.
 
         Args:
@@ -158,6 +161,7 @@ class GenerationLoader:
             lazy: Leave experts in the store until they are needed, if the router picks few. Damage
                 is then reported only when an expert is needed. No plugin may have made a part:
                 only built-in experts are sure to be as their manifest describes them.
+            store: The store to read from, as for `load`.
 
         Raises:
             UnknownNameError: If there is no such generation.
@@ -165,19 +169,25 @@ class GenerationLoader:
             StoreError: If stored bytes are missing.
             PluginError: If a plugin that made a part is gone or has changed.
         """
-        parts = self._parts(number)
+        parts = self._parts(number, store or self.store)
         record, plugins, backbone = parts.record, parts.plugins, parts.backbone
         bus, columns, router = parts.bus, record.router.columns, parts.router
-        stored = StoredExperts(store=self.store, bus=bus, plugins=plugins)
+        stored = StoredExperts(store=store or self.store, bus=bus, plugins=plugins)
         wait = lazy and not record.providers and can_load_lazily(router, len(record.experts))
         read = stored.defer if wait else stored.load
         members = {m.id: read(m) for m in record.experts}
-        return build_model(
-            with_layout(backbone, {i: expert for i, (expert, _) in members.items()}),
-            norm=parts.norm,
-            router=router,
-            experts={i: bus_part(expert, backbone) for i, (expert, _) in members.items()},
-            columns=columns,
+        experts = {i: expert for i, (expert, _) in members.items()}
+        wide = with_layout(backbone, experts)
+        return ComposedModel(
+            backbone=wide,
+            bus=build_bus(
+                wide,
+                norm=parts.norm,
+                router=router,
+                experts=experts,
+                columns=columns,
+                combiner=parts.combiner,
+            ),
             cards=LazyCards({i: card for i, (_, card) in members.items()}),
             background=rows_of(parts.files, BackgroundRow),
             evaluation=rows_of(parts.files, Row),
@@ -187,7 +197,8 @@ class GenerationLoader:
             generation=number,
             calibration=self._calibration(record),
             decline=cast("float | None", record.settings.get("decline")),
-            moments=self._moments(record),
+            moments=Moments.load(self.generations.file(record, MOMENTS)),
+            digests={m.id: m.digest for m in record.experts},
         )
 
     def chooser(self, number: int) -> Chooser:
@@ -200,7 +211,7 @@ class GenerationLoader:
             UsageError: If its router queries experts.
             RedhostError: As for `read`.
         """
-        parts = self._parts(number)
+        parts = self._parts(number, self.store)
         return Chooser(
             backbone=parts.backbone,
             norm=parts.norm,
@@ -209,12 +220,12 @@ class GenerationLoader:
             generation=number,
         )
 
-    def _parts(self, number: int) -> _Parts:
+    def _parts(self, number: int, store: Store) -> _Parts:
         """Read all parts of a generation except its experts."""
         record = self.generations.load(number)
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
-        files = self.store.backbone(record.backbone.digest, who=record.backbone.id)
+        files = store.backbone(record.backbone.digest, who=record.backbone.id)
         device = str(record.settings.get("device") or self.device)  # the engine it was made on
         key = (files.digest, device, tuple(sorted(record.providers.items())))
         backbone = self.backbones.get(key)
@@ -233,16 +244,11 @@ class GenerationLoader:
         )
         load_router(router, safetensors.torch.load(router_bytes))
         norm = make_norm(bus=bus, plugins=plugins, providers=providers)
-        return _Parts(record, files, plugins, backbone, bus, router, norm)
+        combiner = make_combiner(bus=bus, plugins=plugins, providers=providers)
+        return _Parts(record, files, plugins, backbone, bus, router, norm, combiner)
 
     def _calibration(self, record: Composition) -> Calibration | None:
-        """Return the scores of a generation's gate rows; None in older generations."""
+        """Return the scores of a generation's gate rows; None without any."""
         if CALIBRATION not in record.files:
             return None
         return Calibration.load(self.generations.file(record, CALIBRATION))
-
-    def _moments(self, record: Composition) -> Moments | None:
-        """Return the moments of a generation's cards; None in older generations."""
-        if MOMENTS not in record.files:
-            return None
-        return Moments.load(self.generations.file(record, MOMENTS))

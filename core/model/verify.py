@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ...registry.errors import BackboneMismatchError, CardError, PluginError
+from ...registry.errors import BackboneMismatchError, CardError, PluginError, UsageError
 from ...registry.package.checked import Violation
+from ...registry.package.forms import TASKS
 from ...registry.package.readers import BackboneFiles, ExpertFiles
+from ...registry.package.rules import check_backbone, check_compatible
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import (
     acts_inside,
@@ -24,13 +25,14 @@ from ..backbones.interventions.layout import (
 from ..bus.bus import BusConfig, LayerNorm
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert
-from ..bus.tasks import expert_task
 from ..plugins.manager import Plugins
 from ..routers.cards import Card, column_data
 from ..routers.domain_statistics import within_covariance
+from ..tasks import expert_task
 from ..types import BackgroundRow
 from . import canary
 from .build import LoadedExpert, make_backbone, make_expert, rows_of
+from .trial import require_repeatable
 
 AGREEMENT = 0.02
 """Relative tolerance between the recomputed ‖W_c Δ‖ and the manifest's."""
@@ -41,8 +43,6 @@ def verify_expert(
 ) -> tuple[Violation, ...]:
     """Verify what a manifest promises by computing it: the canary, ‖W_c Δ‖ on the background card.
 
-    An expert with several ranks is verified at each of them.
-
     Args:
         files: The expert, statically valid.
         backbone: The backbone it fits; without one only the canary is computed.
@@ -50,46 +50,62 @@ def verify_expert(
     """
     plugins = plugins or Plugins()
     manifest = files.manifest
+    task = backbone.manifest.task if backbone else manifest.implied_task
+    if task is not None and (unknown := _unknown_task(task, plugins)):
+        return (unknown,)
+    if backbone is not None and (wrong := check_compatible(manifest, backbone.manifest)):
+        return wrong  # by rules that a plugin's task adds
     config = BusConfig(
         width=manifest.reads.width,
         labels=backbone.manifest.labels if backbone else (),
         task=expert_task(manifest, backbone.manifest if backbone else None),
     )
-    loaded = list[LoadedExpert]()
     try:
-        for rank in (None, *manifest.smaller_ranks):
-            served = replace(files, rank=rank)
-            made = make_expert(served, bus=config, plugins=plugins, providers={})
-            if made.value is None:
-                return made.violations
-            loaded.append(made.value)
+        made = make_expert(files, bus=config, plugins=plugins, providers={})
     except PluginError as e:
         return (Violation("form_unknown", "form", "a form of a trusted plugin", e.reason, e.hint),)
     except CardError as e:
         return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
-    if backbone is None:
-        return ()
+    if made.value is None or backbone is None:
+        return made.violations
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
     read = CachedBusEncoder(live, encode=live.encode)
     background = rows_of(backbone, BackgroundRow)
-    found = (check_live(each, live, background, read=read) for each in loaded)
-    return tuple(violation for violation in found if violation is not None)[:1]
+    violation = check_live(made.value, live, background, read=read)
+    return () if violation is None else (violation,)
 
 
 def verify_backbone(
     files: BackboneFiles, *, plugins: Plugins | None = None
 ) -> tuple[Violation, ...]:
-    """Open a backbone and verify its fingerprint, by which experts refer to it.
+    """Open a backbone, verify the fingerprint that experts name, and encode a few texts.
 
     Args:
         files: The backbone, statically valid.
         plugins: The plugins that make it; by default the environment's.
     """
+    plugins = plugins or Plugins()
+    if unknown := _unknown_task(files.manifest.task, plugins):
+        return (unknown,)
+    if wrong := check_backbone(files.manifest):
+        return wrong  # by rules that a plugin's task adds
     try:
-        make_backbone(files, plugins=plugins or Plugins(), providers={}, device="cpu")
+        made = make_backbone(files, plugins=plugins, providers={}, device="cpu")
+        require_repeatable(made.trunk, name=made.name)
     except BackboneMismatchError as e:
         return (Violation("backbone_mismatch", "fingerprint", e.expected, e.found, e.hint),)
+    except UsageError as e:
+        return (Violation("not_computable", "texts", e.expected, e.found, e.hint),)
     return ()
+
+
+def _unknown_task(name: str, plugins: Plugins) -> Violation | None:
+    """Return the violation, if no trusted plugin provides a backbone's task."""
+    try:
+        plugins.task(name)
+    except PluginError as e:
+        return Violation("task_unknown", "task", ", ".join(TASKS), name, e.hint)
+    return None
 
 
 class CachedBusEncoder:
@@ -140,7 +156,7 @@ def check_live(
         ) or check_inside(expert, backbone)
         if violation is not None:
             return violation
-        violation = check_tokens(loaded, backbone) if manifest.adapter else None
+        violation = check_tokens(loaded, backbone)
         if violation is not None:
             return violation
         read = inside_reader(backbone, manifest.id, expert)
@@ -161,7 +177,7 @@ def check_live(
 
 
 def check_tokens(loaded: LoadedExpert, backbone: Backbone) -> Violation | None:
-    """Return a violation if an adapter's output on its canary's tokens differs."""
+    """Return a violation if an expert's output on its canary's tokens, if any, differs."""
     files, trunk = loaded.files, backbone.trunk
     return canary.check_tokens(
         files.manifest,
@@ -212,7 +228,7 @@ def measure_off_domain(
         read: Texts → what the expert reads ``(N, D)``.
     """
     texts = [r.text for r in background if r.domain != expert_id]
-    if not texts or backbone.classifier is None or expert.space == "labels":
+    if not texts or backbone.classifier is None or expert.writes.own_labels:
         return None
     with torch.inference_mode():
         return float(

@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import nn
 
-from ...registry.package.manifest import BackboneManifest, ExpertManifest
-from .. import routers
+from ...registry.package.forms import FORMS
 from ..backbones.backbone import Backbone
-from ..backbones.interventions import lora
-from ..bus import experts
 from ..bus.bus import BusConfig, LayerNorm
-from .hooks import hookimpl
+from ..bus.combiner import ResidualSum
+from ..bus.experts import build_expert
+from ..routers import KINDS, router_factory
+from .hooks import COMBINER, NORM, hookimpl
+
+if TYPE_CHECKING:
+    from .hooks import (
+        BackboneFactory,
+        CombinerFactory,
+        FormFactory,
+        NormFactory,
+        Register,
+        RouterFactory,
+    )
 
 
 @hookimpl
-def redhost_make_backbone(
-    manifest: BackboneManifest, files: Mapping[str, bytes], device: str
-) -> Backbone:
-    """Make a frozen Hugging Face encoder: from the package, from a hub, or from a GGUF file."""
-    return Backbone.from_package(manifest, files, device=device)
+def redhost_register_backbones(register: Register[BackboneFactory]) -> None:
+    """A frozen Hugging Face encoder: from the package, from a hub, or from a GGUF file."""
+    for kind in ("carried", "hub", "file"):
+        register(kind, Backbone.from_package)
 
 
 @hookimpl
-def redhost_make_norm(bus: BusConfig) -> nn.Module:
-    """Make a LayerNorm without learned affine."""
+def redhost_register_norms(register: Register[NormFactory]) -> None:
+    """A LayerNorm without learned affine."""
+    register(NORM, _layer_norm)
+
+
+@hookimpl
+def redhost_register_routers(register: Register[RouterFactory]) -> None:
+    """Every kind in `core/routers`."""
+    for kind in KINDS:
+        register(kind.kind, router_factory(kind))
+
+
+@hookimpl
+def redhost_register_forms(register: Register[FormFactory]) -> None:
+    """Every form in `registry/package/forms.py`."""
+    for form in FORMS:
+        register(form, build_expert)
+
+
+@hookimpl
+def redhost_register_combiners(register: Register[CombinerFactory]) -> None:
+    """The residual sum."""
+    register(COMBINER, ResidualSum)
+
+
+def _layer_norm(bus: BusConfig) -> nn.Module:
     return LayerNorm(width=bus.width, eps=bus.eps)
-
-
-@hookimpl
-def redhost_make_expert(
-    manifest: ExpertManifest, tensors: Mapping[str, Tensor], files: Mapping[str, bytes]
-) -> experts.Expert | None:
-    """Make an expert of a built-in form, or that of an adapter."""
-    if manifest.adapter:
-        return lora.build_lora(manifest, files)
-    return experts.build_expert(manifest, tensors)
-
-
-# Imported as a module: pluggy takes every marked function in this one for a hook.
-redhost_make_router = hookimpl(routers.build_router)

@@ -1,81 +1,126 @@
 """The hook spec: the bus as a pluggy project.
 
-Four factories build the parts of a bus, once, at composition time; pluggy never runs inside
-`forward`. The built-in parts are registered first, as an ordinary plugin
-(`core.plugins.builtin`).
+Every hook but the last registers something under a name, and what redhost itself has is registered
+in the same way, by `core.plugins.builtin`. Factories are called when a composition is made or
+loaded; neither they nor pluggy run inside `forward`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-    from ...registry.package.manifest import BackboneManifest, ExpertManifest
     from ..backbones.backbone import Backbone
-    from ..bus.bus import BusConfig
+    from ..bus.experts import Expert
+    from ..bus.head import Head
+    from ..bus.unit import Unit
     from ..receipt import Receipt
+
+    BackboneFactory = Callable[..., Backbone]
+    NormFactory = Callable[..., nn.Module]
+    RouterFactory = Callable[..., nn.Module]
+    CombinerFactory = Callable[..., nn.Module]
+    FormFactory = Callable[..., Expert]
+    RecipeFactory = Callable[..., type[Any]]
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Register(Protocol[T_contra]):
+    """Registers one thing under its name."""
+
+    def __call__(self, name: str, value: T_contra, /) -> None:
+        """Register it."""
+
+
+class RegisterTask(Protocol):
+    """See `core.tasks.register_task`."""
+
+    def __call__(self, name: str, head: type[Head], *, unit: type[Unit[Any]] = ...) -> None:
+        """Register one task."""
 
 
 PROJECT = "redhost"
+NORM, COMBINER = "layernorm", "residual"
+"""The names of the norm and of the combiner that every bus has; a plugin's take their places."""
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a plugin's function as the implementation of the hook of the same name."""
 
 
 class HookSpec:
-    """The hooks a plugin can implement. Take only the arguments you need; None means 'not mine'."""
+    """Call ``register(name, factory)`` for each part; a factory takes the arguments it needs.
 
-    @hookspec(firstresult=True)
-    def redhost_make_backbone(
-        self, manifest: BackboneManifest, files: Mapping[str, bytes], device: str
-    ) -> Backbone | None:
-        """Make a backbone from its manifest and the bytes checked against it.
+    Of a plugin and redhost the plugin's part is taken; two plugins with one name are an error.
+    """
 
-        Called when a backbone is opened: to compose on it, to load a generation, to train or to
-        check an expert. The fingerprint is compared with the manifest's for any provider.
-        """
+    @hookspec
+    def redhost_register_backbones(self, register: Register[BackboneFactory]) -> None:
+        """Register backbones by the `base.kind` of manifests, or by a device of their own.
 
-    @hookspec(firstresult=True)
-    def redhost_make_norm(self, bus: BusConfig) -> nn.Module | None:
-        """Make the bus norm, h ``(B, D)`` → z ``(B, D)``.
-
-        Called once for each composition that is made or loaded.
-        """
-
-    @hookspec(firstresult=True)
-    def redhost_make_router(
-        self, kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int
-    ) -> nn.Module | None:
-        """Make an untrained router of a kind, z ``(B, D)`` → logits ``(B, K)``.
-
-        Called once for each composition that is made, loaded, or tried by an evaluation, with the
-        kind that was requested. Training, or loading of stored weights, happens afterwards.
-        """
-
-    @hookspec(firstresult=True)
-    def redhost_make_expert(
-        self,
-        manifest: ExpertManifest,
-        tensors: Mapping[str, Tensor],
-        files: Mapping[str, bytes],
-        bus: BusConfig,
-    ) -> nn.Module | None:
-        """Make an expert of the manifest's form from its tensors, or from all files of its package.
-
-        Called for each expert that is checked, composed or loaded, before its canary is computed.
-        The result must be a `redhost.Expert`.
+        ``factory(manifest, files, device)`` returns a `redhost.Backbone` from a manifest and the
+        bytes that were checked against it. Its fingerprint is compared with the manifest's.
         """
 
     @hookspec
-    def redhost_register_engines(self, register: Callable[[str, Any], None]) -> None:
-        """Register engines, which run jobs: call ``register(name, engine)`` for each.
+    def redhost_register_norms(self, register: Register[NormFactory]) -> None:
+        """Register the bus norm, under the name ``layernorm``, the only one there is.
 
-        An engine is a `redhost.jobs.Engine`: one method that carries out jobs. Called when an
+        ``factory(bus)`` returns a module, h ``(B, D)`` → z ``(B, D)``.
+        """
+
+    @hookspec
+    def redhost_register_routers(self, register: Register[RouterFactory]) -> None:
+        """Register kinds of routers, which ``--router`` names.
+
+        ``factory(kind, bus, columns, seed)`` returns an untrained router, z ``(B, D)`` → logits
+        ``(B, K)``; `redhost.plugins.router_factory` makes one of a class and reads its options.
+        """
+
+    @hookspec
+    def redhost_register_forms(self, register: Register[FormFactory]) -> None:
+        """Register forms of experts, which manifests name.
+
+        ``factory(manifest, tensors, files, bus)`` returns a `redhost.Expert` from its tensors, or
+        from all files of its package. Its canary is computed before it is used.
+        """
+
+    @hookspec
+    def redhost_register_combiners(self, register: Register[CombinerFactory]) -> None:
+        """Register what combines the experts' outputs, under ``residual``, the only name there is.
+
+        ``factory(bus)`` returns a module like `redhost.plugins.Combiner`.
+        """
+
+    @hookspec
+    def redhost_register_recipes(self, register: Register[RecipeFactory]) -> None:
+        """Register how experts of a form are trained, under the form's name in a project's plan.
+
+        ``factory(plan, backbone)`` returns a class derived from `Recipe`, whose draft describes the
+        files of its package (`FormDraft`). Forms of redhost itself need none, but for experts that
+        write to a block, whose recipe is called ``inside``.
+        """
+
+    @hookspec
+    def redhost_register_tasks(self, register: RegisterTask) -> None:
+        """Register tasks, which backbones name: call ``register(name, head, unit=unit)`` for each.
+
+        A head is a class derived from `redhost.plugins.Head`, a unit one derived from
+        `redhost.plugins.Unit`; by default a row is a whole text. Called when the plugin is loaded.
+        Name classes of the plugin's module: the same are registered once for each host.
+        """
+
+    @hookspec
+    def redhost_register_engines(self, register: Register[Any]) -> None:
+        """Register engines, which ``--engine`` names.
+
+        An engine is a `redhost_ray.jobs.Engine`: one method that carries out jobs. Called when an
         engine other than this process is asked for.
         """
 

@@ -7,17 +7,26 @@ gets a state and never crashes the host; a command that needs its parts then fai
 from __future__ import annotations
 
 import copy
-import importlib
+import inspect
 import logging
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import pluggy
 
 from ...registry.environment import trust
-from ...registry.errors import PluginError, RedhostError, short
+from ...registry.environment.importing import import_digested, stoppable
+from ...registry.errors import PluginError, RedhostError, short, suggest
 from ...registry.package.discover import EntryPointInfo, plugin_entry_points
+from ...registry.package.forms import PLUGIN_TASKS, TASKS, extra_of
+from ..bus.head import Head
+from ..bus.task import Task
+from ..bus.unit import Unit, WholeText
+from ..tasks import is_registered, make_task, register_task
 from . import builtin
 from .hooks import PROJECT, HookSpec
 
@@ -35,7 +44,7 @@ class PluginState:
         dist: The distribution that contains it.
         version: The distribution's version.
         state: ``loaded``, ``untrusted`` or ``failed``.
-        reason: Why it is not loaded; None if it is.
+        reason: Why it is not loaded, or why it is without `redhost trust`; else None.
         hint: How to fix that.
     """
 
@@ -60,8 +69,10 @@ class Plugins:
         self.manager.register(builtin, name=BUILTIN)
         found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         self._digests: dict[str, str] = {}
+        self._tasks: dict[str, str] = {}
         self._dists: dict[str, str] = {}
         self._allowed: frozenset[str] | None = None
+        self._registered: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         self.states = tuple(self._load(e) for e in sorted(found, key=lambda e: (e.dist, e.name)))
 
     def only(self, providers: Mapping[str, str]) -> Self:
@@ -79,59 +90,105 @@ class Plugins:
         for dist, digest in sorted(providers.items()):
             found = self._digests.get(dist, "")
             if found != digest:
+                hint = "See 'redhost plugins'; install and trust it again, or compose without it: "
+                hint += "'redhost recompose --accept', with another --router if it made that."
+                if not found and (extra := extra_of(dist)):
+                    hint = self._absent_hint(extra)
                 raise PluginError(
                     f"plugin {dist!r} made a part of this composition",
                     expected=short(digest),
                     found=short(found) if found else "no such plugin loaded",
-                    hint="See 'redhost plugins'; install and trust it again, or compose without "
-                    "it: 'redhost recompose --accept', with another --router if it made that.",
+                    hint=hint,
                 )
         some = copy.copy(self)
-        some._allowed = frozenset(providers)
+        some._allowed, some._registered = frozenset(providers), {}
         return some
 
     def make(
         self,
         hook: str,
+        name: str,
         *,
         what: str,
         providers: MutableMapping[str, str] | None = None,
         instead: Callable[[], str] = str,
+        extra: str | None = None,
         **arguments: Any,
     ) -> Any:
-        """Make a part with a factory hook.
-
-        A single third-party provider takes precedence over the built-in one.
+        """Make a part with the factory that is registered under a name.
 
         Args:
-            hook: The hook's name.
+            hook: The hook that registers such factories.
+            name: The factory's name. A plugin's takes precedence over the built-in one.
             what: The part being made, for messages.
             providers: Receives the distribution that provided the part, with its digest, unless
                 the part is a built-in one.
-            instead: Returns alternatives to name if no plugin makes the part.
-            arguments: The hook's arguments.
+            instead: Returns alternatives to name if nobody registers the name.
+            extra: The extra of redhost that brings a plugin that registers it, if one does.
+            arguments: What the factory may take.
 
         Raises:
-            PluginError: If two plugins provide the same part, one raises, or none makes it.
+            PluginError: If two plugins register the name or none does, or if the factory fails.
         """
-        names = self._implementing(hook)
-        parts = {n: part for n in names if (part := self._call(n, hook, arguments)) is not None}
-        if len(parts) > 1:
-            both = " and ".join(sorted(self._dists[name] for name in parts))
+        factories = self._registrations(hook).get(name, {})
+        if not factories:
+            hint = f"{instead()}{self._absent_hint(extra)}"
+            raise PluginError(f"no trusted plugin provides {what}", hint=hint)
+        plugins = factories.keys() - {BUILTIN}
+        if len(plugins) > 1:
+            both = " and ".join(sorted(self._dists[plugin] for plugin in plugins))
             raise PluginError(f"two plugins provide {what}: {both}", hint="Uninstall one of them.")
-        for name, part in parts.items():
-            if providers is not None:
-                providers[self._dists[name]] = self._digests[self._dists[name]]
-            return part
-        part = self._call(BUILTIN, hook, arguments)
-        if part is None:
-            hint = self.untrusted_hint() or "Install its plugin."
-            raise PluginError(f"no trusted plugin provides {what}", hint=f"{instead()}{hint}")
+        [plugin] = plugins or {BUILTIN}
+        factory = factories[plugin]
+        taken = inspect.signature(factory).parameters.keys() & arguments.keys()
+        with _named(plugin, f"the factory of {what}"):
+            part = factory(**{argument: arguments[argument] for argument in taken})
+        if providers is not None and plugin != BUILTIN:
+            providers[self._dists[plugin]] = self._digests[self._dists[plugin]]
         return part
 
-    def providers(self, hook: str) -> tuple[str, ...]:
-        """Return the distributions whose plugins implement a hook, called or not."""
-        return tuple(sorted(self._dists[name] for name in self._implementing(hook)))
+    def task(
+        self,
+        name: str,
+        *,
+        resolution: float = 1.0,
+        providers: MutableMapping[str, str] | None = None,
+    ) -> Task:
+        """Return a task, redhost's or a plugin's.
+
+        Args:
+            name: Its name in manifests.
+            resolution: The smallest difference that matters, where answers are numbers.
+            providers: Receives the distribution that registered it, as for `make`.
+
+        Raises:
+            PluginError: If no trusted plugin registers it.
+        """
+        if not is_registered(name):
+            problem = f"no trusted plugin provides task {name!r}"
+            meant = "" if name in PLUGIN_TASKS else suggest(name, (*TASKS, *PLUGIN_TASKS))
+            hint = self._absent_hint(PLUGIN_TASKS.get(name))
+            raise PluginError(problem, hint=f"{meant}{hint}")
+        if providers is not None and name in self._tasks:
+            dist = self._tasks[name]
+            providers[dist] = self._digests[dist]
+        return make_task(name, resolution=resolution)
+
+    def _register_task(
+        self, dist: str, name: str, head: type[Head], *, unit: type[Unit[Any]] = WholeText
+    ) -> None:
+        register_task(name, head, unit=unit)
+        self._tasks[name] = dist
+
+    def names(self, hook: str) -> tuple[str, ...]:
+        """Return the names that are registered with a hook, redhost's included, sorted."""
+        return tuple(sorted(self._registrations(hook)))
+
+    def providers(self, hook: str, name: str) -> dict[str, str]:
+        """Return the distributions whose plugins register a name with a hook: name → digest."""
+        plugins = self._registrations(hook).get(name, {}).keys() - {BUILTIN}
+        dists = sorted(self._dists[plugin] for plugin in plugins)
+        return {dist: self._digests[dist] for dist in dists}
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call a notification hook on every plugin; log any exception and continue."""
@@ -151,16 +208,28 @@ class Plugins:
         Raises:
             PluginError: If two plugins, or a plugin and redhost, register the same name.
         """
-        registered = {key: (BUILTIN, value) for key, value in (own or {}).items()}
-        for name in [BUILTIN, *self._implementing(hook)]:
+        collected = dict(own or {})
+        for name, values in self._registrations(hook).items():
+            plugins = [*([BUILTIN] if name in collected else []), *values]
+            if len(plugins) > 1:
+                raise PluginError(f"{name!r} is registered by {' and '.join(plugins)}")
+            collected[name] = values[plugins[0]]
+        return collected
 
-            def register(key: str, value: Any, owner: str = name) -> None:
-                if key in registered:
-                    raise PluginError(f"{key!r} is registered by {registered[key][0]} and {owner}")
-                registered[key] = (owner, value)
+    def _registrations(self, hook: str) -> Mapping[str, Mapping[str, Any]]:
+        """Return what is registered with a hook: name → plugin → value."""
+        if hook not in self._registered:
+            found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+            for plugin in [BUILTIN, *self._implementing(hook)]:
 
-            self._call(name, hook, {"register": register})
-        return {key: value for key, (_, value) in registered.items()}
+                def register(name: str, value: Any, plugin: str = plugin) -> None:
+                    if plugin in found[name]:
+                        raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
+                    found[name][plugin] = value
+
+                self._call(plugin, hook, {"register": register})
+            self._registered[hook] = dict(found)
+        return self._registered[hook]
 
     def _implementing(self, hook: str) -> list[str]:
         """Return the third-party plugins that implement a hook and may be used, sorted."""
@@ -171,17 +240,12 @@ class Plugins:
             if self._allowed is None or self._dists[name] in self._allowed
         )
 
-    def _call(self, name: str, hook: str, arguments: Mapping[str, Any]) -> Any:
-        """Call one plugin's implementation of a hook; return None if it has none."""
+    def _call(self, name: str, hook: str, arguments: Mapping[str, Any]) -> None:
+        """Call one plugin's implementation of a hook, if it has one."""
         rest = [p for n, p in self.manager.list_name_plugin() if n != name and p is not None]
         caller = self.manager.subset_hook_caller(hook, remove_plugins=rest)
-        try:
-            result = caller(**arguments)
-        except Exception as e:
-            if name == BUILTIN or isinstance(e, PluginError):
-                raise
-            raise PluginError(f"plugin {name!r} raised in {hook}", found=f"{e!r}") from e
-        return None if result == [] else result
+        with _named(name, hook):
+            caller(**arguments)
 
     def _load(self, entry: EntryPointInfo) -> PluginState:
         """Import and register one plugin; turn any failure into its state."""
@@ -200,18 +264,21 @@ class Plugins:
         first = entry.dist not in self._dists
         name = entry.dist if first else f"{entry.dist}:{entry.name}"
         try:
-            if not trust.is_trusted(entry.dist):
+            agreement = trust.agreed(entry)
+            if agreement is None:
                 return state(
                     "untrusted",
                     "its code was not read or allowed by you",
                     f"Run 'redhost trust {entry.dist}'.",
                 )
-            digest = trust.digest_of(entry.dist)
-            plugin = importlib.import_module(entry.value)
+            with stoppable(f"the import of plugin {entry.dist!r}"):
+                plugin = import_digested(entry.value, agreement.contents.by_path, dist=entry.dist)
             self._dists[name] = entry.dist
             self.manager.register(plugin, name=name)
             self.manager.check_pending()
-        except (Exception, SystemExit) as e:
+            register = partial(self._register_task, entry.dist)
+            self._call(name, "redhost_register_tasks", {"register": register})
+        except Exception as e:
             # pluggy leaves a plugin half registered when it rejects it.
             if self.manager.has_plugin(name):
                 self.manager.unregister(name=name)
@@ -219,10 +286,31 @@ class Plugins:
             if isinstance(e, RedhostError):
                 return state("failed", e.reason, e.hint)
             return state("failed", f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}.")
-        self._digests[entry.dist] = digest
-        return state("loaded")
+        self._digests[entry.dist] = agreement.contents.digest
+        return state("loaded", agreement.reason and f"trusted: {agreement.reason}")
+
+    def _absent_hint(self, extra: str | None) -> str:
+        """Return a hint on how to get a plugin that makes a part: of this project, or another's."""
+        state = next((s for s in self.states if extra and extra_of(s.dist) == extra), None)
+        if state is not None and state.state == "failed":
+            return f"{state.dist} cannot be loaded: {state.reason} {state.hint or ''}".rstrip()
+        if extra and state is None:
+            return f"Run: pip install 'redhost[{extra}]'"
+        return self.untrusted_hint() or "Install its plugin."
 
     def untrusted_hint(self) -> str:
         """Return a hint on which plugins to trust, for messages about missing parts."""
         names = [s.dist for s in self.states if s.state == "untrusted"]
         return f"Not trusted yet: {', '.join(names)} ('redhost trust DIST')." if names else ""
+
+
+@contextmanager
+def _named(plugin: str, doing: str) -> Iterator[None]:
+    """Run code of a plugin, which is named if it fails, ends the program or is interrupted."""
+    try:
+        with stoppable(f"{doing} of plugin {plugin!r}"):
+            yield
+    except Exception as e:
+        if plugin == BUILTIN or isinstance(e, RedhostError):
+            raise
+        raise PluginError(f"plugin {plugin!r} raised in {doing}", found=f"{e!r}") from e

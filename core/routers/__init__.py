@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from ...registry.errors import UsageError
 from ...registry.package.rules import TEMPERATURE
@@ -12,7 +13,6 @@ from ..bus.bus import BusConfig
 from .attention import AttentionRouter
 from .base import AnswerLikelihoods, ColumnData, Router
 from .blend import BlendRouter
-from .causal import CausalMixtureRouter, CausalRouter
 from .centroid import CentroidRouter
 from .evidence import EvidenceRouter
 from .linear import LinearRouter
@@ -29,8 +29,6 @@ __all__ = [
     "AnswerLikelihoods",
     "AttentionRouter",
     "BlendRouter",
-    "CausalMixtureRouter",
-    "CausalRouter",
     "CentroidRouter",
     "ColumnData",
     "EvidenceRouter",
@@ -45,6 +43,7 @@ __all__ = [
     "TopKRouter",
     "build_router",
     "find_kinds",
+    "router_factory",
 ]
 
 
@@ -74,18 +73,29 @@ def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int)
     Raises:
         UsageError: If the kind lacks an option, or an option's value is not allowed.
     """
+    name, _ = parse_kind(kind)
+    candidate = next((k for k in KINDS if k.kind == name), None)
+    return _configure(candidate, kind, bus, columns, seed) if candidate else None
+
+
+def router_factory(router: type[Router]) -> Callable[..., Router]:
+    """Return the factory of a kind, for `redhost_register_routers`: it reads the kind's options."""
+    return partial(_configure, router)
+
+
+def _configure(
+    router: type[Router], kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int
+) -> Router:
+    """Make a router with the options that its kind names."""
     name, given = parse_kind(kind)
-    for candidate in KINDS:
-        if candidate.kind == name:
-            options = read_options(name, given, {**candidate.options, "temperature": float})
-            temperature = options.pop("temperature", 1.0)
-            if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
-                raise UsageError(
-                    f"option 'temperature' of router {name!r}",
-                    expected=f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
-                    found=f"{temperature:g}",
-                )
-            router = candidate(width=bus.router_width, columns=columns, seed=seed, **options)
-            router.temperature = temperature
-            return router
-    return None
+    options = read_options(name, given, {**router.options, "temperature": float})
+    temperature = options.pop("temperature", 1.0)
+    if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
+        raise UsageError(
+            f"option 'temperature' of router {name!r}",
+            expected=f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
+            found=f"{temperature:g}",
+        )
+    made = router(width=bus.router_width, columns=columns, seed=seed, **options)
+    made.temperature = temperature
+    return made

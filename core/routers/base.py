@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ...registry.errors import UsageError
+from ..bus.bus import Bus
 from ..bus.signals import BusRouter, RouterSignals
-from ..bus.truncated_logits import TruncatedLogits
 from ..receipt import MinimaxReport
 from ..types import Progress
 from .domain_statistics import Statistics
@@ -22,16 +22,24 @@ PRIOR = "log_prior"
 """The name of the prior in a file of tensors; no weight of a router may have it."""
 
 
+class TruncatedOutputs(Protocol):
+    """The bus outputs for rows, reduced to what a router learns from (`Router.truncate`)."""
+
+    def alone(self) -> Tensor:
+        """Return log p_k(y|x) of each row's answer by each column alone, ``(N, K)``."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class AnswerLikelihoods:
     """Rows with the likelihood of their answers: z ``(N, D)`` and p_k(y|x) ``(N, K)``.
 
-    For a kind that reads truncated logits, also the truncated logits of the rows.
+    For a kind that truncates the outputs, also the truncated ones.
     """
 
     z: Tensor
     likelihood: Tensor
-    truncated: TruncatedLogits | None = None
+    truncated: TruncatedOutputs | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,7 @@ class ColumnData:
         signals: The router's other inputs for these rows; None while there are no experts.
         likelihood: p_k(y|x) of each row's own answer by each column alone, ``(N, K)``; None
             where the card has no texts with answers, or the router does not read answers.
-        truncated: The truncated logits of the residual sum, if the router reads them.
+        truncated: The truncated bus outputs of the rows, if the router learns from them.
         gate: The same for held-out rows, which the router does not learn from.
     """
 
@@ -57,7 +65,7 @@ class ColumnData:
     labels: tuple[str, ...] = ()
     signals: RouterSignals | None = None
     likelihood: Tensor | None = None
-    truncated: TruncatedLogits | None = None
+    truncated: TruncatedOutputs | None = None
     gate: AnswerLikelihoods | None = None
 
 
@@ -110,6 +118,19 @@ class Router(BusRouter):
         progress: Progress | None = None,
     ) -> None:
         """Train further after the cross-entropy to the columns; most kinds do nothing here."""
+
+    def truncate(self, bus: Bus, h: Tensor, z: Tensor, target: Tensor) -> TruncatedOutputs | None:
+        """Return what to learn from rows besides p_k(y|x); None, as for most kinds, if nothing.
+
+        Called in training, with the bus to be routed, for a kind that reads `ANSWERS`.
+
+        Args:
+            bus: The experts.
+            h: Features ``(N, D)``, or h̃.
+            z: Their bus vectors.
+            target: The rows' answers, by number, ``(N,)``.
+        """
+        return None
 
     def penalty(self, logits: Tensor, weight: Tensor) -> Tensor:
         """Return a penalty added to the loss, for logits ``(B, K)`` of rows of weight ``(B,)``."""

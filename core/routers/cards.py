@@ -13,8 +13,7 @@ from torch import Tensor
 from ...registry.errors import CardError, UsageError
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.rules import MAX_ROWS
-from ..bus.span_head import SpanHead, gate_words
-from ..bus.tasks import CLASSIFICATION, Task
+from ..bus.task import CLASSIFICATION, Task
 from ..types import BackgroundRow, CardRow, Row, parse_rows
 from .base import ColumnData
 from .domain_statistics import Statistics, within_covariance
@@ -162,8 +161,9 @@ def gate_rows(
         if r.part == "gate"
     ]
     parts, rows = [encode([r.text for r in texts])], unit_rows(texts)
-    if any(isinstance(c.task.head, SpanHead) for c in cards):
-        chosen = gate_words([r.label for r in rows])
+    units = {c.task.unit for c in cards if c.rows}
+    chosen = units.pop().gate_places([r.label for r in rows]) if units else None
+    if chosen is not None:
         parts, rows = [parts[0][chosen]], [rows[n] for n in chosen.tolist()]
     for card in cards:
         if vectors and card.gate_h is not None:

@@ -77,6 +77,7 @@ def adapt(
         pooling=backbone.trunk.pooling,
         max_tokens=backbone.trunk.max_tokens,
         features=backbone.trunk.features,
+        stated=backbone.trunk.stated,
     )
     names = trainable_names(trunk, last_blocks=settings.last_blocks)
     generator = torch.Generator().manual_seed(settings.seed)

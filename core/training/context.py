@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class AuthoringContext:
         background: Its background card.
         encode: Texts → h, through the feature cache.
         cache: The folder of the feature cache.
+        plugins: The plugins that train other forms; by default the environment's.
     """
 
     backbone: Backbone
@@ -35,6 +36,7 @@ class AuthoringContext:
     background: tuple[BackgroundRow, ...]
     encode: Callable[[Sequence[str]], Tensor]
     cache: Path | None = None
+    plugins: Plugins = field(default_factory=Plugins)
 
 
 def open_for_training(
@@ -43,6 +45,7 @@ def open_for_training(
     cache: Path | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
+    plugins: Plugins | None = None,
 ) -> AuthoringContext:
     """Open a backbone for training.
 
@@ -51,14 +54,17 @@ def open_for_training(
         cache: The folder of the feature cache; None disables it.
         device: The device of the trunk.
         progress: Called with (texts encoded, texts to encode).
+        plugins: The plugins that make it; by default the environment's.
     """
     source = from_folder(source) if isinstance(source, Path) else source
     files = read_package(source) if isinstance(source, Package) else source
-    backbone = make_backbone(files, plugins=Plugins(), providers={}, device=device)
+    plugins = plugins or Plugins()
+    backbone = make_backbone(files, plugins=plugins, providers={}, device=device)
     return AuthoringContext(
         backbone=backbone,
         manifest=files.manifest,
         background=rows_of(files, BackgroundRow),
         encode=cached_encode(backbone, files.manifest.fingerprint, cache, progress),
         cache=cache,
+        plugins=plugins,
     )

@@ -1,7 +1,7 @@
 """Splits of an author's rows, made before anything is trained.
 
-`split_rows` and `split_documents` divide rows into training rows, validation rows for early
-stopping, and rows for the card.
+`split_rows` divides rows into training rows, validation rows for early stopping, and rows for the
+card.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, takewhile
+
+import msgspec
 
 from ...registry.errors import UsageError
+from ...registry.package.payload import MAX_CARD
 from ..bus.head import require_answers
-from ..bus.tasks import CLASSIFICATION, Task, Unit
-from ..types import CardRow, Row
+from ..bus.task import CLASSIFICATION, Task
+from ..types import CardRow, Row, percent
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 SHOWN_ROWS = 64
 """Most fit rows in a card of vectors: its sums cover all rows except gate rows, and fit rows are
 only used to scale the solution from the sums."""
-CARD_PASSAGES = 32
-"""Most passages in each half of a card, for text generation."""
 SHOWN = 8
 """Most labels that a concern lists."""
-LONGEST_PASSAGE = 800
-"""Most characters in a passage: some 200 tokens."""
-
 
 FEW_ROWS, FEW_GATE, MOSTLY = 5, 20, 0.8
 """Limits of `concerns`: training rows of a label, gate rows, largest share of one label."""
@@ -75,7 +73,7 @@ class DataSplits:
     def _labels(self, rows: Iterable[Row]) -> Iterator[str]:
         head = self.task.head
         for row in rows:
-            yield from head.labels_in([row.label]) if head.several else (row.label,)
+            yield from head.parts(row.label)
 
     def concerns(self, *, gate: int | None) -> list[str]:
         """Return warnings about numbers of rows that are too small or too uneven.
@@ -92,21 +90,21 @@ class DataSplits:
                 "lose two of them unnoticed; bring more rows"
             )
         counts = self.label_counts()
-        if len(counts) < 2:  # noqa: PLR2004  (text generation has no labels)
+        if len(counts) < 2:  # noqa: PLR2004  (rows without labels)
             return found
         few = [f"{y} ({c['train']})" for y, c in counts.items() if c["train"] < FEW_ROWS]
         if few:
             more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
             listed = f"{', '.join(few[:SHOWN])}{more}"
             found.append(f"labels with too few rows to be learnt from: {listed}")
-        if self.task.head.several:  # it is normal that most rows have none of the labels
-            return found
+        if any(len(self.task.head.parts(r.label)) != 1 for r in self.rows):
+            return found  # it is normal that most rows have none of the labels
         most = max(counts, key=lambda y: sum(counts[y].values()))
         share = sum(counts[most].values()) / len(self.rows)
         if share > MOSTLY:
             found.append(
-                f"{share:.0%} of the rows are {most!r}: always answering that is as often right; "
-                "look at macro F1"
+                f"{percent(share)} of the rows are {most!r}: always answering that is as often "
+                "right; look at macro F1"
             )
         return found
 
@@ -130,22 +128,38 @@ class DataSplits:
 def split_rows(
     rows: Sequence[Row], *, valid: Sequence[Row] | None = None, task: Task = CLASSIFICATION
 ) -> DataSplits:
-    """Split rows by the hash of their text, before anything is trained.
-
-    A quarter, at most 512 rows, goes to the card, half `fit` and half `gate`. A tenth of the rest
-    goes to validation, if no validation rows are given. Every label keeps a training row.
+    """Split rows as their task does, before anything is trained; most split labelled texts.
 
     Args:
         rows: The author's rows.
         valid: Validation rows of the author's own.
-        task: The task of the rows; for text generation, whole documents are split.
+        task: The task of the rows.
+
+    Raises:
+        UsageError: If the rows cannot be split.
+    """
+    own = task.unit.recipe
+    return (own.split if own else split_labelled)(rows, valid=valid, task=task)
+
+
+def split_labelled(
+    rows: Sequence[Row], *, valid: Sequence[Row] | None = None, task: Task = CLASSIFICATION
+) -> DataSplits:
+    """Split rows by the hash of their text.
+
+    A quarter, at most 512 rows and half of what a card of texts may have, goes to the card, half
+    `fit` and half `gate`. A tenth of the rest goes to validation, if no validation rows are given.
+    Every label keeps a training row.
+
+    Args:
+        rows: The author's rows.
+        valid: Validation rows of the author's own.
+        task: The task of the rows.
 
     Raises:
         UsageError: If there are fewer than two labels, a label is not a valid answer, or a
             validation text is also among the rows.
     """
-    if task.unit is Unit.TOKEN:
-        return split_documents(rows, valid=valid)
     labels = {r.label for r in rows}
     if len(labels) < 2:  # noqa: PLR2004
         raise UsageError(
@@ -166,7 +180,9 @@ def split_rows(
     first = {y: r.text for some, r in labelled for y in some}
     taught = set(first.values())
     texts = list(dict.fromkeys(r.text for r in ordered if r.text not in taught))
-    card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)))]
+    sizes = accumulate(len(msgspec.json.encode(text)) for text in texts)
+    fitting = sum(1 for _ in takewhile(lambda size: size <= MAX_CARD // 2, sizes))
+    card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)), fitting)]
     fit, gate, rest = set(card[::2]), set(card[1::2]), texts[len(card) :]
     chosen = set(rest[: int(VALID_SHARE * len(rest))]) if valid is None else set[str]()
 
@@ -184,72 +200,3 @@ def split_rows(
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def split_documents(rows: Sequence[Row], *, valid: Sequence[Row] | None = None) -> DataSplits:
-    """Split whole documents by the hash of their names.
-
-    A quarter of them goes to the card, a tenth to validation.
-
-    Args:
-        rows: Texts; `domain` names a text's document. A text without one is its own document.
-        valid: Validation texts of the author's own.
-
-    Raises:
-        UsageError: If there are fewer than five documents, or all passages of the training
-            documents also occur in the others.
-    """
-    by_name: dict[str, list[str]] = {}
-    for row in rows:
-        by_name.setdefault(row.text if row.domain is None else row.domain, []).append(row.text)
-    names = sorted(by_name, key=_digest)
-    if len(names) < 5:  # noqa: PLR2004  (one for each other split, and two for training)
-        raise UsageError(
-            "too few documents to set any aside", expected="at least 5", found=str(len(names))
-        )
-    card, stop = max(1, len(names) // 8), max(1, len(names) // 10) if valid is None else 0
-    cuts = (card, 2 * card, 2 * card + stop, len(names))
-    known: set[str] = set()
-
-    def fresh(texts: Iterable[str]) -> tuple[Row, ...]:
-        """Return the passages of texts that are in no split yet."""
-        new = dict.fromkeys(p for text in texts for p in _passages(text) if p not in known)
-        known.update(new)
-        return tuple(Row(text=p, label="") for p in new)
-
-    fit, gate, validation, train = (
-        fresh(text for name in names[start:end] for text in by_name[name])
-        for start, end in pairwise((0, *cuts))
-    )
-    if not train:
-        raise UsageError(
-            "the documents say the same",
-            expected="passages to learn from that do not stand in those set aside",
-            found=f"{len(known)} different ones in {len(names)} documents",
-        )
-    if valid is not None:
-        validation = fresh(row.text for row in valid)
-    return DataSplits(train=train, valid=validation, fit=_spread(fit), gate=_spread(gate))
-
-
-def _passages(text: str) -> list[str]:
-    """Cut a text at line ends, else between words, into passages of at most `LONGEST_PASSAGE`.
-
-    Only white space between passages is lost.
-    """
-    passages, rest = [], text.strip("\n")
-    while len(rest) > LONGEST_PASSAGE:
-        cut = (
-            max(rest.rfind("\n", 0, LONGEST_PASSAGE), 0)
-            or max(rest.rfind(" ", 0, LONGEST_PASSAGE), 0)
-            or LONGEST_PASSAGE
-        )
-        passages.append(rest[:cut])
-        rest = rest[cut:].strip("\n")
-    return [t for t in (*passages, rest) if t.strip()]
-
-
-def _spread(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Return at most `CARD_PASSAGES` rows, evenly spaced."""
-    step = -(-len(rows) // CARD_PASSAGES)
-    return rows[:: max(step, 1)]

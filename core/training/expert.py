@@ -12,7 +12,6 @@ gives a bitwise identical result.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +25,13 @@ from torch import Tensor
 
 from ...registry.atomic import read, write_atomic
 from ...registry.errors import UsageError
-from ...registry.package.forms import FORMS
+from ...registry.package.forms import FORMS, SPACES
 from ..adamw import AdamW
 from ..batching import batched_slices
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
 from ..bus.head import Head, TargetScaler
-from ..bus.nested import at_each_rank
-from ..bus.tasks import CLASSIFICATION, Task
+from ..bus.task import CLASSIFICATION, Task
 from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
@@ -47,15 +45,6 @@ BEHIND = 4
 """Divisor of the patience if an expert, at its smallest loss, is not ahead of its rival: it would
 have to become better by more than chance."""
 
-TEMPERATURES = (0.05, 20.0)
-"""Smallest and largest fitted T."""
-
-HALVINGS = 60
-"""Steps of a search for T; enough for float precision."""
-
-ONE_IN_TWENTY = 3.841
-"""The 95 % quantile of χ² with one degree of freedom."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertSettings:
@@ -65,8 +54,6 @@ class ExpertSettings:
         form: ``residual``, ``mlp`` or ``linear``.
         space: The space it writes to.
         rank: R of the low-rank forms; by default a quarter of D (seed 001, section 4.5.4).
-        ranks: For a nested expert, whose first units are smaller experts: the ranks, ascending,
-            the last is R. The loss is then the mean over these ranks.
         activation: σ.
         epochs: Passes over the rows.
         batch: Rows a step.
@@ -84,7 +71,6 @@ class ExpertSettings:
     form: str = "residual"
     space: Space = "hidden"
     rank: int | None = None
-    ranks: tuple[int, ...] = ()
     activation: str = "gelu"
     epochs: int = 200
     batch: int = 128
@@ -166,12 +152,14 @@ def train_expert(
     Raises:
         UsageError: If the label of a row is not among the possible labels.
     """
-    head, own, width = task.head, settings.space == "labels", rows.h.shape[1]
-    names = domain_labels if own else labels
-    out = width if settings.space == "hidden" else len(names)
+    head, width, writes = task.head, rows.h.shape[1], SPACES[settings.space]
+    names = domain_labels if writes.own_labels else labels
+    out = writes.width(hidden=width, labels=len(domain_labels), classes=len(labels))
     expert = init_expert(settings, width=width, out=out, labels=domain_labels)
     run = ExpertRun(expert, settings, head=head, rows=len(rows.h), rival=rival)
-    units = head.units(head.targets(rows.answers, names), classifier=None if own else classifier)
+    units = head.units(
+        head.targets(rows.answers, names), classifier=None if writes.own_labels else classifier
+    )
     if classifier is not None:
         classifier = classifier * (units.hidden / units.scale)
     product = classifier.bfloat16() if settings.half and classifier is not None else classifier
@@ -201,8 +189,6 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     """
     generator = torch.Generator().manual_seed(settings.seed)
     space, rank = settings.space, settings.rank or max(1, width // 4)
-    if settings.ranks:
-        rank = settings.ranks[-1]
     if settings.form not in FORMS:
         raise UsageError(
             f"form {settings.form!r} cannot be trained",
@@ -214,16 +200,6 @@ def init_expert(settings: ExpertSettings, *, width: int, out: int, labels: Seque
     if "U" in tensors:
         tensors["U"] = torch.randn(shapes["U"], generator=generator) / width**0.5
     return expert_from_tensors(tensors, space=space, activation=settings.activation, labels=labels)
-
-
-def expert_logits(expert: Expert, h: Tensor, z: Tensor, classifier: Tensor | None) -> Tensor:
-    """Return the logits of one expert at column weight 1, ``(B, C)`` or over its own labels."""
-    delta: Tensor = expert(z)
-    if expert.space == "labels" or classifier is None:
-        return delta
-    if expert.space == "hidden":
-        return ((h + delta).to(classifier.dtype) @ classifier.T).to(h.dtype)
-    return h @ classifier.T + delta
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +244,6 @@ class ExpertRun:
         rival: float | None = None,
     ) -> None:
         self.expert, self.settings, self.head, self.rival = expert, settings, head, rival
-        self.parts = at_each_rank(expert, settings.ranks)
         self.steps = settings.epochs * max(1, -(-rows // settings.batch))
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.optimizer = AdamW(expert.parameters(), weight_decay=settings.weight_decay)
@@ -325,10 +300,8 @@ class ExpertRun:
         for rows in self.shuffled(len(data.h)):
             z = _disturb(data.z[rows], self.settings, self.generator)
             batch = _Batch(data.h[rows], z, data.targets[rows])
-            losses = (
-                self._loss(x.folded(), batch, classifier, background, readout) for x in self.parts
-            )
-            self.descend(loss / len(self.parts) for loss in losses)
+            folded = self.expert.folded()
+            self.descend([self._loss(folded, batch, classifier, background, readout)])
 
     def _loss(
         self,
@@ -338,12 +311,12 @@ class ExpertRun:
         background: Tensor | None,
         readout: Tensor | None,
     ) -> Tensor:
-        """Return the loss of a batch, with the expert at one of its ranks."""
-        loss = self.head.loss(expert_logits(expert, batch.h, batch.z, classifier), batch.targets)
+        """Return the loss of a batch."""
+        loss = self.head.loss(expert.logits(batch.h, batch.z, classifier), batch.targets)
         if background is None or self.settings.off_domain <= 0:
             return loss
         some = self._some(background)
-        if self.expert.space == "labels":
+        if self.expert.writes.own_labels:
             penalty = self.head.silence(expert(some))
         else:
             penalty = off_domain_norm(expert, some, readout)
@@ -366,21 +339,18 @@ class ExpertRun:
         self.step += 1
 
     def validate(self, data: _Batch, classifier: Tensor | None) -> tuple[float, float | None]:
-        """Return mean loss over rows, and accuracy, None unless labels are mutually exclusive.
-
-        For an expert of several ranks these are means over its ranks.
-        """
-        outputs, total, hits = 1 if classifier is None else len(classifier), 0.0, 0
+        """Return mean loss over rows, and accuracy, None unless labels are mutually exclusive."""
+        outputs, total, hits = 1 if classifier is None else len(classifier), 0.0, list[Tensor]()
         slices = batched_slices(len(data.h), cost=outputs)
         with torch.inference_mode():
-            for some, expert in itertools.product(slices, self.parts):
-                logits = expert_logits(expert, data.h[some], data.z[some], classifier)
+            for some in slices:
+                logits = self.expert.logits(data.h[some], data.z[some], classifier)
                 targets = data.targets[some]
                 total += float(self.head.loss(logits, targets)) * len(targets)
-                if self.head.distribution:
-                    hits += int((logits.argmax(-1) == targets).sum())
-        count = len(data.h) * len(self.parts)
-        return total / count, hits / count if self.head.distribution else None
+                if (right := self.head.hits(logits, targets)) is not None:
+                    hits.append(right)
+        count = len(data.h)
+        return total / count, int(torch.cat(hits).sum()) / count if hits else None
 
     def remember(self, loss: float | None, accuracy: float | None = None) -> None:
         """Store the weights if the loss is the smallest so far, or always without a loss."""
@@ -398,8 +368,8 @@ class ExpertRun:
         """Return the best expert, frozen, in the units of the data."""
         self.expert.load_state_dict(self.best)
         if units is not None and units != TargetScaler():
-            hidden = self.expert.space == "hidden"
-            self.expert.to_units(scale=units.hidden if hidden else units.scale, shift=units.shift)
+            scale = units.hidden if self.expert.writes.states else units.scale
+            self.expert.to_units(scale=scale, shift=units.shift)
         expert = self.expert.requires_grad_(False).eval()
         loss = self.best_loss if validated else None
         return TrainedExpert(expert=expert, epoch=self.best_epoch, loss=loss)
@@ -439,70 +409,6 @@ def _disturb(z: Tensor, settings: ExpertSettings, generator: torch.Generator) ->
     if settings.noise > 0:
         z = z + settings.noise * torch.randn(z.shape, generator=generator)
     return z
-
-
-def fit_temperature(logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head) -> float:
-    """Return the T with the smallest loss of logits / T, which is a cross-entropy.
-
-    The loss is convex in 1/T, so a golden-section search over log T finds the minimum.
-
-    Args:
-        logits: Logits ``(N, L)`` of rows that were not trained on.
-        targets: Their targets, ``(N,)`` for one of L labels, ``(N, L)`` for label sets.
-        head: The task's head.
-
-    Returns:
-        T, within [0.05, 20].
-    """
-    ratio = (math.sqrt(5) - 1) / 2
-    low, high = (math.log(x) for x in TEMPERATURES)
-
-    def loss(log_t: float) -> float:
-        scaled = logits.double() / math.exp(log_t)
-        return float(head.loss(scaled, targets))
-
-    with torch.inference_mode():
-        for _ in range(HALVINGS):
-            a, b = high - ratio * (high - low), low + ratio * (high - low)
-            if loss(a) <= loss(b):
-                high = b
-            else:
-                low = a
-    return math.exp((low + high) / 2)
-
-
-def shown_temperature(
-    logits: Tensor, targets: Tensor, *, head: Head = CLASSIFICATION.head
-) -> float:
-    """Return the T nearest to 1 that a likelihood-ratio test on the rows does not reject.
-
-    T is rejected if 2 N (loss at T - smallest loss) exceeds the 95 % quantile of χ² with one degree
-    of freedom (Wilks 1938). So few rows change T little, and so do rows that are all correct, for
-    which the maximum-likelihood T would be the smallest allowed value.
-
-    Args:
-        logits: Logits ``(N, L)`` of rows that were not trained on.
-        targets: Their targets, ``(N,)``.
-        head: The task's head.
-
-    Returns:
-        T, within [0.05, 20].
-    """
-
-    def loss(log_t: float) -> float:
-        return float(head.loss(logits.double() / math.exp(log_t), targets))
-
-    likeliest = math.log(fit_temperature(logits, targets, head=head))
-    most, refuted = loss(likeliest) + ONE_IN_TWENTY / (2 * len(logits)), 0.0
-    if loss(refuted) <= most:
-        return 1.0
-    for _ in range(HALVINGS):
-        middle = (likeliest + refuted) / 2
-        if loss(middle) <= most:
-            likeliest = middle
-        else:
-            refuted = middle
-    return math.exp(likeliest)
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Tensor]) -> None:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -18,17 +19,17 @@ from torch import Tensor
 from ...registry.atomic import read, write_atomic
 from ...registry.errors import CardError, UsageError
 from ...registry.package.discover import MANIFESTS
-from ...registry.package.forms import ADAPTER, FORMS
+from ...registry.package.forms import FORMS
 from ...registry.package.manifest import (
     MAX_MODULES,
     Activation,
-    AdapterRef,
     BackboneManifest,
     BackboneRef,
     Base,
     CanaryRef,
     CardKind,
     CardRef,
+    DenseRef,
     ExpertManifest,
     FileRef,
     Noise,
@@ -41,16 +42,13 @@ from ...registry.package.manifest import (
     parse_backbone,
     parse_expert,
     parts_of,
-    under_oldest_schema,
 )
-from ...registry.package.peft_adapter import CONFIG, WEIGHTS
 from ...registry.package.safetensors_check import sha256_hex
-from ..backbones.backbone import Backbone, tokenizer_digest
+from ..backbones.backbone import Backbone
 from ..backbones.encoder import linears_of
-from ..backbones.interventions.lora import LoraExpert
+from ..backbones.pooling import Dense
 from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
-from ..bus.nested import first_units
-from ..bus.tasks import CLASSIFICATION, Task, Unit
+from ..bus.task import CLASSIFICATION, Task
 from ..model.canary import make_canary
 from ..routers.domain_statistics import Statistics
 from ..types import CardRow, write_rows
@@ -78,18 +76,19 @@ class CardFile:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AdapterDraft:
-    """The parts that an adapter's package has in addition to those of other experts.
+class FormDraft:
+    """What the package of an expert of a plugin's form has in place of its tensors.
 
     Attributes:
-        files: PEFT's two files by name.
-        prefix: The prefix of the backbone's module names in them.
-        tokens: Token ids of the canary, ``(N, T)``.
+        files: Its files by name, written unchanged.
+        fields: The fields of its manifest that depend on the form: ``form``, ``rank``,
+            ``activation``, ``weights``, and the form's own.
+        tokens: Token ids ``(N, T)`` of which the canary is computed; None if it is not.
     """
 
     files: Mapping[str, bytes]
-    prefix: str
-    tokens: Tensor
+    fields: Mapping[str, Any]
+    tokens: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,9 +108,8 @@ class ExpertDraft:
         vocabulary: The digest of the tokenizer whose tokens it predicts, for text generation.
         off_domain: Measured ‖W_c Δ‖ on the backbone's background card.
         license: The licence of the weights.
-        adapter: The additional parts of an adapter's package.
+        form: What it has in place of its tensors, for a plugin's form.
         question: The question it answers, if that has a name.
-        ranks: For a nested expert, whose first units are smaller experts: its ranks, ascending.
     """
 
     expert: Expert
@@ -126,20 +124,18 @@ class ExpertDraft:
     vocabulary: str | None = None
     off_domain: float | None = None
     license: str = "Apache-2.0"
-    adapter: AdapterDraft | None = None
+    form: FormDraft | None = None
     question: str | None = None
-    ranks: tuple[int, ...] = ()
 
 
 def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
     """Write expert.json, the weights, the card and the canary into a package's folder.
 
     Raises:
-        UsageError: If the expert's form comes from a plugin.
+        UsageError: If the expert's form comes from a plugin, and the draft does not describe it.
     """
     expert, card, package = draft.expert, draft.card, _Files()
-    form, rank, activation = _form(expert)
-    weights, adapter, head = _weights(draft, package)
+    fields = _form_fields(draft, package)
     canary = _canary(draft, package)
     shown = package.add(card.name, card.data) if card.name and card.data is not None else None
     causal = draft.vocabulary is not None
@@ -147,22 +143,18 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         id=draft.id,
         bus_api=BUS_RANGE,
         backbone=draft.backbone,
-        form=form,
         reads=Reads(
             tap=draft.reads_tap, width=draft.canary.shape[-1], causal=True if causal else UNSET
         ),
         writes=Writes(
             space=expert.space, tap=draft.writes_tap, vocabulary=draft.vocabulary or UNSET
         ),
-        rank=rank,
-        activation=activation,
         off_domain=draft.off_domain,
         temperature=expert.temperature,
         thresholds=expert.thresholds or UNSET,
-        span_rules=expert.span_rules or UNSET,
+        span_rules=expert.rules or UNSET,
         labels=expert.labels,
         domain=draft.domain,
-        weights=weights,
         card=CardRef(
             kind=card.kind,
             file=None if shown is None else shown.file,
@@ -174,71 +166,43 @@ def save_expert(folder: Path, draft: ExpertDraft) -> ExpertManifest:
         canary=canary,
         training=draft.training,
         license=draft.license,
-        adapter=adapter,
-        head=head,
         question=draft.question or UNSET,
-        ranks=draft.ranks or UNSET,
+        **fields,
     )
-    manifest = under_oldest_schema(manifest)
     package.write(folder, "expert.json", manifest)
     return manifest
 
 
 def _canary(draft: ExpertDraft, package: _Files) -> CanaryRef:
-    """Add the canary; its tolerance is small compared with max |Δ|, the smallest over the ranks."""
+    """Add the canary; its tolerance is small compared with max |Δ|."""
     expert, z = draft.expert, draft.canary
-    smaller = {r: first_units(expert, r) for r in draft.ranks[:-1]}
-    tokens = draft.adapter.tokens if draft.adapter else None
-    data = make_canary(expert, z, smaller=smaller, tokens=tokens)
+    tokens = draft.form.tokens if draft.form else None
+    data = make_canary(expert, z, tokens=tokens)
     with torch.no_grad():
-        loudest = min(float(each(z).abs().max()) for each in (*smaller.values(), expert))
+        loudest = float(expert(z).abs().max())
     file, tolerance = package.add("canary.safetensors", data), min(TOLERANCE, loudest / 4)
     return CanaryRef(file=file.file, sha256=file.sha256, tolerance=tolerance or TOLERANCE)
 
 
-def _weights(
-    draft: ExpertDraft, package: _Files
-) -> tuple[FileRef, AdapterRef | UnsetType, FileRef | UnsetType]:
-    """Add an expert's tensors; for an adapter, its two files unchanged and a separate head."""
-    expert = draft.expert
-    if draft.adapter is None or not isinstance(expert, LoraExpert):
-        return package.tensors("expert.safetensors", expert.state_dict()), UNSET, UNSET
-    files, prefix = draft.adapter.files, draft.adapter.prefix
-    config = package.add(CONFIG, files[CONFIG])
-    adapter = AdapterRef(
-        file=config.file,
-        sha256=config.sha256,
-        modules={n.removeprefix(prefix): x.shape for n, x in expert.adapter.layers.items()},
-        prefix=prefix,
-        saved={n.removeprefix(prefix): x for n, x in expert.adapter.saved.items()} or UNSET,
-    )
-    head = {n: t for n, t in (("W", expert.W), ("b", expert.b)) if t is not None}
-    added = package.tensors("head.safetensors", head) if head else UNSET
-    return package.add(WEIGHTS, files[WEIGHTS]), adapter, added
+def _form_fields(draft: ExpertDraft, package: _Files) -> dict[str, Any]:
+    """Add an expert's tensors, or the files of its form; return the manifest's fields about it."""
+    if draft.form is not None:
+        package.update(draft.form.files)
+        return dict(draft.form.fields)
+    form, rank, activation = _form(draft.expert)
+    weights = package.tensors("expert.safetensors", draft.expert.state_dict())
+    return {"form": form, "rank": rank, "activation": activation, "weights": weights}
 
 
 def _form(expert: Expert) -> tuple[str, int, Activation]:
     """Return the form that matches an expert's tensors, its rank and its σ."""
     names = expert.state_dict().keys()
     form = next((n for n, f in FORMS.items() if f.letters(expert.space).keys() == names), None)
-    if isinstance(expert, LoraExpert):
-        return ADAPTER, expert.adapter.rank, "identity"
     if form is not None and isinstance(expert, Linear):
         return form, 0, "identity"
     if form is not None and isinstance(expert, (LowRank, ClassifierExpert)):
         return form, expert.U.shape[0], expert.activation  # type: ignore[return-value]
     raise UsageError(f"{type(expert).__name__} is not a form that can be saved here")
-
-
-def _schema(backbone: Backbone, *, linears: bool) -> str:
-    """Return the oldest schema that supports all fields of a backbone's manifest."""
-    if backbone.task.unit is Unit.WORD:
-        return "redhost.backbone/1.9"
-    if backbone.task.head.several:
-        return "redhost.backbone/1.7"
-    if backbone.trunk.pooling == "first":
-        return "redhost.backbone/1.4"
-    return "redhost.backbone/1.3" if linears else "redhost.backbone/1"
 
 
 def save_backbone(
@@ -274,11 +238,11 @@ def save_backbone(
             kind="carried", files={n: sha256_hex(data) for n, data in sorted(files.items())}
         )
     # A language-model head is part of the base.
-    classifier = None if backbone.task.head.vocabulary else backbone.classifier
-    linears = {} if backbone.task.head.vocabulary else linears_of(backbone.trunk.model)
+    head = backbone.trunk.head  # W_c of a generating backbone
+    classifier = backbone.classifier if head is None else None
+    linears = linears_of(backbone.trunk.model) if head is None else {}
     linears = linears if len(linears) <= MAX_MODULES else {}
     manifest = BackboneManifest(
-        schema=_schema(backbone, linears=bool(linears)),
         id=backbone_id,
         bus_api=BUS_RANGE,
         base=base,
@@ -290,11 +254,12 @@ def save_backbone(
         resolution=backbone.task.head.resolution,
         labels=backbone.labels,
         width=backbone.width,
-        pooling=backbone.trunk.pooling,
+        pooling=backbone.trunk.pooling.mode,
+        dense=tuple(package.dense(backbone.trunk.pooling.dense)) or UNSET,
         features=backbone.trunk.features or UNSET,
         max_tokens=backbone.trunk.max_tokens,
         norm=Norm(eps=backbone.eps),
-        tokenizer=tokenizer_digest(backbone.trunk.tokenizer),
+        tokenizer=backbone.tokenizer_digest(),
         fingerprint=backbone.fingerprint(),
         background=package.rows("background.jsonl", background),
         evaluation=package.rows("evaluation.jsonl", evaluation),
@@ -318,6 +283,12 @@ class _Files(dict[str, bytes]):
         """Add a safetensors file in float32."""
         plain = {k: v.detach().to(torch.float32).contiguous() for k, v in tensors.items()}
         return self.add(name, safetensors.torch.save(plain))
+
+    def dense(self, layers: Sequence[Dense]) -> Iterator[DenseRef]:
+        """Add dense layers, a file each."""
+        for n, layer in enumerate(layers):
+            ref = self.tensors(f"dense-{n}.safetensors", layer.tensors)
+            yield DenseRef(file=ref.file, sha256=ref.sha256, activation=layer.activation)
 
     def rows(self, name: str, data: bytes | None) -> RowsRef | None:
         """Add a JSON-lines file, if there is one."""

@@ -1,7 +1,7 @@
 """From an author's rows to a package: train an expert, and write its files and metrics.
 
 `train_package` is used for every expert that is trained here; the differences between kinds are in
-their recipes (`training.recipe`, `training.adapter`).
+their recipes (`training.recipe`); that of a plugin's form is the plugin's.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from pathlib import Path
 
 from ...registry.home.questions import cache_of
 from ...registry.package.discover import Package
-from ...registry.package.forms import ADAPTER
+from ...registry.package.forms import FORMS, INSIDE, PLUGIN_RECIPES
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.project import ExpertPlan, package_in, read_plan
 from ...registry.queries.settings import installed_backbone, resolve_home
-from ..backbones.backbone import Backbone
-from ..bus.tasks import Unit, make_task
+from ..backbones.interventions.tap import FINAL
+from ..plugins.manager import Plugins
 from ..types import Progress, Row
-from .adapter import TrainedAdapterGenerationRecipe, TrainedAdapterRecipe
 from .context import AuthoringContext, open_for_training
 from .data import SHOWN_ROWS, DataSplits, split_rows
 from .expert import ExpertSettings, resuming
 from .packaging import save_expert
-from .recipe import GenerationRecipe, Recipe, TrainedProject
+from .recipe import Recipe, TrainedProject, cuts_of
+from .task_recipe import recipe_of
+
+RECIPES = "redhost_register_recipes"
+"""The hook that registers how a plugin's forms are trained."""
 
 
 def train_project(
@@ -57,45 +60,44 @@ def train_project(
     """
     plan = read_plan(project)
     manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
-    task = make_task(manifest.task, resolution=manifest.resolution)
+    plugins = Plugins()
+    task = plugins.task(manifest.task, resolution=manifest.resolution)
     splits = split_rows(rows, valid=valid, task=task)  # refuse bad rows before loading the backbone
     context = open_for_training(
         package,
         cache=cache_of(resolve_home(home)) / "features",
         device=device or "cpu",
         progress=progress,
+        plugins=plugins,
     )
-    settings = settings_for(plan, context.backbone, epochs=epochs, seed=seed)
+    settings = settings_for(plan, context, epochs=epochs, seed=seed)
     trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
-    whole = task.unit is Unit.TOKEN  # for text generation, rows are passages cut to fit
-    cuts = [] if whole else context.backbone.cuts([r.text for r in splits.rows])
-    splits = _shown(splits, trained.card.kind)
-    return TrainedProject(manifest=trained, splits=splits, cuts=tuple(cuts))
+    cuts = cuts_of(context.backbone, splits.rows)
+    return TrainedProject(manifest=trained, splits=_shown(splits, trained.card.kind), cuts=cuts)
 
 
 def settings_for(
-    plan: ExpertPlan, backbone: Backbone, *, epochs: int | None, seed: int
+    plan: ExpertPlan, context: AuthoringContext, *, epochs: int | None, seed: int
 ) -> ExpertSettings:
     """Return the recipe's settings, overridden by those of plan and author.
 
     Args:
         plan: The kind of expert.
-        backbone: The backbone of the expert.
+        context: The backbone of the expert, and the plugins that train other forms.
         epochs: Passes over the rows, at most; None for the recipe's default.
         seed: The random seed.
+
+    Raises:
+        PluginError: If no trusted plugin trains its form.
     """
-    default, head = _recipe_for(plan, backbone).settings_by_default, backbone.classifier
-    # The penalty is a sum over outputs, of which a vocabulary has thousands.
-    tokens = len(head) if backbone.task.unit is Unit.TOKEN and head is not None else 1
+    default = _recipe_for(plan, context).default_settings(context.backbone)
     return replace(
         default,
         form=plan.form or default.form,
         rank=plan.rank,
-        ranks=plan.ranks or (),
         epochs=epochs or default.epochs,
-        off_domain=default.off_domain / tokens,
         seed=seed,
     )
 
@@ -123,12 +125,13 @@ def train_package(
 
     Raises:
         UsageError: If the plan cannot be carried out on this backbone.
+        PluginError: If no trusted plugin trains its form.
         HarmError: If the expert is worse than a baseline; the package is written for inspection.
     """
-    make = _recipe_for(plan, context.backbone)
+    make, by_task = _recipe_for(plan, context), recipe_of(context.backbone.task)
     plan = make.opened(plan, splits, context)
     splits = _shown(splits, plan.card)
-    settings = replace(settings, space=plan.writes or make.space)
+    settings = replace(settings, space=plan.writes or by_task.space)
     recipe = make(plan=plan, splits=splits, context=context, settings=settings)
     recipe.check()
     inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
@@ -136,7 +139,7 @@ def train_package(
         recipe = recipe.prepared(checkpoint, progress)
         trained = recipe.train(checkpoint, progress)
         manifest = save_expert(package_in(project), recipe.draft(trained))
-    recipe.refuse_wreck(manifest.training.metrics)
+    by_task.refuse_wreck(recipe, manifest.training.metrics)
     return manifest
 
 
@@ -146,8 +149,18 @@ def _shown(splits: DataSplits, card: str | None) -> DataSplits:
     return splits.showing(SHOWN_ROWS) if summed else splits
 
 
-def _recipe_for(plan: ExpertPlan, backbone: Backbone) -> type[Recipe]:
-    by_token = backbone.task.unit is Unit.TOKEN
-    if plan.form == ADAPTER:
-        return TrainedAdapterGenerationRecipe if by_token else TrainedAdapterRecipe
-    return GenerationRecipe if by_token else Recipe
+def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
+    built_in = plan.form is None or plan.form in FORMS
+    if built_in and plan.writes_tap == FINAL:
+        return Recipe
+    name = INSIDE if built_in else str(plan.form)
+    what = "experts that write inside the blocks" if built_in else f"the form {name!r}"
+    recipe: type[Recipe] = context.plugins.make(
+        RECIPES,
+        name,
+        what=f"the training of {what}",
+        extra=PLUGIN_RECIPES.get(name),
+        plan=plan,
+        backbone=context.backbone,
+    )
+    return recipe

@@ -12,15 +12,12 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..backbones.words import first_words
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
 from ..bus.ensemble import Ensemble
-from ..bus.signals import ANSWERS, SIGNALS, TRUNCATED_LOGITS, RouterSignals
-from ..bus.tasks import Unit
-from ..bus.truncated_logits import concat_logits, truncate_logits
+from ..bus.signals import ANSWERS, SIGNALS, RouterSignals
 from ..model.composed import ComposedModel
-from ..routers.base import AnswerLikelihoods, ColumnData
+from ..routers.base import AnswerLikelihoods, ColumnData, Router
 from ..routers.cards import background_data, background_texts, column_data
 from ..types import BackgroundRow, Encode, Row
 
@@ -72,14 +69,11 @@ def columns_data(
 
 
 def _encode_z(composed: ComposedModel, texts: Sequence[str], encode: Encode) -> Encode:
-    """Return a function from texts to z̃ of the router's rows; for spans, of first words only."""
-    norm, trunk = composed.bus.norm, composed.backbone.trunk
-    unit = composed.backbone.task.unit
-    if unit is Unit.TEXT:
+    """Return a function from texts to z̃ of the rows that a router is trained on."""
+    norm, trunk, unit = composed.bus.norm, composed.backbone.trunk, composed.backbone.task.unit
+    if unit.whole:
         return _encode_once(texts, encode, norm)
-    if unit is Unit.WORD:  # the router's input is the same for all words of a text
-        return lambda some: norm(encode(some)[first_words(trunk, some)])
-    return lambda some: norm(encode(some))
+    return lambda some: norm(unit.router_rows(trunk, some, encode(some)))
 
 
 def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
@@ -127,7 +121,7 @@ def _with_likelihood(
     made = list(data)
     for k, d in enumerate(data):
         card = composed.cards.get(d.column)
-        if card is None or card.kind != "texts" or not bus.task.head.distribution:
+        if card is None or card.kind != "texts" or bus.task.head.places((), bus.labels) is None:
             continue
         fit, gate = (
             [Row(text=r.text, label=r.label) for r in card.rows if r.part == part]
@@ -146,16 +140,17 @@ def _with_likelihood(
 def _likelihoods(
     bus: Bus, texts: Sequence[Row], encode: Encode, rows: Sequence[Row]
 ) -> AnswerLikelihoods:
-    """Return z ``(N, D)`` and p_k ``(N, K)`` of each row's label; truncated if the router asks."""
+    """Return z ``(N, D)`` and p_k ``(N, K)`` of each row's label; outputs if the router asks."""
     h = encode([r.text for r in texts])
     target = bus.task.head.targets([r.label for r in rows], bus.labels)  # (N,)
     with torch.no_grad():
         z = bus.norm(h)
         own = bus.layout.router_input(z)
-        cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
-        if TRUNCATED_LOGITS in bus.router.reads and bus.classifier is not None and not bus.own:
-            truncated = concat_logits([truncate_logits(bus, h[c], z[c], target[c]) for c in cuts])
+        router = bus.router
+        truncated = router.truncate(bus, h, z, target) if isinstance(router, Router) else None
+        if truncated is not None:
             return AnswerLikelihoods(own, truncated.alone().exp(), truncated)
+        cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
         places = target[:, None, None].expand(-1, len(bus.columns), 1)  # (N, K, 1)
         # In batches: the answers of all columns to all rows at once would be (N, K, L) numbers.
         chosen = [bus.each(h[c], z[c]).gather(2, places[c]).squeeze(2) for c in cuts]

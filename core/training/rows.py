@@ -1,6 +1,6 @@
 """An author's data: read files as rows, without torch, so that errors are reported at once.
 
-`read_table`, `read_documents` and `read_texts` each read one kind of file. `read_rows` reads the
+`read_table` and `read_texts` each read one kind of file. `read_rows` reads the
 kind that a task needs. `read_cells` reads the rows of any file one by one, however many there are.
 """
 
@@ -10,24 +10,26 @@ import codecs
 import csv
 import importlib
 import json
+import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...registry.errors import UsageError
+from ...registry.package.checked import unique_keys
 from ...registry.package.forms import TASKS
-from ..label_sets import read_label_set
-from ..label_spans import read_spans
+from ..label_sets import LABEL_SETS, Notation, composed
 from ..types import BackgroundRow, Row
 
 if TYPE_CHECKING:
     from ..bus.head import Head
+
+log = logging.getLogger("redhost")
 
 LONGEST_LINE = 2**20
 """Most bytes in a line; a longer one suggests a file without line ends."""
@@ -91,17 +93,16 @@ def read_table(
         source: A ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet`` file. For other suffixes, and for
             ``-`` (standard input), the format is detected from the first line.
         text_field: Field of the text.
-        label_field: Field of the label. Numbers are converted to text, and white space around a
-            label is removed.
+        label_field: Field of the label. Numbers are converted to text, white space around a label
+            is removed, and its characters are composed (NFC).
         domain_field: Field of the domain, if there is one.
         head: The head against which labels are checked; None accepts any label. A label set is a
-            list, or text separated by ``|`` (`core.label_sets`). Spans are a list of
-            ``[start, end, label]`` (`core.label_spans`).
+            list, or text separated by ``|``; other heads have a notation of their own.
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
     """
-    notation = None if head is None else NOTATIONS.get(head.name)
+    notation = None if head is None else head.notation
     name, rows = _read(source, (text_field, label_field, domain_field), notation=notation)
     return [row for _, row in _answers(rows, name, head)]
 
@@ -115,7 +116,7 @@ def read_rows(
     domain_field: str | None = None,
     document_field: str = "document",
 ) -> list[Row]:
-    """Read rows for a task: labelled texts, or documents for text generation.
+    """Read rows for a task: labelled texts, or documents where texts are continued.
 
     Args:
         source: As for `read_table`.
@@ -124,38 +125,25 @@ def read_rows(
         label_field: Field of the label.
         domain_field: Field of the domain, which every row must then have. By default it is
             ``domain``, which rows may lack.
-        document_field: Field of the document's name, used as the domain for text generation.
+        document_field: Field of the document's name, used as the domain where texts are continued.
 
     Raises:
         UsageError: If anything is wrong; the message names the line.
     """
-    spec = TASKS.get(task)
-    tokens = spec is not None and spec.unit == "token"
-    domain = domain_field or (document_field if tokens else "domain")
-    fields = (text_field, None if tokens else label_field, domain)
-    notation = None if spec is None else NOTATIONS.get(spec.head)
+    if task not in TASKS:  # a plugin's
+        from ..plugins.manager import Plugins
+
+        Plugins().task(task, resolution=1.0)
+    spec = TASKS[task]
+    domain = domain_field or (document_field if spec.generates else "domain")
+    fields = (text_field, None if spec.generates else label_field, domain)
+    notation = _notation(spec.head)
     name, rows = _read(source, fields, owned=domain_field is not None, notation=notation)
-    if spec is None or notation is not None or spec.head in {"softmax", "vocabulary"}:
+    if notation is not None or spec.generates or spec.head == "softmax":
         return [row for _, row in rows]
-    from ..bus.tasks import HEADS  # imports torch, so only after all rows were read
+    from ..tasks import HEADS  # imports torch, so only after all rows were read
 
     return [row for _, row in _answers(rows, name, HEADS[spec.head]())]
-
-
-def read_documents(
-    source: str | Path, *, text_field: str = "text", document_field: str = "document"
-) -> list[Row]:
-    """Read texts for text generation; `domain` of a row names its document, if that is known.
-
-    Args:
-        source: As for `read_table`.
-        text_field: Field of the text.
-        document_field: Field of the name of the text's document.
-
-    Raises:
-        UsageError: If anything is wrong; the message names the line.
-    """
-    return [row for _, row in _read(source, (text_field, None, document_field))[1]]
 
 
 def read_texts(path: str | Path) -> list[BackgroundRow]:
@@ -171,35 +159,23 @@ def read_texts(path: str | Path) -> list[BackgroundRow]:
     return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Notation:
-    """The notation of answers that are not a single label.
-
-    Attributes:
-        read: A cell and the row's text → the answer as text; None if it is invalid.
-        expected: The error's description of a valid cell, formatted with field and text size.
-        hint: The error's hint.
-    """
-
-    read: Callable[[object, str], str | None]
-    expected: str
-    hint: str
-
-
-NOTATIONS: Mapping[str, Notation] = {
-    "sigmoid": Notation(
-        read=lambda cell, _: read_label_set(cell),
-        expected="labels in {field}: a list, or text such as a|b",
-        hint="Of a text without any write [] or none; no label may be 'none' or have a '|'.",
-    ),
-    "spans": Notation(
-        read=read_spans,
-        expected="spans in {field}: a list of [start, end, label] within 0 … {size}",
-        hint="Count characters from 0, the end not included; of a text without any write []. No "
-        "label may be 'none' or have a '|', and no two spans of one label overlap.",
-    ),
+OWN: Mapping[str, Notation | None] = {
+    "softmax": None,
+    "vocabulary": None,
+    "number": None,
+    "sigmoid": LABEL_SETS,
 }
-"""Notations by name of the head."""
+"""Notations by name of redhost's own heads."""
+
+
+def _notation(head: str) -> Notation | None:
+    """Return a head's notation; those of redhost's own are known without torch."""
+    if head in OWN:
+        return OWN[head]
+    from ..tasks import HEADS
+
+    return HEADS[head].notation
+
 
 _Fields = tuple[str, str | None, str]
 """Fields of a row's text, its label (None if rows have none) and its domain."""
@@ -217,10 +193,14 @@ def _read(
         notation: The notation of answers that are not a single label.
     """
     name = "standard input" if str(source) == "-" else str(source)
-    rows = [
-        (where, _row(cells, fields, f"{name}, {where}", owned=owned, notation=notation))
-        for where, cells in _cells(source, name)
-    ]
+    rows, changed = list[tuple[str, Row]](), 0
+    for where, given in _cells(source, name):
+        cells = {n: composed(cell) if n == fields[1] else cell for n, cell in given.items()}
+        changed += cells != given
+        row = _row(cells, fields, f"{name}, {where}", owned=owned, notation=notation)
+        rows.append((where, row))
+    if changed:
+        log.warning("%s: %d labels are read in Unicode's composed form (NFC)", name, changed)
     if not rows:
         needed = " and ".join(repr(f) for f in fields[:2] if f is not None)
         raise UsageError(f"{name} has no rows", expected=f"rows with {needed}")
@@ -354,13 +334,15 @@ def _json(lines: Iterable[str], name: str) -> Iterator[tuple[str, Mapping[str, A
         if not line.strip():
             continue
         try:
-            cells = json.loads(line)
+            cells = json.loads(line, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as e:
-            place = str(e)
+            place, hint = str(e), "Change that line."
+            if isinstance(e, json.JSONDecodeError | RecursionError):
+                hint = ONE_A_LINE
             if isinstance(e, json.JSONDecodeError):  # its own line number is relative to this line
                 place = f"{e.msg.removesuffix(' at')} at column {e.pos + 1}"
             raise UsageError(
-                f"{name}, line {number}", expected="a JSON object", found=place, hint=ONE_A_LINE
+                f"{name}, line {number}", expected="a JSON object", found=place, hint=hint
             ) from e
         if not isinstance(cells, dict):
             raise UsageError(

@@ -7,13 +7,14 @@ audit finds files that were changed, added, or installed into another package's 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import IntegrityError
-from ..package.checked import Checked, Violation
-from ..package.discover import MAX_METADATA, Package, groups
+from ..package.checked import Checked, Violation, violations_of
+from ..package.discover import MAX_METADATA, MAX_POINTS, Package
 from ..package.readers import MAX_LARGE, read_file
 from ..wheel.policy import (
     MAX_DEPTH,
@@ -31,13 +32,21 @@ from ..wheel.policy import (
 )
 
 
-def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple[Violation, ...]:
+@violations_of
+def audit_installed(
+    package: Package,
+    owners: NameOwners | None = None,
+    *,
+    read: Mapping[str, bytes] = MappingProxyType({}),
+) -> tuple[Violation, ...]:
     """Check that an installed package matches its RECORD, and brought nothing else.
 
     Args:
         package: A package from `discover`. One that is not installed passes. For an editable one,
             which has no RECORD to compare with, only its name is checked.
         owners: The distributions that brought each top-level name; read again when None.
+        read: Files beside its manifest, by plain name, that were read already: these bytes are
+            compared, and the files are not read again.
 
     Returns:
         All violations.
@@ -53,19 +62,24 @@ def audit_installed(package: Package, owners: NameOwners | None = None) -> tuple
     record = read_record(info)
     if record.value is None:
         return record.violations
-    rows = record.value
-    names = installed_files(package)
+    rows, names = record.value, installed_files(package)
+    headers, points = _text(info, "METADATA"), _text(info, "entry_points.txt", limit=MAX_POINTS)
+    known = {f"{package.module}/{name}": data for name, data in read.items()}
 
-    def read(name: str) -> Checked[bytes]:
+    def content(name: str) -> Checked[bytes]:
+        if name in known:
+            return Checked(known[name])
         return read_file(site / name, missing="record_missing", limit=MAX_LARGE)
 
     return (
         *_beside(package, site),
         *taken,
         *check_names(policy, [*names, *(row.path for row in rows if is_plain(row.path))]),
-        *check_headers(policy, _text(info, "METADATA")),
-        *check_entry_points(groups(_text(info, "entry_points.txt"))),
-        *check_record(policy, rows, present=names, read=read),
+        *headers.violations,
+        *check_headers(policy, headers.value or ""),
+        *points.violations,
+        *check_entry_points(points.value or ""),
+        *check_record(policy, rows, present=names, read=content),
     )
 
 
@@ -117,9 +131,9 @@ def read_record(info: Path) -> Checked[tuple[RecordRow, ...]]:
     return record.then(parse_record)
 
 
-def _text(info: Path, name: str) -> str:
-    data = read_file(info / name, missing="record_missing", limit=MAX_METADATA).value
-    return (data or b"").decode("utf-8", "replace")
+def _text(info: Path, name: str, *, limit: int = MAX_METADATA) -> Checked[str]:
+    read = read_file(info / name, missing="record_missing", limit=limit)
+    return read.then(lambda data: Checked(data.decode("utf-8", "replace")))
 
 
 def installed_files(package: Package) -> tuple[str, ...]:

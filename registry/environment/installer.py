@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Self
 
 from ..atomic import read_regular
-from ..errors import ContractError, InstallError, IntegrityError, UsageError, short
-from ..package.discover import MAX_METADATA, Package, canonical, discover
-from ..package.readers import read_expert
+from ..errors import ContractError, InstallError, IntegrityError, UsageError
+from ..package.discover import MAX_METADATA, Package, canonical, discover, require_one
+from ..package.readers import MAX_LARGE, read_file
 from ..wheel.policy import NameOwners, is_plain
 from ..wheel.signing import PublicKey, signature_path
 from ..wheel.wheel import Wheel, open_wheel
@@ -73,10 +73,15 @@ def fetch(
 
 
 def find(dist: str) -> Package | None:
-    """Return an installed expert package by its distribution, as it is on disk now."""
+    """Return an installed expert package by its distribution, as it is on disk now.
+
+    Raises:
+        IntegrityError: If there are several.
+    """
     importlib.invalidate_caches()
-    same = (p for p in discover("expert") if canonical(p.dist) == canonical(dist))
-    return next(same, None)
+    packages = [p for p in discover("expert") if canonical(p.dist) == canonical(dist)]
+    require_one(dist, {p.info for p in packages})
+    return packages[0] if packages else None
 
 
 def require_free(package: Package) -> None:
@@ -97,11 +102,10 @@ def require_free(package: Package) -> None:
     who = f"{package} was not installed: its top-level package {package.module!r} is taken"
     here = Path(sysconfig.get_path("purelib"))
     if others := NameOwners().others(here, package.module, dist=package.dist):
-        raise ContractError(
-            who,
-            found=f"brought by {', '.join(sorted(others))}",
-            hint="Do not install it beside them: it would overwrite what they brought.",
-        )
+        hint = "Do not install it beside them: it would overwrite what they brought."
+        if all(name.startswith("~") for name in others):  # as pip renames what it replaces
+            hint = f"An installation was cut short. Remove {here}{os.sep}~* and try again."
+        raise ContractError(who, found=f"brought by {', '.join(sorted(others))}", hint=hint)
     spec = importlib.util.find_spec(package.module) if before is None else None
     if spec is not None:
         places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
@@ -110,12 +114,11 @@ def require_free(package: Package) -> None:
 
 
 @contextmanager
-def installed_from(wheel: Wheel, *, digest: str) -> Iterator[None]:
+def installed_from(wheel: Wheel) -> Iterator[None]:
     """Install a wheel before the body runs; uninstall it again if the body raises.
 
     Args:
         wheel: The audited wheel; exactly these bytes are installed.
-        digest: The digest of the expert that was composed from them.
 
     Raises:
         InstallError: If pip fails.
@@ -135,7 +138,7 @@ def installed_from(wheel: Wheel, *, digest: str) -> Iterator[None]:
     backup = EnvironmentBackup.take(before, folders=written)
     try:
         _install(wheel)
-        _verify(package, digest)
+        _verify(wheel)
         yield
     except BaseException:
         backup.restore()
@@ -250,20 +253,22 @@ def _install(wheel: Wheel) -> None:
         _run([*command, *only], f"cannot install {package}")
 
 
-def _verify(package: Package, digest: str) -> None:
-    """Compare the installed expert with the composed one."""
-    found = find(package.dist)
-    wrong = () if found is None else audit_installed(found)
-    files = None if found is None or wrong else read_expert(found).value
-    if files is not None and files.digest == digest:
-        return
-    instead = wrong[0].reason if wrong else short(files.digest if files else "")
-    raise IntegrityError(
-        f"{package} was taken out again: what was installed is not what was composed",
-        expected=short(digest),
-        found=instead,
-        hint="Look for another installation of it earlier on Python's path.",
-    )
+def _verify(wheel: Wheel) -> None:
+    """Compare the files of the installed expert with those that were composed."""
+    installed, differences = find(wheel.package.dist), ["no such distribution"]
+    if installed is not None and installed.folder is not None:
+        differences = [v.reason for v in audit_installed(installed)]
+        for name, data in wheel.files.items():
+            read = read_file(installed.folder / name, missing="package_files", limit=MAX_LARGE)
+            differences += [] if read.value == data else [f"another {name}"]
+    if differences:
+        raise IntegrityError(
+            f"{wheel.package} was taken out again: what was installed is not what was composed",
+            expected=f"the files of {wheel.name}",
+            found=differences[0],
+            hint="Look for another installation of it earlier on Python's path, and remove files "
+            "that an installation left when it was cut short.",
+        )
 
 
 def _download(name: str, into: Path, index_url: str | None, find_links: str | None) -> Path:

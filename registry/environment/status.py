@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from .. import atomic
-from ..errors import ContractError, RedhostError, StoreError
+from ..errors import ContractError, RedhostError, StoreError, one_line
 from ..home.composition import Provenance
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Package, canonical
@@ -46,8 +46,6 @@ class PackageStatusJson(TypedDict):
         hint: What to do about it.
         form: The expert's form, from its manifest like the next three.
         rank: Its rank R.
-        ranks: The ranks that it can be served at; empty if only its own.
-        served: The rank that the current generation serves it at; null if it is no member.
         writes: The space it writes.
         backbone: The id of the backbone it was trained on.
         question: The question it answers; null for the default question.
@@ -63,8 +61,6 @@ class PackageStatusJson(TypedDict):
     hint: str | None
     form: str | None
     rank: int | None
-    ranks: tuple[int, ...]
-    served: int | None
     writes: str | None
     backbone: str | None
     question: str | None
@@ -82,9 +78,8 @@ class PackageStatus:
         digest: The digest of a valid package's content.
         state: The last state reached.
         violations: Why it did not reach the next state; empty if nothing failed.
-        files: The bytes of a package that is not installed: from a wheel or from the store.
+        files: The bytes that were checked; None if a result of an earlier check was recalled.
         origin: Where those bytes came from (the wheel and its signer); None if not known.
-        served: The rank that the current generation serves it at; None if it is no member.
     """
 
     package: Package
@@ -95,7 +90,6 @@ class PackageStatus:
     violations: tuple[Violation, ...] = ()
     files: ExpertFiles | None = None
     origin: Provenance | None = None
-    served: int | None = None
 
     @property
     def code(self) -> str | None:
@@ -140,8 +134,6 @@ class PackageStatus:
             "hint": self.hint,
             "form": manifest.form if manifest else None,
             "rank": manifest.rank if manifest else None,
-            "ranks": (manifest.ranks or ()) if manifest else (),
-            "served": self.served,
             "writes": manifest.writes.space if manifest else None,
             "backbone": manifest.backbone.name if manifest else None,
             "question": self.question,
@@ -176,15 +168,22 @@ def check_packages(
     checked = [_validate(package, cache, owners) for package in packages]
     if cache is not None:
         cache.save()
-    providers: defaultdict[str | None, list[Package]] = defaultdict(list)
+    providers: defaultdict[tuple[str, str | None], list[Package]] = defaultdict(list)
     for status, _ in checked:
         if status.state == "valid" and not _is_off(status, off):
-            providers[status.id].append(status.package)
+            for name in _names(status):
+                providers[name].append(status.package)
+    rivals = [max((providers[name] for name in _names(s)), key=len) for s, _ in checked]
     statuses = [
-        _advance(status, classes, backbone, off, rivals=providers[status.id], attached=attached)
-        for status, classes in checked
+        _advance(status, classes, backbone, off, rivals=others, attached=attached)
+        for (status, classes), others in zip(checked, rivals, strict=True)
     ]
     return tuple(sorted(statuses, key=lambda s: (s.id or s.package.module, s.package.dist)))
+
+
+def _names(status: PackageStatus) -> tuple[tuple[str, str | None], ...]:
+    """Return the names that only one package may have."""
+    return ("id", status.id), ("distribution", canonical(status.package.dist))
 
 
 def status_of_files(
@@ -219,18 +218,20 @@ def _validate(
     if parsed.value is None:
         wrong = (*parsed.violations, *audit_installed(package, owners))
         return PackageStatus(package, violations=wrong), None
-    manifest, folder = parsed.value, package.folder
+    manifest, folder, files = parsed.value, package.folder, None
     if cache is None or folder is None:
-        result = _read(package, owners)
+        result, files = _read(package, owners)
     else:
         # Taken before the files are read, so that a later change causes a new read.
         stamps = _package_stamps(package, folder, manifest)
         cached = cache.recall(folder, stamps)
-        result = cached or _read(package, owners)
+        result = cached or _read(package, owners)[0]
         if cached is None:
             cache.remember(folder, stamps, result)
     state: State = "discovered" if result.violations else "valid"
-    status = PackageStatus(package, manifest.id, manifest, result.digest, state, result.violations)
+    status = PackageStatus(
+        package, manifest.id, manifest, result.digest, state, result.violations, files=files
+    )
     return status, result.classes
 
 
@@ -248,12 +249,14 @@ def _package_stamps(
     return (*file_stamps(site, [""]), *file_stamps(folder, files))
 
 
-def _read(package: Package, owners: NameOwners) -> ValidationResult:
+def _read(package: Package, owners: NameOwners) -> tuple[ValidationResult, ExpertFiles | None]:
+    """Read a package and audit the very bytes that were read."""
     expert = read_expert(package)
-    wrong = (*expert.violations, *audit_installed(package, owners))
+    read = expert.value.files if expert.value else {}
+    wrong = (*expert.violations, *audit_installed(package, owners, read=read))
     if expert.value is None or wrong:
-        return ValidationResult(violations=wrong)
-    return ValidationResult(digest=expert.value.digest, classes=expert.value.classes)
+        return ValidationResult(violations=wrong), None
+    return ValidationResult(digest=expert.value.digest, classes=expert.value.classes), expert.value
 
 
 def _advance(
@@ -272,19 +275,14 @@ def _advance(
         classes: C of an expert that writes logits.
         backbone: The backbone in use.
         off: What the user disabled, with distributions also in canonical form.
-        rivals: The packages with this id that are valid and not disabled.
+        rivals: The packages with this id, or distribution, that are valid and not disabled.
         attached: Expert id → digest in the current composition.
     """
     manifest, state, violations = status.manifest, status.state, status.violations
     is_off = _is_off(status, off)
     if not violations and manifest is not None:
         if len(rivals) > 1 and not is_off:
-            expected, found = (
-                f"one package for {status.id!r}",
-                " and ".join(sorted(map(str, rivals))),
-            )
-            hint = "Uninstall one, or disable one with 'redhost disable DIST'."
-            violations = (Violation("duplicate_id", "id", expected, found, hint),)
+            violations = (_duplicate(status, rivals),)
         elif backbone is None:
             violations = bus_violation(manifest.bus_api, "the expert")
         else:
@@ -299,6 +297,15 @@ def _advance(
         same = (attached or {}).get(status.id or "") == status.digest
         state = "attached" if same else "enabled"
     return replace(status, state=state, violations=violations)
+
+
+def _duplicate(status: PackageStatus, rivals: Collection[Package]) -> Violation:
+    """Return the violation of packages with one id, or of one distribution's name."""
+    names, hint = sorted(map(str, rivals)), "or disable one with 'redhost disable DIST'"
+    if len({canonical(p.dist) for p in rivals}) == 1:
+        names, hint = sorted(str(p.info) for p in rivals), "or remove its folder by hand"
+    found, expected = " and ".join(names), f"one package for {status.id!r}"
+    return Violation("duplicate_id", "id", expected, found, f"Uninstall one, {hint}.")
 
 
 def _is_off(status: PackageStatus, off: Collection[str]) -> bool:
@@ -333,7 +340,7 @@ class _Entries(Struct, frozen=True, kw_only=True):
 class _CacheFile(Struct, frozen=True, kw_only=True):
     digest: str
     content: msgspec.Raw
-    schema: Literal["redhost.verdicts/2"]  # required: a damaged key must not pass as another schema
+    schema: Literal["redhost.verdicts/1"]  # required: a damaged key must not pass as another schema
 
 
 class ValidationCache:
@@ -361,8 +368,7 @@ class ValidationCache:
                 cached = msgspec.json.decode(file.content, type=_Entries)
             except ValueError:
                 self._changed = True  # so that the damage is counted once
-                if b"redhost.verdicts/1" not in data:  # that version had no digest
-                    atomic.count_damage(path.parent)
+                atomic.count_damage(path.parent)
             else:
                 self._entries = dict(cached.entries) if cached.checks == self._checks else {}
 
@@ -389,7 +395,7 @@ class ValidationCache:
         present = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
         content = msgspec.json.encode(_Entries(checks=self._checks, entries=present))
         file = _CacheFile(
-            digest=sha256_hex(content), content=msgspec.Raw(content), schema="redhost.verdicts/2"
+            digest=sha256_hex(content), content=msgspec.Raw(content), schema="redhost.verdicts/1"
         )
         with suppress(StoreError):
             atomic.write_atomic(self.path, msgspec.json.encode(file))
@@ -406,5 +412,5 @@ def _file_stamp(prefix: str, name: str) -> FileStamp:
     try:
         status = os.stat(prefix + name)  # noqa: PTH116  (a thousand calls: Path would be slower)
     except OSError:
-        return (name, 0, 0, 0, 0)
-    return (name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return (one_line(name), 0, 0, 0, 0)  # a name need not be UTF-8, and the cache is
+    return (one_line(name), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

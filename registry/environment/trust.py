@@ -1,29 +1,40 @@
 """Which plugins the user trusts, by the digest of their code: recorded per user, not per project.
 
 A plugin that has changed since is no longer trusted. Python has no sandbox: a trusted plugin can do
-whatever the user can.
+whatever the user can. Plugins of this project that the user installed need no record of their own
+while they are what this redhost was released with, or a part of the source tree that it runs from.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES, all_suffixes
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.json import decode
 
 from .. import atomic
 from ..atomic import read_head, read_regular
 from ..errors import IntegrityError, UnknownNameError, short
 from ..home.locks import WriterLock
-from ..package.discover import canonical, entries, is_editable
+from ..package.discover import (
+    EntryPointInfo,
+    canonical,
+    entries,
+    is_editable,
+    plugin_entry_points,
+)
 from ..package.readers import MAX_LARGE
 from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import RecordRow, parse_record
+from .importing import find_spec
 from .installed import files_below
 
 _INSTALLER = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json", "uv_cache.json"}
@@ -34,10 +45,54 @@ _PYC_HEAD, _UNCHECKED = 16, b"\x01\0\0\0"
 
 _GROUPS = ("redhost.plugins", "redhost.commands")
 
+RELEASED = Path(__file__).with_name("released.json")
+"""Plugin of this project → the digest that this redhost was released with; written into its wheel
+by ``tools/release.py``, and an empty object in the source."""
+
 
 class _Trusted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: Literal["redhost.trust/1"] = "redhost.trust/1"
     digests: dict[str, str] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """The content of a distribution, as it was read.
+
+    Attributes:
+        by_name: The sha256 of each file, by its name relative to the site folder, sorted.
+        files: The path of each, by the same names.
+    """
+
+    by_name: Mapping[str, str]
+    files: Mapping[str, Path]
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 over all names and contents."""
+        return sha256_hex("".join(f"{n}\0{sha}\n" for n, sha in self.by_name.items()).encode())
+
+    def lies_below(self, folder: Path) -> bool:
+        """Return whether there are files, and each of them really lies below a folder."""
+        return bool(self.by_path) and all(Path(p).is_relative_to(folder) for p in self.by_path)
+
+    @property
+    def by_path(self) -> dict[str, str]:
+        """The sha256 of each file by its real path."""
+        return {os.path.realpath(path): self.by_name[name] for name, path in self.files.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The content of a trusted distribution.
+
+    Attributes:
+        contents: What was read, and may run.
+        reason: Why it needs no record of the user's; None if it is what the user recorded.
+    """
+
+    contents: Contents
+    reason: str | None = None
 
 
 def config_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -64,13 +119,44 @@ def trusted(*, folder: Path | None = None) -> dict[str, str]:
 
 
 def is_trusted(dist: str, *, folder: Path | None = None) -> bool:
-    """Return whether a distribution's content is what the user agreed to."""
-    agreed = trusted(folder=folder).get(canonical(dist))
-    return agreed is not None and agreed == digest_of(dist)
+    """Return whether a plugin's content is what the user agreed to."""
+    return agreed(find(dist), folder=folder) is not None
+
+
+def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement | None:
+    """Return a plugin's content if it may run, else None.
+
+    It may if its digest is the one that the user recorded, or the one that this redhost was
+    released with, or if all of it lies in the source tree that this redhost runs from.
+
+    Raises:
+        IntegrityError: If another distribution has its name, or as from `digest_of`.
+    """
+    plugin.require_only()
+    dist = canonical(plugin.dist)
+    digest, released = trusted(folder=folder).get(dist), _released(dist)
+    project = _project_in(source_tree(), dist)
+    if digest is None and released is None and project is None:
+        return None
+    contents = _contents(plugin)
+    if contents.digest == digest:
+        return Agreement(contents=contents)
+    if contents.digest == released:
+        return Agreement(contents=contents, reason="this redhost was released with it")
+    if project is not None and contents.lies_below(project):
+        return Agreement(contents=contents, reason="it lies in the source tree of this redhost")
+    return None
+
+
+def source_tree() -> Path | None:
+    """Return the source tree that this redhost was imported from; None if it was installed."""
+    import_folder = Path(os.path.realpath(Path(__file__).parents[3]))
+    tree = Path(os.path.realpath(__file__)).parents[2]
+    return tree if import_folder == tree / "src" else None  # a wheel has no src/
 
 
 def trust(dist: str, *, folder: Path | None = None) -> str:
-    """Record that the user agrees to run a distribution as it is now; return its digest.
+    """Record that the user agrees to run a plugin as it is now; return its digest.
 
     Raises:
         UnknownNameError: If it is not installed.
@@ -86,31 +172,41 @@ def distrust(dist: str, *, folder: Path | None = None) -> None:
     _change({canonical(dist): None}, folder)
 
 
-def distribution(dist: str) -> metadata.Distribution:
-    """Find an installed distribution.
+def find(dist: str) -> EntryPointInfo:
+    """Return an installed plugin's first entry point, with the metadata folder it was read from.
 
     Raises:
         UnknownNameError: If it is not installed.
+        IntegrityError: If two distributions have that name.
     """
-    try:
-        return metadata.distribution(dist)
-    except (metadata.PackageNotFoundError, ValueError) as e:
-        known = {canonical(other.metadata["Name"] or "") for other in metadata.distributions()}
-        raise UnknownNameError("distribution", dist, known - {""}) from e
+    plugins = plugin_entry_points("redhost.plugins")
+    plugin = next((p for p in plugins if canonical(p.dist) == canonical(dist)), None)
+    if plugin is None:
+        raise UnknownNameError("plugin distribution", dist, {p.dist for p in plugins})
+    plugin.require_only()
+    return plugin
 
 
 def digest_of(dist: str) -> str:
-    """Return the sha256 over the content of every file of a distribution.
+    """Return the sha256 over the content of every file of a plugin's distribution.
 
-    It covers the files RECORD lists and any other file inside their packages; for an editable
-    installation, the source files of the modules that its entry points name. It does not cover
-    files written by installers, nor byte code that Python compares with its source.
+    It covers the files RECORD lists, any other file inside their packages, and those that Python
+    would import in their place; for an editable installation, the source files of the modules that
+    its entry points name. It does not cover files written by installers, nor byte code that has a
+    source: `importing` does not use any.
 
     Raises:
         UnknownNameError: If it is not installed.
         IntegrityError: If RECORD is missing, names a missing file, or leaves the site folder.
     """
-    return _digest(_contents(dist, distribution(dist)))
+    return _contents(find(dist)).digest
+
+
+def wheel_digest(members: Mapping[str, bytes]) -> str:
+    """Return what `digest_of` is for a plugin that was installed from a wheel of these files."""
+    names = sorted(name for name in members if not _by_installer(name))
+    by_name = {name: sha256_hex(members[name]) for name in names}
+    return Contents(by_name=by_name, files={}).digest
 
 
 def verified_digest(dist: str) -> str:
@@ -120,11 +216,25 @@ def verified_digest(dist: str) -> str:
         UnknownNameError: If it is not installed.
         IntegrityError: Also if a file changed after the installation, or RECORD lacks it.
     """
-    installed = distribution(dist)
-    contents = _contents(dist, installed)
+    plugin = find(dist)
+    contents, installed = _contents(plugin), metadata.Distribution.at(plugin.info)
     if not is_editable(installed):
-        _verify(dist, _rows(dist, installed), contents)
-    return _digest(contents)
+        _verify(plugin.dist, _rows(plugin.dist, installed), contents.by_name)
+    return contents.digest
+
+
+def files_of(plugin: EntryPointInfo) -> dict[str, Path]:
+    """Return every file that the digest covers, by its name relative to the site folder, sorted.
+
+    Raises:
+        IntegrityError: If RECORD is missing, or leaves the site folder.
+    """
+    installed = metadata.Distribution.at(plugin.info)
+    if is_editable(installed):
+        return dict(sorted(_editable_files(installed)))
+    entry_points = plugin.info / "entry_points.txt"  # whether RECORD lists it or not
+    name = f"{plugin.info.name}/{entry_points.name}"
+    return dict(sorted([(name, entry_points), *_recorded_files(plugin.dist, installed)]))
 
 
 def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
@@ -136,21 +246,28 @@ def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
         atomic.write_struct(path, _Trusted(digests=digests))
 
 
+def _released(dist: str) -> str | None:
+    """Return the digest that this redhost was released with, for a plugin of this project."""
+    return decode(RELEASED.read_bytes(), type=dict[str, str]).get(dist)
+
+
+def _project_in(tree: Path | None, dist: str) -> Path | None:
+    """Return the folder of a plugin of this project in a source tree, if it is there."""
+    if tree is None or not dist.startswith("redhost-"):
+        return None
+    project = tree / "plugins" / dist
+    return project if (project / "pyproject.toml").is_file() else None
+
+
 def _path(folder: Path | None) -> Path:
     return (folder or config_folder()) / "trust.json"
 
 
-def _digest(contents: Mapping[str, str]) -> str:
-    return sha256_hex("".join(f"{name}\0{sha}\n" for name, sha in contents.items()).encode())
-
-
-def _contents(dist: str, installed: metadata.Distribution) -> dict[str, str]:
-    """Return relative name → sha256 of every file that the digest covers, sorted."""
-    if is_editable(installed):
-        files = dict(_editable_files(installed))
-    else:
-        files = dict(_recorded_files(dist, installed))
-    return {name: _sha256(dist, path) for name, path in sorted(files.items())}
+def _contents(plugin: EntryPointInfo) -> Contents:
+    files = files_of(plugin)
+    return Contents(
+        by_name={name: _sha256(plugin.dist, path) for name, path in files.items()}, files=files
+    )
 
 
 def _verify(dist: str, rows: Mapping[str, RecordRow], contents: Mapping[str, str]) -> None:
@@ -172,11 +289,25 @@ def _recorded_files(dist: str, installed: metadata.Distribution) -> Iterator[tup
     site = _site(installed)
     for name in _rows(dist, installed):
         path = PurePosixPath(name)
-        by_installer = path.parent.name.endswith(".dist-info") and path.name in _INSTALLER
-        if not (by_installer or _is_compared(site / name)):
+        if not (_by_installer(name) or _is_compared(site / name)):
             yield name, site / name
+        if path.suffix == ".py":
+            yield from _preferred(site / path.with_suffix(""), site)
         if path.name == "__init__.py":  # a file next to it is importable even if it is not listed
             yield from _below(site / path.parent, site)
+
+
+def _by_installer(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.parent.name.endswith(".dist-info") and path.name in _INSTALLER
+
+
+def _preferred(module: Path, site: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files that Python would import in place of a module's source."""
+    names = [f"{module.name}{suffix}" for suffix in EXTENSION_SUFFIXES]
+    names += [f"{module.name}/__init__{suffix}" for suffix in all_suffixes()]
+    for path in filter(Path.exists, (module.parent / name for name in names)):
+        yield path.relative_to(site).as_posix(), path
 
 
 def _rows(dist: str, installed: metadata.Distribution) -> dict[str, RecordRow]:
@@ -210,7 +341,7 @@ def _editable_files(installed: metadata.Distribution) -> Iterator[tuple[str, Pat
     text = installed.read_text("entry_points.txt") or ""
     values = [value for group in _GROUPS for _, value in entries(text, group)]
     for module in sorted({value.partition(":")[0].partition(".")[0].strip() for value in values}):
-        spec = importlib.util.find_spec(module)
+        spec = find_spec(module)
         if spec is None:
             continue
         for place in spec.submodule_search_locations or ():

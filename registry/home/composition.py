@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from .. import atomic
-from ..errors import IntegrityError
+from ..errors import IntegrityError, StoreError
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 
@@ -28,7 +28,6 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         dist: The distribution it came from.
         version: That distribution's version.
         digest: The build digest: over its manifest, weights, card and canary.
-        rank: The smaller one of its ranks that it is served at, if one was chosen.
         wheel: The sha256 of the wheel it was composed from, if there was one.
         signer: The fingerprint of the key that verified that wheel, if keys were given.
     """
@@ -38,7 +37,6 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     digest: str
     wheel: str = ""
     signer: str = ""
-    rank: int | None = None
 
 
 class Member(Provenance, frozen=True):  # not kw_only: msgspec then puts ``id`` first in the JSON
@@ -135,10 +133,6 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return expert id → digest."""
         return {member.id: member.digest for member in self.experts}
 
-    def ranks(self) -> dict[str, int]:
-        """Return the rank of each expert that is served at less than its full rank, by id."""
-        return {member.id: member.rank for member in self.experts if member.rank}
-
     def digests(self) -> frozenset[str]:
         """Return every digest whose bytes the store must hold for this composition to answer."""
         stored = {self.backbone.digest, *(member.digest for member in self.experts)}
@@ -209,10 +203,6 @@ class LockFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output: str = "residual"
     settings: dict[str, Scalar] = {}
 
-    def ranks(self) -> dict[str, int]:
-        """Return the rank of each expert that is served at less than its full rank, by id."""
-        return {i: member.rank for i, member in self.experts.items() if member.rank}
-
 
 def lock_for(composition: Composition) -> LockFile:
     """Return the lock of a composition; equal compositions give equal bytes."""
@@ -234,4 +224,9 @@ def read_lock(path: Path) -> LockFile | None:
         StoreError: If it cannot be read or is invalid.
     """
     hint = "Restore it from version control, or remove it and run 'redhost recompose'."
-    return atomic.read_struct(path, LockFile, hint=hint)
+    if (data := atomic.read(path)) is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=LockFile)
+    except ValueError as e:  # no digest: people read it, and version control merges it
+        raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e

@@ -26,12 +26,10 @@ from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
 _CHOOSE = "Choose a generation with 'redhost rollback N'; 'redhost history' lists them."
-_HIGHEST = "highest"
-"""A file of homes made by earlier versions: the highest number that gc had seen."""
 _REMOVED = "removed-"
 """Prefix of the empty folder that keeps the number of the last generation removed."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
-_CURRENT = re.compile(r"([1-9][0-9]{0,17})(?: ([0-9a-f]{64}))?")
+_CURRENT = re.compile(r"([1-9][0-9]{0,17}) ([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -85,14 +83,22 @@ class Generations:
 
         Raises:
             StoreError: If the file that names it is invalid or damaged: its digest is not that of
-                the generation's record. Homes made by earlier versions have no digest there.
+                the generation's record.
         """
-        path = self.home / "current"
-        if (found := _match(path, _CURRENT)) is None:
+        path, data = self.home / "current", self.pointer()
+        if data is None:
             return None
-        number, digest = int(found[1]), found[2]
+        text = data.decode("ascii", "replace").strip()
+        if (named := _CURRENT.fullmatch(text)) is None:
+            raise StoreError(
+                f"cannot read {path}",
+                expected="a number and a digest",
+                found=repr(text[:40]),
+                hint=_CHOOSE,
+            )
+        number, digest = int(named[1]), named[2]
         with suppress(IntegrityError, UnknownNameError):  # reported where it is loaded
-            if digest and digest != (right := self.load(number).digest):
+            if digest != (right := self.load(number).digest):
                 raise StoreError(
                     f"{path} is damaged: it names generation {number} by another digest",
                     expected=short(right),
@@ -111,9 +117,7 @@ class Generations:
 
     def next_number(self) -> int:
         """Return the number of the next publish: one more than the highest ever used."""
-        recorded = _match(self.folder / _HIGHEST, _NUMBER)
-        highest = 0 if recorded is None else int(recorded[0])
-        return max((highest, self.current() or 0, *self.numbers(), *self._removed())) + 1
+        return max((self.current() or 0, *self.numbers(), *self._removed())) + 1
 
     def _names(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.folder.iterdir()) if self.folder.is_dir() else ()
@@ -452,20 +456,6 @@ class Generations:
                 found=", ".join(map(short, missing)),
                 hint="Install the packages again and run 'redhost recompose'.",
             )
-
-
-def _match(path: Path, pattern: re.Pattern[str]) -> re.Match[str] | None:
-    """Return the match of a file that holds a number, None if the file is missing."""
-    data = atomic.read(path)
-    if data is None:
-        return None
-    text = data.decode("ascii", "replace").strip()
-    if (found := pattern.fullmatch(text)) is None:
-        hint = _CHOOSE if pattern is _CURRENT else "Write the highest number ever used into it."
-        raise StoreError(
-            f"cannot read {path}", expected="a number", found=repr(text[:40]), hint=hint
-        )
-    return found
 
 
 def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:

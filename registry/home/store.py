@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from .. import atomic
 from ..errors import IntegrityError, StoreError, short
@@ -17,6 +17,7 @@ from ..package.checked import Checked
 from ..package.readers import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from .questions import root_of
 
+PackageFiles = ExpertFiles | BackboneFiles
 _Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -35,10 +36,16 @@ class Store:
 
     Args:
         home: The folder of a project's state, or of one of its questions.
+        held: Packages whose bytes were read and checked already: these are not read again.
     """
 
-    def __init__(self, home: Path) -> None:
-        self.folder = root_of(home) / "store"
+    def __init__(self, home: Path, *, held: Iterable[PackageFiles] = ()) -> None:
+        self.home, self.folder = home, root_of(home) / "store"
+        self._held = {files.digest: files for files in held}
+
+    def holding(self, packages: Iterable[PackageFiles]) -> Self:
+        """Return this store, with the bytes of packages that one command has read already."""
+        return type(self)(self.home, held=packages)
 
     def has(self, digest: str) -> bool:
         """Return whether the store has the bytes of this digest."""
@@ -84,10 +91,14 @@ class Store:
             ContractError: If the stored files are no longer an expert.
             IntegrityError: If they have another digest.
         """
+        if isinstance(held := self._held.get(digest), ExpertFiles):
+            return held
         return _verified(read_expert(self.get(digest), known=digest), digest, who)
 
     def backbone(self, digest: str, *, who: str) -> BackboneFiles:
         """Read a backbone, as `expert` reads an expert."""
+        if isinstance(held := self._held.get(digest), BackboneFiles):
+            return held
         return _verified(read_backbone(self.get(digest), known=digest), digest, who)
 
     def put(self, files: Mapping[str, bytes], *, digest: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from ..errors import (
     BackboneMismatchError,
@@ -22,7 +22,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
 
-_TENSORS = ("weights", "head", "ported", "card", "canary", "base", "classifier", "delta")
+_TENSORS = ("weights", "head", "ported", "card", "canary", "base", "classifier", "delta", "dense")
 _FILES = (*_TENSORS, "adapter", "background", "evaluation")
 # fmt: off
 _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
@@ -37,7 +37,7 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
         *(f"{file}_not_finite" for file in _TENSORS),
     ),
     ManifestError: (
-        "adapter_config",
+        "adapter_config", "base_config",
         "manifest_json", "manifest_field", "manifest_newer", "manifest_unknown_key",
     ),
     CardError: ("card_rows", "card_range"),
@@ -45,10 +45,11 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
     BackboneMismatchError: ("backbone_mismatch",),
     ContractError: (
         "package_files", "installer_file", "startup_code", "data_scripts", "entry_points",
-        "foreign_top_level", "taken_top_level", "taken_name",
+        "data_code", "foreign_top_level", "taken_top_level", "taken_name",
         "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors", "head_tensors",
         "bus_api", "width_mismatch", "causal_mismatch", "vocabulary_mismatch", "labels_unknown",
-        "question_mismatch", "tap_order", "tap_unknown", "form_unknown", "norm_bound", "off_domain",
+        "question_mismatch", "tap_order", "tap_unknown", "form_unknown", "task_unknown",
+        "norm_bound", "off_domain",
         "disabled", "duplicate_id", "same_rows", "digest", "strict",
         "metadata_row", "name_limit", "weights_range", "canary_range", "head_range",
         "ported_tensors", "ported_range", "ported_misfit",
@@ -149,7 +150,11 @@ def refuse(violations: Iterable[Violation]) -> None:
 
 
 def checked(read: Callable[P, T]) -> Callable[P, Checked[T]]:
-    """Turn a function that may raise `Refused` into one that returns a `Checked` result."""
+    """Turn a function that may raise `Refused` into one that returns a `Checked` result.
+
+    It reads what others wrote. Any exception other than a `RedhostError` is therefore a violation
+    too: a package that breaks its own check never stops a command that does not need it.
+    """
 
     @wraps(read)
     def call(*args: P.args, **kwargs: P.kwargs) -> Checked[T]:
@@ -157,8 +162,39 @@ def checked(read: Callable[P, T]) -> Callable[P, Checked[T]]:
             return Checked(read(*args, **kwargs))
         except Refused as e:
             return Checked(None, e.violations)
+        except RedhostError:
+            raise
+        except Exception as e:
+            hint = "Ask its author for a new build."
+            found = f"{type(e).__name__}: {e}"
+            wrong = Violation("not_computable", "package", "contents that can be read", found, hint)
+            return Checked(None, (wrong,))
 
     return call
+
+
+def violations_of(check: Callable[P, Iterable[Violation]]) -> Callable[P, tuple[Violation, ...]]:
+    """Turn a function that yields violations into one that returns them, as `checked` does."""
+
+    @wraps(check)
+    def call(*args: P.args, **kwargs: P.kwargs) -> tuple[Violation, ...]:
+        return checked(lambda: refuse(check(*args, **kwargs)))().violations
+
+    return call
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, for ``object_pairs_hook``.
+
+    Raises:
+        ValueError: If a key stands twice in it.
+    """
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {key[:80]!r} stands twice")
+        values[key] = value
+    return values
 
 
 def listed(names: Sequence[str]) -> str:

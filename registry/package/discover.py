@@ -9,23 +9,42 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from ..atomic import read_regular
-from ..errors import UsageError, one_line
+from ..atomic import read_head
+from ..errors import IntegrityError, UsageError, one_line
 
 Kind = Literal["expert", "backbone"]
 
 MANIFESTS: dict[Kind, str] = {"expert": "expert.json", "backbone": "backbone.json"}
 
 
-MAX_METADATA = 2**22
-"""The most bytes of a file in a dist-info."""
+MAX_METADATA, MAX_POINTS = 2**22, 2**18
+"""The most bytes of a file in a dist-info, and of its entry_points.txt."""
+
+MAX_COMMANDS = 64
+"""Most plugins, or commands, of a distribution; the others are not there."""
+
+MAX_OFFERS = 16
+"""The most entry points of one kind that a distribution may have."""
+
+MAX_HEADER = 500
+"""The most characters of a name, a version or a summary."""
+
+MAX_LINES = 2000
+"""The most lines of entry points, and of headers, that are read of a distribution. Of these there
+may be any number: one wheel brings as many metadata folders as it likes."""
+
+_LINES = re.compile("[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")  # as `str.splitlines`
+_HEADERS = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")
 
 
 @dataclass(frozen=True)
@@ -56,13 +75,48 @@ class Package:
 
 @dataclass(frozen=True)
 class EntryPointInfo:
-    """A plugin's entry point, not yet imported."""
+    """A plugin's entry point, not yet imported.
+
+    Attributes:
+        name: The entry point's name.
+        value: The module that it names, and what in it.
+        dist: The distribution's name.
+        version: The distribution's version.
+        summary: The distribution's summary.
+        info: The metadata folder that all of this was read from.
+        rivals: Other metadata folders with the same distribution name.
+    """
 
     name: str
     value: str
     dist: str
     version: str
     summary: str
+    info: Path
+    rivals: tuple[Path, ...] = ()
+
+    def require_only(self) -> None:
+        """Refuse a plugin whose distribution has the name of another one.
+
+        Raises:
+            IntegrityError: Naming all their folders.
+        """
+        require_one(self.dist, (self.info, *self.rivals))
+
+
+def require_one(dist: str, infos: Collection[Path | None]) -> None:
+    """Refuse a distribution's name that several metadata folders have: which is meant is unknown.
+
+    Raises:
+        IntegrityError: Naming all the folders.
+    """
+    if len(infos) > 1:
+        raise IntegrityError(
+            f"several installed packages call themselves {dist}",
+            expected="one metadata folder",
+            found=" and ".join(sorted(map(str, infos))),
+            hint="Uninstall one, or remove its folder by hand.",
+        )
 
 
 def discover(kind: Kind) -> tuple[Package, ...]:
@@ -73,17 +127,26 @@ def discover(kind: Kind) -> tuple[Package, ...]:
 def discover_all(
     kinds: Collection[Kind] = tuple(MANIFESTS),
 ) -> Mapping[Kind, tuple[Package, ...]]:
-    """Return the result of `discover` for some kinds, reading each distribution once."""
-    packages: dict[Kind, list[Package]] = {kind: [] for kind in kinds}
-    for dist, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
-        path = getattr(dist, "_path", None)  # no public API gives the metadata's folder
-        info = None if path is None else Path(path)
-        name, version = fields["name"], fields["version"]
+    """Return the result of `discover` for some kinds, reading each distribution once.
+
+    Of two folders on the path that have a distribution of one name, Python imports the first's, and
+    so does this; two of one name in one folder are both returned, and fail.
+    """
+    packages: dict[Kind, dict[Package, None]] = {kind: {} for kind in kinds}
+    places = dict[str, Path]()
+    for dist, info, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
+        name, version, editable = fields["name"], fields["version"], is_editable(dist)
+        if places.setdefault(canonical(name), info.parent) != info.parent:
+            continue  # shadowed, as in an environment on top of another
         for kind in kinds:
-            for _, value in entries(text, f"redhost.{kind}s"):
-                folder = _folder(dist, value, MANIFESTS[kind]) if value.isidentifier() else None
-                package = Package(kind, name, version, value, folder, is_editable(dist), info)
-                packages[kind].append(package)
+            offers = (value for _, value in entries(text, f"redhost.{kind}s"))
+            # One more than allowed, which the audit of each of them reports.
+            for value in islice(offers, MAX_OFFERS + 1):
+                plain = value.isidentifier() and len(value) <= MAX_HEADER
+                folder = _folder(dist, value, MANIFESTS[kind]) if plain else None
+                module = value if plain else one_line(value[:MAX_HEADER])
+                package = Package(kind, name, version, module, folder, editable, info)
+                packages[kind][package] = None
     return {
         kind: tuple(sorted(of, key=lambda p: (p.module, p.dist))) for kind, of in packages.items()
     }
@@ -93,12 +156,16 @@ def plugin_entry_points(
     group: Literal["redhost.plugins", "redhost.commands"],
 ) -> tuple[EntryPointInfo, ...]:
     """Return the entry points of a group of plugins, without importing any of them."""
-    points = (
-        EntryPointInfo(name, value, fields["name"], fields["version"], fields.get("summary", ""))
-        for _, text, fields in _distributions((group,))
-        for name, value in entries(text, group)
-    )
-    return tuple(sorted(points, key=lambda info: (info.name, info.dist)))
+    points, infos = list[EntryPointInfo](), defaultdict[str, set[Path]](set)
+    for _, info, text, fields in _distributions((group,)):
+        dist, version, summary = fields["name"], fields["version"], fields.get("summary", "")
+        infos[canonical(dist)].add(info)
+        points += (
+            EntryPointInfo(name, value, dist, version, summary, info)
+            for name, value in islice(entries(text, group), MAX_COMMANDS)
+        )
+    marked = (replace(p, rivals=tuple(infos[canonical(p.dist)] - {p.info})) for p in points)
+    return tuple(sorted(marked, key=lambda point: (point.name, point.dist, point.info)))
 
 
 def from_folder(path: Path) -> Package:
@@ -131,7 +198,8 @@ def canonical(dist: str) -> str:
 def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
     """Yield name and value of each entry point of a group, or of all; skip unreadable lines."""
     section = ""
-    for line in map(str.strip, text.splitlines()):
+    for match in islice(_LINES.finditer(text), MAX_LINES):
+        line = match[0].strip()
         if line.startswith("["):
             section = line.strip("[]").strip()
         elif group in {None, section} and "=" in line and not line.startswith(("#", ";")):
@@ -151,16 +219,17 @@ def headers(text: str) -> dict[str, str]:
     They are shown before anything is checked, so terminal codes in them are escaped.
     """
     fields = {"name": "", "version": ""}
-    for key, value in header_lines(text):
+    for key, value in islice(header_lines(text), MAX_LINES):
         if key in {"name", "version", "summary"}:
-            fields[key] = fields.get(key) or one_line(value.strip())  # the first counts, as in pip
+            line = one_line(value.strip()[:MAX_HEADER])
+            fields[key] = fields.get(key) or line  # the first counts, as in pip
     return fields
 
 
 def header_lines(text: str) -> Iterator[tuple[str, str]]:
     """Yield key, in lower case, and value of each header of METADATA, as pip would parse it."""
-    for line in re.split(r"\r\n|\r|\n", text):  # splitlines would split at other characters too
-        key, colon, value = line.partition(":")
+    for match in _HEADERS.finditer(text):  # splitlines would split at other characters too
+        key, colon, value = (line := match[1]).partition(":")
         if not line:
             return
         if colon:
@@ -177,47 +246,51 @@ def is_editable(dist: metadata.Distribution) -> bool:
         claimed = json.loads(_text(dist, "direct_url.json"))["dir_info"]["editable"] is True
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
-    text = _text(dist, "entry_points.txt") if claimed else ""
-    values = (value for _, value in entries(text))
+    if not claimed:
+        return False
+    values = [value for _, value in entries(_text(dist, "entry_points.txt"))]
     modules = {value.partition(":")[0].partition(".")[0].strip() for value in values} - {""}
     beside = (dist.locate_file(name) for m in modules for name in (m, f"{m}.py"))
-    return claimed and not any(Path(str(place)).exists() for place in beside)
+    # Not Path.exists: it raises if the name is too long.
+    return not any(os.path.exists(str(place)) for place in beside)  # noqa: PTH110
 
 
 def _distributions(
     groups: Collection[str],
-) -> Iterator[tuple[metadata.Distribution, str, dict[str, str]]]:
-    """Yield each distribution that mentions a group: entry points and headers; first on path wins.
+) -> Iterator[tuple[metadata.Distribution, Path, str, dict[str, str]]]:
+    """Yield each distribution that mentions a group: its folder, entry points and headers.
 
-    Each file is read once: a thousand packages are a few thousand files.
+    Each file is read once: a thousand packages are a few thousand files. A folder that the path
+    leads to twice counts once; two folders of one name are both yielded.
     """
-    seen = set()
+    seen = set[str]()
     for dist in metadata.distributions():
         text = _text(dist, "entry_points.txt")
         if not any(group in text for group in groups):
             continue
+        info = Path(str(getattr(dist, "_path", "")))  # no public API gives the metadata's folder
+        if (place := os.path.realpath(info)) in seen:
+            continue
+        seen.add(place)
         fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
-        if not fields["name"]:  # even a broken distribution has a name
-            stem = Path(str(getattr(dist, "_path", ""))).stem.partition("-")
-            fields |= {"name": one_line(stem[0]), "version": one_line(stem[2])}
-        name = canonical(fields["name"])
-        if name not in seen:
-            seen.add(name)
-            yield dist, text, fields
+        stem, _, version = info.stem.partition("-")
+        if not stem or canonical(fields["name"]) != canonical(stem):  # pip goes by the folder
+            fields |= {"name": one_line(stem or info.name), "version": one_line(version)}
+        yield dist, info, text, fields
 
 
 def _text(dist: metadata.Distribution, name: str) -> str:
-    """Read a file of a distribution's metadata; an unreadable or huge one counts as empty."""
+    """Read the beginning of a file of a distribution's metadata; empty if it is unreadable."""
     folder: Any = getattr(dist, "_path", None)
     try:
         if isinstance(folder, Path):  # takes half as long as `read_text`
-            data = read_regular(f"{folder}/{name}", limit=MAX_METADATA)
+            data = read_head(f"{folder}/{name}", limit=MAX_POINTS)
         else:  # a distribution inside an archive
             with folder.joinpath(name).open("rb") as file:
-                data = file.read(MAX_METADATA + 1)
+                data = file.read(MAX_POINTS)
     except Exception:  # an archive on the path may be broken in any way
         return ""
-    return data.decode("utf-8", "replace") if len(data) <= MAX_METADATA else ""
+    return data.decode("utf-8", "replace")
 
 
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:

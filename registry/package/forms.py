@@ -18,6 +18,39 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpaceSpec:
+    """A space that experts write to.
+
+    Attributes:
+        own_labels: Whether its experts predict labels of their own, without W_c.
+        states: Whether they add to hidden states.
+        logits: Whether they add to the logits of W_c.
+    """
+
+    own_labels: bool = False
+    states: bool = False
+    logits: bool = False
+
+    def width(self, *, hidden: int, labels: int, classes: int) -> int:
+        """Return the width of an expert's output.
+
+        Args:
+            hidden: D.
+            labels: How many labels the expert has of its own.
+            classes: C, the labels of the backbone's classifier.
+        """
+        return labels if self.own_labels else hidden if self.states else classes
+
+
+SPACES: Mapping[str, SpaceSpec] = {
+    "hidden": SpaceSpec(states=True),
+    "logits": SpaceSpec(logits=True),
+    "labels": SpaceSpec(own_labels=True),
+}
+"""Every space, by its name in manifests."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FormSpec:
     """One form.
 
@@ -36,7 +69,7 @@ class FormSpec:
 
     def letters(self, space: str) -> Mapping[str, str]:
         """Return tensor name → letters for an expert that writes to a space."""
-        return self.own if space == "labels" and self.own is not None else self.tensors
+        return self.own if SPACES[space].own_labels and self.own is not None else self.tensors
 
     def shapes(self, space: str, *, width: int, rank: int, out: int) -> Shapes:
         """Return tensor name → shape.
@@ -65,6 +98,15 @@ FORMS: Mapping[str, FormSpec] = {
 }
 """Every built-in form, by its name in manifests."""
 
+PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft"}
+"""Form of a plugin of this project → the extra of redhost that installs it."""
+
+INSIDE = "inside"
+"""The name of the recipe of experts that write to a block, of any built-in form."""
+
+PLUGIN_RECIPES: Mapping[str, str] = {**PLUGIN_FORMS, INSIDE: "peft"}
+"""Recipe of a plugin of this project → the extra of redhost that installs it."""
+
 ADAPTER = "lora"
 """The form of a LoRA adapter, which acts inside the blocks: its tensors are those of PEFT's file
 (`peft_adapter`), plus a linear head if it writes labels of its own."""
@@ -72,21 +114,26 @@ ADAPTER = "lora"
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """The properties of a task that need no torch; `core.bus.tasks` has the rest.
+    """The properties of a task that need no torch; `core.bus.task` has the rest.
 
     Attributes:
-        unit: The unit of a bus row: a whole ``text``, each ``word`` of one, or each ``token``.
+        unit: The unit of a bus row: a whole ``text``, each ``token`` of one, or a plugin's.
         head: The name of the head that answers a row.
+        noun: What its answers are called in messages.
         labels: The only labels its backbone may have; empty for any.
         classifier: Whether its backbone may have labels and a classifier.
         several: Whether an answer is a set of labels, each with a threshold.
+        generates: Whether a row's answer is what follows in its text: rows have no labels, experts
+            are causal, and the classifier is the encoder's own output head.
     """
 
     unit: str
     head: str
+    noun: str = "labels"
     labels: tuple[str, ...] = ()
     classifier: bool = True
     several: bool = False
+    generates: bool = False
 
 
 VALUE = "value"
@@ -96,9 +143,19 @@ DEFAULT_TASK = "classification"
 
 TASKS: dict[str, TaskSpec] = {
     DEFAULT_TASK: TaskSpec(unit="text", head="softmax"),
-    "generation": TaskSpec(unit="token", head="vocabulary", classifier=False),
-    "multi-label": TaskSpec(unit="text", head="sigmoid", several=True),
-    "spans": TaskSpec(unit="word", head="spans", classifier=False, several=True),
-    "regression": TaskSpec(unit="text", head="number", labels=(VALUE,)),
+    "generation": TaskSpec(
+        unit="token", head="vocabulary", noun="tokens", classifier=False, generates=True
+    ),
+    "multi-label": TaskSpec(unit="text", head="sigmoid", noun="sets of labels", several=True),
+    "regression": TaskSpec(unit="text", head="number", noun="numbers", labels=(VALUE,)),
 }
-"""Every task that a backbone's manifest can name; `core.bus.tasks.register_task` adds to them."""
+"""Every task that a backbone's manifest can name; `core.tasks.register_task` adds to them."""
+
+PLUGIN_TASKS: Mapping[str, str] = {"generation": "generate", "spans": "spans"}
+"""Task of a plugin of this project → the extra of redhost that installs it."""
+
+
+def extra_of(dist: str) -> str | None:
+    """Return the extra that installs a plugin of this project with a form or a task, else None."""
+    extras = (*PLUGIN_FORMS.values(), *PLUGIN_TASKS.values())
+    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)

@@ -1,11 +1,8 @@
-"""The manifests ``expert.json`` and ``backbone.json``: a closed schema, with minor versions.
+"""The manifests ``expert.json`` and ``backbone.json``: a closed schema of one version.
 
 An unknown key is a violation and is never ignored, because the host might miss its meaning. The
-structs below *are* the schema; `json_schema` prints them.
-
-A new optional key raises `SCHEMA_MINOR`. Packages keep writing ``redhost.expert/1``, and name a
-minor such as ``redhost.expert/1.1`` only if they use a key that was added with it. So an older host
-refuses them because of the version, with a hint to upgrade, instead of an unknown key.
+structs below *are* the schema; `json_schema` prints them. A manifest of another version is refused
+because of that version, before any of its keys is reported as unknown.
 """
 
 from __future__ import annotations
@@ -13,36 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
-from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..errors import suggest
-from .checked import Checked, Refused, Violation, checked, refuse
-from .forms import ADAPTER, DEFAULT_TASK, FORMS, TASKS
-
-SCHEMA_MINOR = 9
-"""The newest minor of both schemas that this host reads; 1 added `min_host` and `tensors`, 2
-`features`, 3 `adapter`, `head` and `linears`, 4 `ported` and the pooling ``first``, 5
-`question`, 6 `ranks`, 7 `thresholds` and the task ``multi-label``, 8
-`noise` of cards, 9 the task ``spans`` and `span_rules`."""
-
-_CAME_WITH = {
-    "min_host": 1,
-    "tensors": 1,
-    "adapter": 3,
-    "head": 3,
-    "ported": 4,
-    "question": 5,
-    "ranks": 6,
-    "thresholds": 7,
-    "card.noise": 8,
-    "span_rules": 9,
-}
-"""The minor of each key of an expert's manifest that the first version did not have."""
+from .checked import Checked, Refused, Violation, checked, refuse, unique_keys
+from .forms import ADAPTER, DEFAULT_TASK, FORMS, PLUGIN_TASKS, SPACES, TASKS, SpaceSpec
 
 BUS_API = "1.0"
 """The version of this host's bus (manifests name a range, e.g. ``>=1,<2``)."""
@@ -53,9 +30,6 @@ MAX_BYTES = 4 * 2**20
 MAX_PARTS = 200_000
 """Most brackets and colons in a manifest, so that decoding takes at most 64 MiB of memory."""
 
-MAX_RANKS = 16
-"""Most ranks that an expert can be served at."""
-
 MAX_MODULES = 4096
 """Most linear modules that a manifest lists."""
 
@@ -64,24 +38,25 @@ Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 _HOST_VERSION = r"\d{1,9}(\.\d{1,9}){0,3}"
 HostVersion = Annotated[str, Meta(pattern=rf"^{_HOST_VERSION}$(?!\n)")]
-ExpertSchema = Annotated[str, Meta(pattern=r"^redhost\.expert/1(\.\d{1,9})?$(?!\n)")]
-BackboneSchema = Annotated[str, Meta(pattern=r"^redhost\.backbone/1(\.\d{1,9})?$(?!\n)")]
 FileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$(?!\n)")]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, lt=2**48)]
+Word = Annotated[str, Meta(max_length=1000)]
+Text = Annotated[str, Meta(max_length=100_000)]
+VersionRange = Annotated[str, Meta(max_length=100)]
 Width = Annotated[int, Meta(ge=1, le=65536)]
 Positive = Annotated[float, Meta(gt=0)]
 FormName = Annotated[
     str, Meta(pattern=rf"^({'|'.join(FORMS)}|{ADAPTER}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")
 ]
-TaskName = Annotated[str, Meta(extra_json_schema={"enum": [*TASKS]})]
+TaskName = Annotated[str, Meta(min_length=1, examples=[*TASKS, *PLUGIN_TASKS])]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
+PoolingMode = Literal["first", "last", "max", "mean", "mean-sqrt", "weighted-mean"]
 Space = Literal["hidden", "labels", "logits"]
 CardKind = Literal["none", "statistics", "texts", "vectors"]
 TensorName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}$(?!\n)")]
 Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=8)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
-Labels = Annotated[tuple[str, ...], Meta(max_length=100_000)]
-Ranks = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=2, max_length=MAX_RANKS)]
+Labels = Annotated[tuple[Word, ...], Meta(max_length=100_000)]
 Modules = Annotated[
     dict[
         TensorName,
@@ -117,7 +92,7 @@ class Reads(_Closed, frozen=True, kw_only=True):
             text; otherwise the key is absent.
     """
 
-    tap: str = "final"
+    tap: Word = "final"
     width: Width
     causal: bool | UnsetType = UNSET
 
@@ -133,8 +108,13 @@ class Writes(_Closed, frozen=True, kw_only=True):
     """
 
     space: Space
-    tap: str = "final"
+    tap: Word = "final"
     vocabulary: Sha256 | UnsetType = UNSET
+
+    @property
+    def spec(self) -> SpaceSpec:
+        """What it means to write to its space."""
+        return SPACES[self.space]
 
 
 class FileRef(_Closed, frozen=True, kw_only=True):
@@ -176,7 +156,7 @@ class Noise(_Closed, frozen=True, kw_only=True):
 
 
 class SpanRule(_Closed, frozen=True, kw_only=True):
-    """How spans of a label are found from the probabilities of words (`core.bus.span_head`).
+    """How spans of a label are found from the probabilities of words (`redhost-spans`).
 
     Attributes:
         threshold: b: the probability from which a word is evidence for a span.
@@ -265,20 +245,19 @@ class Training(_Closed, frozen=True, kw_only=True):
         note: Any other information.
     """
 
-    data: str
-    seed: int
+    data: Word
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
     epochs: Count
     metrics: dict[str, float] = {}
     versions: dict[str, str] = {}
-    note: str = ""
+    note: Text = ""
 
 
 class ExpertManifest(_Closed, frozen=True, kw_only=True):
     """``expert.json``: the static half of an expert's contract.
 
     Attributes:
-        schema: The version of this schema: ``redhost.expert/1``, with ``.N`` if it uses a key that
-            was added with minor N.
+        schema: The version of this schema.
         id: Its name on the bus; the entry point has the same.
         bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
         backbone: The backbone it was trained on.
@@ -287,8 +266,6 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         reads: Its input.
         writes: Its output.
         rank: R, the width of its inner layer; 0 for ``linear``, the largest rank for ``lora``.
-        ranks: The ranks it can be served at, ascending, up to `rank`: each number of its first
-            units is an expert by itself. Hosts serve any of these; its canary has the Δ of each.
         activation: σ between its two layers; unused for ``linear``.
         norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; checked on the canary's
             rows.
@@ -318,9 +295,9 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         min_host: The oldest redhost that it works with, if that matters.
     """
 
-    schema: ExpertSchema = "redhost.expert/1"
+    schema: Literal["redhost.expert/1"] = "redhost.expert/1"
     id: Id
-    bus_api: str
+    bus_api: VersionRange
     backbone: BackboneRef
     form: FormName
     reads: Reads
@@ -331,12 +308,12 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     off_domain: Annotated[float, Meta(ge=0)] | None = None
     temperature: Positive = 1.0
     labels: Labels
-    domain: str
+    domain: Text
     weights: FileRef
     card: CardRef
     canary: CanaryRef
     training: Training
-    license: str
+    license: Word
     tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
     thresholds: Annotated[tuple[Share, ...], Meta(min_length=1)] | UnsetType = UNSET
     span_rules: Annotated[tuple[SpanRule, ...], Meta(min_length=1)] | UnsetType = UNSET
@@ -344,13 +321,12 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     head: FileRef | UnsetType = UNSET
     ported: Ported | UnsetType = UNSET
     question: Id | UnsetType = UNSET
-    ranks: Ranks | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
     @property
-    def smaller_ranks(self) -> tuple[int, ...]:
-        """The ranks below its full rank that it can be served at."""
-        return self.ranks[:-1] if self.ranks else ()
+    def implied_task(self) -> str | None:
+        """The task of its backbone, if this manifest alone shows that a plugin's is needed."""
+        return "spans" if self.span_rules else None
 
 
 class Base(_Closed, frozen=True, kw_only=True):
@@ -365,8 +341,8 @@ class Base(_Closed, frozen=True, kw_only=True):
     """
 
     kind: Literal["carried", "file", "hub"]
-    id: str = ""
-    revision: str = ""
+    id: Word = ""
+    revision: Word = ""
     files: dict[FileName, Sha256] = {}
 
 
@@ -395,12 +371,21 @@ class Features(_Closed, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(ge=0, le=65536)] = 0
 
 
+class DenseRef(FileRef, frozen=True, kw_only=True):
+    """A dense layer after pooling, σ(W h + b): a safetensors file with ``weight`` and ``bias``.
+
+    Attributes:
+        activation: The name of σ.
+    """
+
+    activation: Activation
+
+
 class BackboneManifest(_Closed, frozen=True, kw_only=True):
     """``backbone.json``: the identity of a backbone, by content.
 
     Attributes:
-        schema: The version of this schema: ``redhost.backbone/1``, with ``.N`` if it uses a key
-            that was added with minor N.
+        schema: The version of this schema.
         id: Its name; the entry point has the same.
         bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
         base: The source of its trunk.
@@ -412,14 +397,17 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         resolution: For regression: the smallest difference that matters.
         labels: The labels of the classifier, in the order of its rows.
         width: D, the width of h.
-        pooling: How the states of a text become one h: their ``mean``, the ``first`` or the
-            ``last``.
+        pooling: How the states of a text become one h: the ``first``, the ``last``, their
+            ``mean``, its product with the root of their number (``mean-sqrt``), the mean in which
+            state t counts t times (``weighted-mean``), or the largest number of each dimension
+            (``max``).
+        dense: The dense layers that follow the pooling of the last states, if any.
         features: The parts of h; absent if it is the last states alone.
         max_tokens: The length at which texts are truncated; null for the model's longest input.
         norm: The bus norm.
-        tokenizer: The digest of the tokenizer.
-        fingerprint: The digest over tensors, tokenizer, pooling and norm, which experts are bound
-            to.
+        tokenizer: The digest of the tokenizer's rules.
+        fingerprint: The digest over tensors, configuration, tokenizer, pooling with its dense
+            layers, and norm, which experts are bound to.
         background: The background card: unlabelled texts that experts leave alone.
         evaluation: Held-out rows of text, label and domain that are never trained on.
         training: How the base stage was trained, if there was one.
@@ -429,9 +417,9 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         min_host: The oldest redhost that it works with, if that matters.
     """
 
-    schema: BackboneSchema = "redhost.backbone/1"
+    schema: Literal["redhost.backbone/1"] = "redhost.backbone/1"
     id: Id
-    bus_api: str
+    bus_api: VersionRange
     base: Base
     delta: FileRef | None = None
     classifier: FileRef | None = None
@@ -439,16 +427,17 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     resolution: Positive = 1.0
     labels: Labels = ()
     width: Width
-    pooling: Literal["first", "last", "mean"]
+    pooling: PoolingMode
+    dense: Annotated[tuple[DenseRef, ...], Meta(min_length=1, max_length=8)] | UnsetType = UNSET
     features: Features | UnsetType = UNSET
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, lt=2**48)] | None = None
     norm: Norm
     tokenizer: Sha256
     fingerprint: Sha256
     background: RowsRef | None = None
     evaluation: RowsRef | None = None
     training: Training | None = None
-    license: str
+    license: Word
     linears: Modules | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
@@ -479,6 +468,9 @@ def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     if isinstance(manifest, ExpertManifest) and manifest.ported:
         fitted = manifest.ported.map
         parts.append(Part("ported/map", fitted.file, fitted.sha256))
+    if isinstance(manifest, BackboneManifest):
+        layers = enumerate(manifest.dense or ())
+        parts += [Part(f"dense/{n}", ref.file, ref.sha256) for n, ref in layers]
     base = manifest.base.files if isinstance(manifest, BackboneManifest) else {}
     return (*parts, *(Part(f"base/{name}", name, base[name]) for name in sorted(base)))
 
@@ -491,18 +483,7 @@ def parse_expert(data: bytes) -> Checked[ExpertManifest]:
 @checked
 def parse_backbone(data: bytes) -> BackboneManifest:
     """Read ``backbone.json``; return the manifest, or its first violation."""
-    manifest = _parse(data, BackboneManifest).or_refuse()
-    if manifest.task not in TASKS:
-        hint = f"{suggest(manifest.task, TASKS)}Install what provides it, or upgrade redhost."
-        raise Refused(Violation("manifest_field", "task", ", ".join(TASKS), manifest.task, hint))
-    return manifest
-
-
-def under_oldest_schema(manifest: ExpertManifest) -> ExpertManifest:
-    """Return a manifest under the oldest schema that has every key it uses."""
-    used = [minor for key, minor in _CAME_WITH.items() if attrgetter(key)(manifest) is not UNSET]
-    schema = f"redhost.expert/1.{max(used)}" if used else "redhost.expert/1"
-    return msgspec.structs.replace(manifest, schema=schema)
+    return _parse(data, BackboneManifest).or_refuse()
 
 
 def dumps(value: Struct) -> bytes:
@@ -525,8 +506,8 @@ def _parse(data: bytes, kind: type[M]) -> M:
     if (parts := sum(data.count(sign) for sign in (b"{", b"[", b":"))) > MAX_PARTS:
         raise _not_json(f"at most {MAX_PARTS:,} parts", f"{parts:,}", "Shorten the manifest.")
     try:
-        json.loads(data, object_pairs_hook=_no_duplicates)
-        refuse(_newer(msgspec.json.decode(data, type=_Needs)))
+        json.loads(data, object_pairs_hook=unique_keys)
+        refuse(_for_another_host(msgspec.json.decode(data, type=_Needs), kind))
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as e:
         raise Refused(_violation(str(e), kind)) from e
@@ -538,30 +519,30 @@ def _not_json(expected: str, found: str, hint: str) -> Refused:
     return Refused(Violation("manifest_json", "manifest", expected, found, hint))
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse duplicate keys; the values are decoded by msgspec."""
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"the key {key!r} stands twice")
-        seen.add(key)
-
-
 class _Needs(Struct):
-    """The host requirements in a manifest of any version."""
+    """What a manifest of any version requires of a host."""
 
     schema: Any = None
     min_host: Any = None
 
 
-def _newer(needs: _Needs) -> Iterator[Violation]:
-    """Report a manifest for a later host, before any of its keys is reported as unknown."""
+@cache
+def _schema_of(kind: type[Struct]) -> str:
+    """Return the one schema of a kind of manifest; its fields take a millisecond to evaluate."""
+    return str(msgspec.structs.fields(kind)[0].default)
+
+
+def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
+    """Report a manifest for another host, before any of its keys is reported as unknown."""
     hint = "Upgrade with 'pip install -U redhost', or install an older version of the package."
-    found = str(needs.schema)
-    version = re.fullmatch(r"(redhost\.(?:expert|backbone))/(\d{1,9})(?:\.(\d{1,9}))?", found)
-    if version and (int(version[2]), int(version[3] or 0)) > (1, SCHEMA_MINOR):
-        expected = f"{version[1]}/1 to {version[1]}/1.{SCHEMA_MINOR}, which this host reads"
-        yield Violation("manifest_newer", "schema", expected, found, hint)
+    found, expected = str(needs.schema), _schema_of(kind)
+    if needs.schema is not None and found != expected:
+        later = re.fullmatch(rf"{re.escape(expected[:-1])}([2-9]|[1-9]\d{{1,8}})", found)
+        yield (
+            Violation("manifest_newer", "schema", expected, found, hint)
+            if later
+            else _wrong("schema", expected, found)
+        )
     wanted = str(needs.min_host)
     if re.fullmatch(_HOST_VERSION, wanted):
         from packaging.version import Version

@@ -5,8 +5,7 @@ Shapes: D width of the bus, L labels, N canary rows, F and G the card's fit and 
 ==========  ==================================================================================
 file        tensors
 ==========  ==================================================================================
-canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; delta.r (N, out) of each smaller rank r;
-            of an adapter also tokens (N, T)
+canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of an adapter also tokens (N, T)
 head        W (L, D), b (L)
 map         A (D', D), c (D'), with D' of the backbone that a ported expert was trained on
 statistics  counts (L), sums (L, D), scatter (D, D)
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from .checked import Violation, listed, refuse
 from .forms import FORMS, VALUE, Shapes
 from .manifest import BackboneManifest, ExpertManifest, parse_expert
+from .model_files import check_model_files
 from .peft_adapter import read_adapter
 from .rules import MAX_ROWS, classes_in, expected_tensors, package_digest
 from .safetensors_check import (
@@ -50,10 +50,10 @@ _COUNTS = frozenset({"counts", "fit_label", "gate_label"})
 _REBUILD = "Rebuild the package."
 
 MAX_TOKENS = 4096
-"""Most tokens in a row of a canary."""
+"""Most tokens in a canary: the backbone reads all of them before an adapter joins."""
 
-MAX_LINE = 2**20
-"""Most bytes of one row in a card of texts."""
+MAX_CARD = 8 * 2**20
+"""Most bytes of a card of texts: a host tokenizes all of them before the expert joins."""
 
 NORM = 4.0
 """‖z‖ / √D is at most 1 after the bus norm; this leaves room for other precisions and samples."""
@@ -128,8 +128,8 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
         yield from relabel(wrong, role="head", file=name)
 
 
-_RANKED = ("form", "rank", "ranks", "activation")
-_UNCHANGED = ("id", *_RANKED, "writes", "temperature", "thresholds", "labels", "weights")
+_FORM = ("form", "rank", "activation")
+_UNCHANGED = ("id", *_FORM, "writes", "temperature", "thresholds", "labels", "weights")
 """Fields of an expert's manifest that a port never changes."""
 
 
@@ -158,16 +158,21 @@ def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation
 
 
 def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> Iterator[Violation]:
-    """Yield violations of a backbone's tensors; core checks whether a delta fits its base."""
+    """Yield violations of a backbone's tensors; core checks whether the rest fits the base."""
     if manifest.classifier is not None:
         shapes: Shapes = {"weight": (len(manifest.labels), manifest.width)}
         name = manifest.classifier.file
         yield from relabel(check_tensors(files[name], shapes), role="classifier", file=name)
     free = [("base", name) for name in sorted(manifest.base.files) if name.endswith(".safetensors")]
-    for role, name in ([("delta", manifest.delta.file)] if manifest.delta else []) + free:
+    dense = [("dense", layer.file) for layer in manifest.dense or ()]
+    faults = list[Violation]()
+    for role, name in ([("delta", manifest.delta.file)] if manifest.delta else []) + dense + free:
         read = read_header(files[name])
         wrong = read.violations if read.value is None else check_finite(files[name], read.value)
-        yield from relabel(wrong, role=role, file=name)
+        faults += relabel(wrong, role=role, file=name)
+    if not faults and manifest.base.kind == "carried":
+        faults += check_model_files({name: files[name] for name in manifest.base.files}).violations
+    yield from faults
 
 
 def _canary(
@@ -183,10 +188,9 @@ def _canary(
     if not 1 <= rows <= MAX_ROWS:
         expected = f"z of 1 to {MAX_ROWS} rows"
         return (Violation("canary_tensors", f"{name} z", expected, str(rows), _REBUILD),)
-    width, space = manifest.reads.width, manifest.writes.space
-    out = {"hidden": width, "labels": len(manifest.labels), "logits": classes or out}[space]
-    deltas = dict.fromkeys(canary_deltas(manifest).values(), (rows, out))
-    promised: Shapes = {"z": (rows, width), **deltas}
+    width, labels = manifest.reads.width, len(manifest.labels)
+    out = manifest.writes.spec.width(hidden=width, labels=labels, classes=classes or out)
+    promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
     if manifest.adapter:
         promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0, 0)[1])
     wrong = relabel(
@@ -198,11 +202,6 @@ def _canary(
     return wrong or tuple(_power(manifest, files, read.value))
 
 
-def canary_deltas(manifest: ExpertManifest) -> dict[int, str]:
-    """Return rank → the canary's tensor of Δ, for each rank that an expert can be served at."""
-    return {**{r: f"delta.{r}" for r in manifest.smaller_ranks}, manifest.rank: "delta"}
-
-
 def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
     """Yield a violation for canary tokens, if any, that no tokenizer could return."""
     import numpy as np
@@ -210,8 +209,8 @@ def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterato
     if (info := header.get("tokens")) is None:
         return
     tokens = np.frombuffer(data[info.start : info.end], "<i8")
-    if not 1 <= info.shape[1] <= MAX_TOKENS or bool(((tokens < 0) | (tokens >= 2**31)).any()):
-        expected = f"1 to {MAX_TOKENS} tokens in each row"
+    if not 1 <= len(tokens) <= MAX_TOKENS or bool(((tokens < 0) | (tokens >= 2**31)).any()):
+        expected = f"1 to {MAX_TOKENS:,} token numbers in all"
         yield Violation("canary_tensors", f"{file} tokens", expected, "others", _REBUILD)
 
 
@@ -224,8 +223,7 @@ def _power(
     """
     name, tolerance = manifest.canary.file, manifest.canary.tolerance
     data = files[name]
-    loudness = [magnitude(data, header[delta]) for delta in canary_deltas(manifest).values()]
-    loudest = min(loudness)  # of the rank with the smallest Δ
+    loudest = magnitude(data, header["delta"])
     most = TOLERANCE * max(1.0, loudest)
     if tolerance > most * (1 + 1e-6):
         found = f"{tolerance:g}"
@@ -297,16 +295,16 @@ def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> It
 
 def _rows(data: bytes, promised: int, manifest: ExpertManifest) -> Iterator[Violation]:
     """Compare a card of texts with the number of rows the manifest promises."""
-    lines = data.count(b"\n")
+    name, lines = manifest.card.file or "", data.count(b"\n")
+    if len(data) > MAX_CARD:
+        expected, found = f"a card of texts of at most {MAX_CARD:,} bytes", f"{len(data):,}"
+        yield Violation("card_rows", name, expected, found, _REBUILD)
     if lines <= 2 * promised:  # counted first: splitting a file of empty lines would take seconds
-        lengths = [len(line) for line in io.BytesIO(data) if line.strip()]
-        if (longest := max(lengths, default=0)) > MAX_LINE:
-            expected = f"rows of at most {MAX_LINE:,} bytes"
-            yield Violation("card_rows", manifest.card.file or "", expected, str(longest), _REBUILD)
-        if (lines := len(lengths)) == promised:
+        lines = sum(1 for line in io.BytesIO(data) if line.strip())
+        if lines == promised:
             return
     expected = f"{manifest.card.fit} + {manifest.card.gate} rows"
-    yield Violation("card_rows", manifest.card.file or "", expected, str(lines), _REBUILD)
+    yield Violation("card_rows", name, expected, str(lines), _REBUILD)
 
 
 def _indices(

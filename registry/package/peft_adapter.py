@@ -4,7 +4,7 @@
     adapter_model.safetensors   base_model.model.PREFIX MODULE . lora_A.weight (R, in) …
                                 and every tensor of the modules that are saved whole
 
-`core.backbones.interventions.lora` computes with them. A key of the configuration that would change
+The plugin redhost-peft computes with them. A key of the configuration that would change
 the computation in an unsupported way is refused by name, unless it is off: null, false or empty.
 """
 
@@ -16,13 +16,12 @@ import re
 import reprlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
 
 from ..errors import suggest
-from .checked import Refused, Violation, checked, listed, refuse
+from .adapter_targets import AdapterConfig, Names, Targets
+from .checked import Refused, Violation, checked, listed, refuse, unique_keys
 from .safetensors_check import (
     LARGEST,
     TensorInfo,
@@ -30,7 +29,7 @@ from .safetensors_check import (
     read_header,
     show,
 )
-from .target_patterns import is_broken, matches
+from .target_patterns import Pattern
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -42,6 +41,9 @@ MAX_CONFIG = 2**20
 
 MAX_NAME, MAX_NAMES = 200, 1000
 """Most characters of a key of `rank_pattern` and the like, and most entries of such a list."""
+
+MAX_FEW = 64
+"""Most entries of `modules_to_save` and `layers_pattern`, and most characters of the latter's."""
 
 _PLAIN = re.compile(r"\^?(?:[\w.-]|\\\.)+")
 """A plain module name; PEFT treats it as a pattern."""
@@ -84,32 +86,6 @@ Shapes = Mapping[str, tuple[int, ...]]
 _HINT = "Only LoRA, rsLoRA and DoRA of linear layers can be imported; see the author's guide."
 FOREIGN = "Train the adapter on this backbone, or install the backbone it was trained on."
 _REBUILD = "Save the adapter again with PEFT."
-
-Names = tuple[str, ...]
-
-ALL = "all-linear"
-"""Every linear module, to PEFT."""
-
-
-class AdapterConfig(Struct, frozen=True, kw_only=True):
-    """The keys of ``adapter_config.json`` that determine the computation; as defined by PEFT."""
-
-    peft_type: Literal["LORA"]
-    target_modules: str | Names
-    r: Annotated[int, Meta(ge=1, le=65536)] = 8
-    lora_alpha: float = 8
-    use_rslora: bool = False
-    use_dora: bool = False
-    lora_bias: bool = False
-    bias: Literal["none", "all", "lora_only"] = "none"
-    fan_in_fan_out: bool = False
-    rank_pattern: dict[str, Annotated[int, Meta(ge=1, le=65536)]] | None = None
-    alpha_pattern: dict[str, float] | None = None
-    exclude_modules: str | Names | None = None
-    layers_to_transform: int | tuple[int, ...] | None = None
-    layers_pattern: str | Names | None = None
-    modules_to_save: Names | None = None
-    init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +154,12 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
     saved = _saved(header, parsed)
     tensors, strange = _by_module({n: x for n, x in header.items() if n not in saved})
     refuse(strange)
-    layers, biases = dict[str, AdapterLayer](), dict[str, int]()
+    layers, biases, targets = dict[str, AdapterLayer](), dict[str, int](), Targets(parsed)
     wrong = list[Violation]()
     for module, names in sorted(tensors.items()):
         info = {role: header[name] for role, name in names.items()}
         if info.keys() != {"bias"}:
-            made = _layer(module, info, parsed)
+            made = _layer(module, info, parsed, targets)
             wrong += made if isinstance(made, list) else []
             if isinstance(made, AdapterLayer):
                 layers[module] = made
@@ -210,7 +186,9 @@ def parse_config(data: bytes) -> AdapterConfig:
     if len(data) > MAX_CONFIG:
         raise _config("file", f"at most {MAX_CONFIG:,} bytes", f"{len(data):,}")
     try:
-        raw = json.loads(data.decode(), object_pairs_hook=_unique)  # given bytes, it accepts UTF-16
+        raw = json.loads(
+            data.decode(), object_pairs_hook=unique_keys
+        )  # given bytes, it accepts UTF-16
         json.dumps(raw, ensure_ascii=False).encode()  # half a surrogate pair ends who prints it
     except (ValueError, RecursionError) as e:
         raise _config("file", "a JSON object", str(e)) from e
@@ -258,7 +236,8 @@ def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[V
         return
     modules = {n.removeprefix(prefix): layer.shape for n, layer in adapter.layers.items()}
     yield from check_modules(modules, linears, who=who)
-    targets = {n for n in linears if is_target(adapter.config, prefix + n)}
+    selected = Targets(adapter.config)
+    targets = {n for n in linears if selected.include(prefix + n)}
     if without := sorted(targets - modules.keys()):
         expected = f"tensors for every module that {CONFIG} targets"
         yield _wrong("adapter_misfit", WEIGHTS, expected, f"none for {listed(without)}", _REBUILD)
@@ -277,10 +256,12 @@ def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[V
 
 def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[Violation]:
     """Yield a violation for each module that a backbone lacks, or has in another shape."""
+    close = None  # of the first alone: each is compared with every module
     for name, shape in sorted(modules.items()):
         if name not in linears:
             expected = f"a linear module of backbone {who!r}"
-            yield _misfit(name, expected, f"no such module. {suggest(name, linears)}".strip())
+            close = suggest(name, linears) if close is None else ""
+            yield _misfit(name, expected, f"no such module. {close}".strip())
         elif tuple(linears[name]) != tuple(shape):
             yield _misfit(
                 name, f"{show(tuple(linears[name]))}, as in backbone {who!r}", show(tuple(shape))
@@ -332,71 +313,6 @@ def saved_module(config: AdapterConfig, name: str) -> str | None:
     return next((m for m in modules if m.endswith(ends)), None)
 
 
-def is_target(config: AdapterConfig, name: str) -> bool | None:
-    """Return whether PEFT adapts the linear module of a name (`check_target_module_exists`).
-
-    None if the pattern is one that may take long to match: then only the tensors show it.
-    """
-    targets, excluded = config.target_modules, config.exclude_modules or ()
-    if any(f".{x}." in f".{name}." for x in config.modules_to_save or ()):
-        return False
-    named, left = _is_named(name, targets), _is_named(name, excluded)
-    if left or named is False:
-        return False
-    if named is None or left is None:
-        return None
-    if isinstance(targets, str):
-        return True
-    layers = config.layers_to_transform
-    if name in targets or layers is None or layers == ():
-        return True
-    index = _layer_index(config.layers_pattern, name)
-    return index in ((layers,) if isinstance(layers, int) else layers)
-
-
-def _is_named(name: str, some: str | Names) -> bool | None:
-    """Tell whether ends of names, or a pattern, name a module; None where that may take long."""
-    if some == ALL:
-        return None  # PEFT asks its model
-    return matches(some, name) if isinstance(some, str) else _ends(name, some)
-
-
-def _ends(name: str, some: Names) -> bool:
-    return any(name == x or name.endswith(f".{x}") for x in some)
-
-
-def _layer_index(patterns: str | Names | None, name: str) -> int | None:
-    """Return the layer number in a module's name."""
-    if not patterns:
-        found = [re.match(r".*?\.[^.]*\.(\d+)\.", name)]
-    else:
-        some = (patterns,) if isinstance(patterns, str) else patterns
-        found = [re.match(rf"(?:^|.*?\.){p}\.(\d+)\.", name) for p in some]
-    return next((int(m[1]) for m in found if m), None)
-
-
-def _scale(config: AdapterConfig, module: str, rank: int) -> float:
-    alpha = float(_by_pattern(config.alpha_pattern or {}, module, config.lora_alpha))
-    return alpha / (math.sqrt(rank) if config.use_rslora else rank)
-
-
-def _by_pattern(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Return the value of the first pattern that matches a module's name (`get_pattern_key`)."""
-    return next(
-        (value for pattern, value in patterns.items() if ends_name(pattern, module)), default
-    )
-
-
-def ends_name(pattern: str, name: str) -> bool:
-    """Return whether a PEFT pattern matches a name's last words; a dot matches any character."""
-    signs = pattern.removeprefix("^").replace(r"\.", "\0")
-    start = len(name) - len(signs)
-    if start < 0 or (start > 0 and (pattern.startswith("^") or name[start - 1] != ".")):
-        return False
-    pairs = zip(signs, name[start:], strict=True)
-    return all(a in (b, ".") or (a, b) == ("\0", ".") for a, b in pairs)
-
-
 def _heads(adapter: Adapter, prefix: str, *, who: str) -> Iterator[Violation]:
     """Yield a violation for each saved module without the prefix of the backbone's modules."""
     names = (n for n in adapter.saved if not n.startswith(prefix))
@@ -440,7 +356,7 @@ def _by_module(
 
 
 def _layer(
-    module: str, info: Mapping[str, TensorInfo], config: AdapterConfig
+    module: str, info: Mapping[str, TensorInfo], config: AdapterConfig, targets: Targets
 ) -> AdapterLayer | list[Violation]:
     """Return the adapter's change to a module, or the violations of its tensors."""
     roles = {"A", "B", *("b" * config.lora_bias), *("m" * config.use_dora)}
@@ -448,10 +364,10 @@ def _layer(
         names = {role: end for end, role in reversed(_PARTS.items())}
         expected, given = (", ".join(sorted(names[r] for r in some)) for some in (roles, found))
         return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, given, _REBUILD)]
-    if is_target(config, module) is False:
+    if targets.include(module) is False:
         expected = f"only modules that {CONFIG} targets"
         return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, "tensors", _REBUILD)]
-    rank = int(_by_pattern(config.rank_pattern or {}, module, config.r))
+    rank = targets.rank(module)
     a, b = info["A"].shape, info["B"].shape
     if (len(a), len(b)) != (2, 2) or (a[0], b[1]) != (rank, rank) or 0 in (*a, *b):
         expected = f"lora_A ({rank}, in) and lora_B (out, {rank})"
@@ -479,7 +395,7 @@ def _layer(
                 _REBUILD,
             )
         ]
-    return AdapterLayer(shape=(out, a[1]), rank=rank, scale=_scale(config, module, rank))
+    return AdapterLayer(shape=(out, a[1]), rank=rank, scale=targets.scale(module, rank))
 
 
 def _biases(
@@ -512,7 +428,7 @@ def _patterns(config: AdapterConfig) -> Iterator[Violation]:
     """
     for key in ("target_modules", "exclude_modules"):
         value = getattr(config, key)
-        if isinstance(value, str) and is_broken(value):
+        if isinstance(value, str) and Pattern(value).broken:
             expected = "names of modules, or a regular expression"
             yield _wrong("adapter_config", f"{CONFIG} {key}", expected, _shown(value), _REBUILD)
     layers = config.layers_pattern or ()
@@ -526,11 +442,13 @@ def _patterns(config: AdapterConfig) -> Iterator[Violation]:
     }
     others = ("target_modules", "exclude_modules", "layers_to_transform", "modules_to_save")
     for name, some in {**keys, **{n: getattr(config, n) for n in others}}.items():
-        if isinstance(some, tuple) and len(some) > MAX_NAMES:
-            expected, found = f"at most {MAX_NAMES:,}", f"{len(some):,}"
+        most = MAX_FEW if name in {"layers_pattern", "modules_to_save"} else MAX_NAMES
+        if isinstance(some, tuple) and len(some) > most:
+            expected, found = f"at most {most:,}", f"{len(some):,}"
             yield _wrong("adapter_config", f"{CONFIG} {name}", expected, found, _REBUILD)
     for name, names in keys.items():
-        if strange := [x for x in names if len(x) > MAX_NAME or not _PLAIN.fullmatch(x)]:
+        most = MAX_FEW if name == "layers_pattern" else MAX_NAME
+        if strange := [x for x in names if len(x) > most or not _PLAIN.fullmatch(x)]:
             expected = "names of modules, or ends of names"
             yield _wrong("adapter_config", f"{CONFIG} {name}", expected, _shown(strange[0]), _HINT)
 
@@ -543,15 +461,6 @@ def _refused_by_peft(config: AdapterConfig) -> Iterator[Violation]:
         expected = "no DoRA beside it, and init_lora_weights true or false"
         found = f"use_dora {config.use_dora}, {_shown(config.init_lora_weights)}"
         yield _wrong("adapter_config", f"{CONFIG} lora_bias", expected, found, _REBUILD)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key[:80]!r} stands twice")
-        found[key] = value
-    return found
 
 
 def _config(key: str, expected: str, found: str) -> Refused:

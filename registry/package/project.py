@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ..errors import UsageError, one_line, suggest
-from .forms import ADAPTER, FORMS
-from .manifest import Id, Ranks
+from .manifest import FormName, Id
 
 
 class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +24,6 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         form: Its form. None means, with labels of its own, a linear head or a residual one,
             whichever is better on validation rows; else ``residual``.
         rank: R; None for a quarter of the width, or 8 for an adapter.
-        ranks: The numbers of units that hosts may serve, ascending; the last is R.
         blocks: For an adapter that is trained here: how many of the top blocks it adapts; None
             for the upper half.
         targets: For such an adapter: the linear layers of a block that it adapts, by the end of
@@ -46,9 +44,8 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     id: str
     backbone: str | None = None
-    form: Annotated[str, Meta(pattern=f"^({'|'.join(FORMS)}|{ADAPTER})$")] | None = None
+    form: FormName | None = None
     rank: Annotated[int, Meta(ge=1)] | None = None
-    ranks: Ranks | None = None
     blocks: Annotated[int, Meta(ge=1)] | None = None
     targets: tuple[str, ...] | None = None
     writes: Literal["hidden", "logits", "labels"] | None = None
@@ -95,16 +92,6 @@ def read_plan(project: Path) -> ExpertPlan:
         raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
 
 
-def check_plan(plan: ExpertPlan) -> None:
-    """Check the parts of a plan that can be checked before there are rows.
-
-    Raises:
-        UsageError: If the plan cannot be carried out.
-    """
-    check_ranks(plan)
-    check_noise(plan)
-
-
 def check_noise(plan: ExpertPlan) -> None:
     """Check that noise is only used if the card shows sums and no rows.
 
@@ -117,29 +104,6 @@ def check_noise(plan: ExpertPlan) -> None:
             expected='--card statistics, card = "statistics" in [tool.redhost.expert]',
             found=str(plan.card),
         )
-
-
-def check_ranks(plan: ExpertPlan) -> None:
-    """Check that an expert can be trained at the ranks of its plan.
-
-    Raises:
-        UsageError: If it cannot.
-    """
-    ranks, form = plan.ranks or (), FORMS.get(plan.form or "residual")
-    if not ranks:
-        return
-    who = f"expert {plan.id!r} cannot have the ranks {', '.join(map(str, ranks))}"
-    if form is None or not form.ranked:
-        ranked = ", ".join(name for name, spec in FORMS.items() if spec.ranked)
-        found = f"{plan.form!r}, which has no units to leave out"
-        raise UsageError(who, expected=f"one of the forms {ranked}", found=found)
-    if [*ranks] != sorted({*ranks}):
-        raise UsageError(who, expected="different ranks, ascending")
-    if plan.rank not in {None, ranks[-1]}:
-        raise UsageError(who, expected=f"{ranks[-1]} as its rank, or none", found=str(plan.rank))
-    if plan.writes_tap != "final":
-        found = f"one that writes block {plan.writes_tap}"
-        raise UsageError(who, expected="an expert that writes to the bus", found=found)
 
 
 def package_in(project: Path) -> Path:
@@ -201,9 +165,10 @@ _README = Template("""\
 
 $summary
 
-A data package for [redhost](https://pypi.org/project/redhost/): a manifest and weights, no code.
+A data package for redhost: a manifest and weights, no code. It has no dependencies, so pip installs
+this package alone: redhost, a backbone and its experts each come from a wheel of their own.
 
-    pip install $dist
+    pip install $module-*.whl
     redhost list-experts
     redhost recompose
 """)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,7 +25,6 @@ from .manifest import (
     parts_of,
 )
 from .payload import check_backbone_contents, check_contents
-from .peft_adapter import CONFIG, WEIGHTS
 from .rules import bus_violation, check_backbone, check_valid, package_digest
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
 
@@ -42,14 +41,12 @@ class ExpertFiles:
         files: The bytes of every file by name, including ``expert.json``.
         digest: The sha256 over manifest, weights, card and canary.
         classes: C of an expert that writes logits, according to its weights.
-        rank: The smaller rank that it is served at; None for its full rank.
     """
 
     manifest: ExpertManifest
     files: Mapping[str, bytes]
     digest: str
     classes: int | None = None
-    rank: int | None = None
 
     @property
     def weights(self) -> bytes:
@@ -226,19 +223,6 @@ def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> b
             raise _too_large(path.name, limit, too_large or missing) from e
         found = e.strerror.lower() if e.strerror else type(e).__name__
         raise Refused(Violation(missing, path.name, "a regular file", found, _REINSTALL)) from e
-
-
-@checked
-def read_adapter_folder(folder: Path) -> Mapping[str, bytes]:
-    """Read an adapter's two files, as written by PEFT, from a folder."""
-    files, wrong = dict[str, bytes](), list[Violation]()
-    for name, role, most in ((CONFIG, "adapter", MAX_FILE), (WEIGHTS, "weights", MAX_LARGE)):
-        one = read_file(folder / name, missing=f"{role}_missing", limit=most)
-        hint = "Save the adapter again with PEFT's save_pretrained: nothing is unpickled here."
-        wrong += [replace(v, hint=hint) if "missing" in v.code else v for v in one.violations]
-        files[name] = one.value or b""
-    refuse(wrong)
-    return files
 
 
 def _too_large(name: str, limit: int, missing: str) -> Refused:

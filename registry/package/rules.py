@@ -8,13 +8,15 @@ against its backbone's.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from ..errors import ContractError, short
-from .checked import Violation, listed
+from .checked import Violation, listed, violations_of
 from .forms import ADAPTER, FORMS, TASKS, VALUE, Shapes
-from .manifest import BUS_API, BackboneManifest, ExpertManifest, parts_of
+from .manifest import BUS_API, BackboneManifest, ExpertManifest, Features, parts_of
 from .peft_adapter import check_modules, check_saved
 from .safetensors_check import TensorInfo, sha256_hex
 
@@ -24,7 +26,10 @@ MAX_ROWS = 256
 TEMPERATURE = 1000.0
 """T lies between one over this and this; authors' fits are limited to 0.05 and 20."""
 
-CARRIED = (".jinja", ".json", ".model", ".safetensors", ".tiktoken", ".txt")
+CARRIED = (
+    *(".codes", ".jinja", ".json", ".model", ".safetensors"),
+    *(".spm", ".tiktoken", ".tokenizer", ".txt"),
+)
 """File types that a carried base may contain: tensors and vocabularies; no code, no pickles."""
 
 TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
@@ -48,21 +53,21 @@ def expected_tensors(manifest: ExpertManifest, *, classes: int | None) -> Shapes
         ContractError: If the expert writes logits and ``classes`` is None.
     """
     d = manifest.ported.width if manifest.ported else manifest.reads.width
-    space, form = manifest.writes.space, FORMS.get(manifest.form)
+    writes, form = manifest.writes, FORMS.get(manifest.form)
     if form is None:
         return manifest.tensors or {}
-    if space == "logits" and classes is None:
+    if writes.spec.logits and classes is None:
         raise ContractError(
             f"expert {manifest.id!r} writes logits", expected="the number of classes", found="none"
         )
-    out = {"hidden": d, "labels": len(manifest.labels), "logits": classes or 0}[space]
-    return form.shapes(space, width=d, rank=manifest.rank, out=out)
+    out = writes.spec.width(hidden=d, labels=len(manifest.labels), classes=classes or 0)
+    return form.shapes(writes.space, width=d, rank=manifest.rank, out=out)
 
 
 def classes_in(manifest: ExpertManifest, header: Mapping[str, TensorInfo]) -> int | None:
     """Return the C that the weights of an expert writing logits were made for, if any."""
     form = FORMS.get(manifest.form)
-    if manifest.writes.space != "logits" or form is None:
+    if not manifest.writes.spec.logits or form is None:
         return None
     rows = header.get(form.written("logits"))
     return rows.shape[0] if rows is not None and rows.shape else None
@@ -81,13 +86,18 @@ def package_digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> s
 
 def bus_violation(bus_api: str, who: str) -> tuple[Violation, ...]:
     """Return a violation when this host's bus lies outside the range."""
-    from packaging.specifiers import SpecifierSet
-
-    if SpecifierSet(bus_api).contains(BUS_API):
+    if _has_bus(bus_api):
         return ()
     hint = f"Upgrade with 'pip install -U redhost', or install an older version of {who}."
     found = f"bus API {BUS_API} on this host"
     return (Violation("bus_api", "bus_api", f"bus API {bus_api}", found, hint),)
+
+
+@lru_cache(maxsize=64)
+def _has_bus(bus_api: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(bus_api).contains(BUS_API)
 
 
 # -- one manifest: its fields agree ---------------------------------------------------------------
@@ -99,7 +109,6 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
-        *_ranks(manifest),
         *_adapter(manifest),
         *_ported(manifest),
         *_causal(manifest),
@@ -147,29 +156,19 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("tensors", f"no such key for {name}", "shapes")
 
 
-def _ranks(manifest: ExpertManifest) -> Iterator[Violation]:
-    if not manifest.ranks:
-        return
-    form, shown = FORMS.get(manifest.form), ", ".join(map(str, manifest.ranks))
-    if not form or not form.ranked:
-        yield _field("ranks", f"no such key for the form {manifest.form!r}", shown)
-    elif [*manifest.ranks] != sorted({*manifest.ranks}) or manifest.ranks[-1] != manifest.rank:
-        yield _field("ranks", f"different ranks, ascending to {manifest.rank}, its rank", shown)
-
-
 def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
     """Check an adapter: it acts inside the blocks it names itself, and writes h or labels."""
     wanted = manifest.form == ADAPTER
     if wanted != bool(manifest.adapter):
         yield _field("adapter", f"a key of the form {ADAPTER!r} and of no other", manifest.form)
         return
-    own = manifest.writes.space == "labels"
+    own = manifest.writes.spec.own_labels
     if bool(manifest.head) != (wanted and own):
         expected = f"a head where the form {ADAPTER!r} writes labels of its own, and nowhere else"
         yield _field("head", expected, f"{manifest.form!r}, space {manifest.writes.space!r}")
     if not wanted:
         return
-    if manifest.writes.space == "logits":
+    if manifest.writes.spec.logits:
         yield _field("writes.space", f"'hidden' or 'labels' for the form {ADAPTER!r}", "'logits'")
     if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
         yield _field("reads.tap", f"'final' for the form {ADAPTER!r}", repr(min(taps - {"final"})))
@@ -183,7 +182,7 @@ def _ported(manifest: ExpertManifest) -> Iterator[Violation]:
         return
     if manifest.form not in FORMS:
         yield _field("form", f"one of {', '.join(FORMS)} where it is ported", manifest.form)
-    if manifest.writes.space != "labels":
+    if not manifest.writes.spec.own_labels:
         yield _field("writes.space", "'labels' where it is ported", repr(manifest.writes.space))
     if manifest.reads.tap != "final":
         yield _field("reads.tap", "'final' where it is ported", repr(manifest.reads.tap))
@@ -197,7 +196,7 @@ def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
         return
     if not manifest.writes.vocabulary:
         yield _field("writes.vocabulary", "the digest of the tokenizer it tells", "nothing")
-    if manifest.writes.space != "hidden":
+    if not manifest.writes.spec.states:
         yield _field("writes.space", "'hidden' for a causal expert", repr(manifest.writes.space))
     if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
         yield _field("reads.tap", "'final' for a causal expert", repr(min(taps - {"final"})))
@@ -218,7 +217,7 @@ def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
         yield _field("span_rules", "one for each threshold", found)
     if not manifest.thresholds:
         return
-    if manifest.writes.space != "labels":
+    if not manifest.writes.spec.own_labels:
         yield _field("thresholds", "labels of its own to have them", repr(manifest.writes.space))
     if len(manifest.thresholds) != len(manifest.labels):
         found = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
@@ -241,8 +240,13 @@ def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
         yield _field("labels", "at least one label", "none")
     if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
         yield _field("labels", "every label once", f"{listed(twice)} twice")
+    if bad := [label for label in labels if not unicodedata.is_normalized("NFC", label)]:
+        # Otherwise two labels could print alike.
+        yield _field("labels", "labels in Unicode's composed form (NFC)", ascii(bad[0]))
     if "none" in labels:  # `core.label_sets.NONE`
-        yield _field("labels", "labels other than 'none', the answer when declined", "'none'")
+        expected = "labels other than 'none', the answer when declined"
+        hint = "Rename the label in the rows, e.g. to 'other', and train again."
+        yield Violation("manifest_field", "labels", expected, "'none'", hint)
 
 
 def _card(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -278,7 +282,9 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
 
 
 def _task(manifest: BackboneManifest) -> Iterator[Violation]:
-    spec = TASKS[manifest.task]
+    spec = TASKS.get(manifest.task)
+    if spec is None:
+        return  # a plugin's: core asks the plugin
     if spec.labels and manifest.labels not in {(), spec.labels}:
         yield _field(
             "labels", f"only {VALUE!r} where numbers are answered", listed(manifest.labels)
@@ -287,22 +293,23 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
         yield from _set_labels(manifest.labels)
     if not spec.classifier and (manifest.labels or manifest.classifier):
         found = "some" if manifest.labels else "a file"
-        what = "text is generated" if spec.unit == "token" else "experts answer spans"
+        what = "text is generated" if spec.generates else f"experts answer {spec.noun}"
         yield _field("labels", f"no labels and no classifier where {what}", found)
 
 
 def _features(manifest: BackboneManifest) -> Iterator[Violation]:
-    if not manifest.features:
+    if not (manifest.features or manifest.dense):
         return
-    layers, spec = manifest.features.layers, TASKS[manifest.task]
-    states, shown = manifest.width - manifest.features.tokens, ", ".join(map(str, layers))
-    if len(set(layers)) < len(layers) or states < 1 or states % len(layers):
+    features, spec = manifest.features or Features(layers=(0,)), TASKS.get(manifest.task)
+    layers, states = features.layers, manifest.width - features.tokens
+    shown, parts = ", ".join(map(str, layers)), 1 if manifest.dense else len(layers)
+    if len(set(layers)) < len(layers) or states < 1 or states % parts:
         expected = f"different layers that fill {manifest.width} numbers with the hashed tokens"
         yield _field("features.layers", expected, shown)
-    if spec.unit != "text":
+    if spec is not None and spec.unit != "text":
         expected = "nothing where text is generated: its head reads the last states"
-        expected = expected if spec.unit == "token" else "nothing where experts answer spans"
-        yield _field("features", expected, shown)
+        expected = expected if spec.generates else f"nothing where experts answer {spec.noun}"
+        yield _field("features" if manifest.features else "dense", expected, shown)
 
 
 def _file_names(own: str, manifest: ExpertManifest | BackboneManifest) -> Iterator[Violation]:
@@ -332,6 +339,7 @@ def _field(field: str, expected: str, found: str) -> Violation:
 # -- an expert and its backbone -------------------------------------------------------------------
 
 
+@violations_of
 def check_compatible(
     expert: ExpertManifest, backbone: BackboneManifest, *, classes: int | None = None
 ) -> tuple[Violation, ...]:
@@ -383,7 +391,8 @@ def _width(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Viola
 
 def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     hint = "Retrain it on this backbone."
-    generates = TASKS[backbone.task].unit == "token"
+    spec = TASKS.get(backbone.task)
+    generates = bool(expert.reads.causal) if spec is None else spec.generates
     if generates != bool(expert.reads.causal):
         expected = "a causal expert: the backbone generates" if generates else "no causal expert"
         found = "causal" if expert.reads.causal else "one vector for a whole text"
@@ -397,7 +406,10 @@ def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[
 
 def _several(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     """Check that own labels have thresholds exactly if a row may have any number of labels."""
-    if expert.writes.space != "labels" or TASKS[backbone.task].several == bool(expert.thresholds):
+    spec = TASKS.get(backbone.task)
+    if spec is None or not expert.writes.spec.own_labels:
+        return
+    if spec.several == bool(expert.thresholds):
         return
     expected = f"{'no ' if expert.thresholds else ''}thresholds: the task is {backbone.task!r}"
     yield _field("thresholds", expected, "some" if expert.thresholds else "none")
@@ -411,7 +423,7 @@ def _taps(expert: ExpertManifest) -> Iterator[Violation]:
             yield Violation("tap_unknown", field, expected, repr(tap), "Correct the manifest.")
     if expert.writes.tap == "final":
         return
-    if expert.writes.space != "hidden" or expert.reads.tap == "final":
+    if not expert.writes.spec.states or expert.reads.tap == "final":
         expected = "the space 'hidden' and a reads.tap of its own for a block to write to"
         found = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
         yield Violation("tap_order", "writes.tap", expected, found, "Correct the manifest.")
@@ -428,7 +440,7 @@ def _modules(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Vio
 def _known_labels(
     expert: ExpertManifest, backbone: BackboneManifest, classes: int | None
 ) -> Iterator[Violation]:
-    if expert.writes.space == "labels":
+    if expert.writes.spec.own_labels:
         return
     known = set(backbone.labels)
     if unknown := [label for label in expert.labels if label not in known]:

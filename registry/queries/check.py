@@ -17,7 +17,7 @@ from ..environment.installed import audit_installed, files_below
 from ..environment.status import check_packages
 from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
 from ..package.checked import Violation
-from ..package.discover import MANIFESTS, Kind, Package, discover_all, from_folder
+from ..package.discover import MANIFESTS, Kind, Package, canonical, discover_all, from_folder
 from ..package.manifest import ExpertManifest, parse_backbone, parse_expert, parts_of
 from ..package.project import read_plan
 from ..package.readers import (
@@ -143,7 +143,8 @@ def _installed(
     if not same:
         raise _unknown(name, {i or package.dist for i, package in experts})
     for expert_id, package in same:
-        claims = [p for i, p in experts if i is not None and i == expert_id]
+        dist = canonical(package.dist)
+        claims = [p for i, p in experts if i and (i == expert_id or canonical(p.dist) == dist)]
         duplicate = _duplicate(package, claims, home) if len(claims) > 1 else ()
         expert = read_expert(package)
         wrong = (*duplicate, *expert.violations, *audit_installed(package, owners))
@@ -151,10 +152,10 @@ def _installed(
 
 
 def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple[Violation, ...]:
-    """Return the violation if other valid, enabled packages claim the same id."""
+    """Return the violation if other valid, enabled packages claim its id or distribution."""
     statuses = check_packages(claims, backbone=None, disabled=Disabled(home).names())
-    [status] = [s for s in statuses if s.package == package]
-    return tuple(v for v in status.violations if v.code == "duplicate_id")
+    of_it = (s for s in statuses if s.package == package)
+    return tuple(v for s in of_it for v in s.violations if v.code == "duplicate_id")
 
 
 def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target:
@@ -227,7 +228,7 @@ def strict_check(target: Target) -> tuple[Violation, ...]:
 
 
 def _backbone_lacks(target: Target, manifest: ExpertManifest) -> Iterator[Violation]:
-    name, needs_norm = manifest.backbone.name, manifest.writes.space != "labels"
+    name, needs_norm = manifest.backbone.name, not manifest.writes.spec.own_labels
     if target.backbone is None:
         expected = f"backbone {name!r} installed, to check against"
         yield _lack("backbone", expected, "no backbone", f"pip install red-backbone-{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,8 +28,14 @@ from ..home.questions import (
     root_of,
 )
 from ..package.discover import MANIFESTS, Package, canonical, discover, discover_all
-from ..package.manifest import BackboneManifest, BackboneRef, parse_expert
-from ..package.readers import read_expert, read_part
+from ..package.manifest import (
+    MAX_BYTES,
+    BackboneManifest,
+    BackboneRef,
+    ExpertManifest,
+    parse_expert,
+)
+from ..package.readers import read_expert, read_manifest, read_part
 from ..wheel.wheel import Wheel
 from .settings import Disabled, choose_backbone, installed_backbone, wanted_backbone
 
@@ -100,12 +107,30 @@ def take_inventory(
         attached=record.members() if record else {},
         cache=ValidationCache(cache_of(home) / "verdicts.json") if remember and there else None,
     )
-    statuses = _served(statuses, record)
     question = question_of(home)
     here = [x.manifest is None or x.question == question for x in statuses]
     own = tuple(compress(statuses, here))
     aside = tuple(compress(statuses, map(not_, here)))
     return Inventory(own, package, manifest, problem, digest, aside)
+
+
+def installed_manifests() -> tuple[tuple[Package, ExpertManifest | None], ...]:
+    """Return every installed expert with its manifest; None for one that cannot be read.
+
+    No other file of a package is read, so nothing is checked.
+    """
+    read = ((p, read_part(p, MANIFESTS["expert"], limit=MAX_BYTES)) for p in discover("expert"))
+    return tuple((package, part.then(parse_expert).value) for package, part in read)
+
+
+def installed_digests() -> dict[str, set[str]]:
+    """Return expert id → the digests that manifests of installed packages stand for."""
+    digests = defaultdict[str, set[str]](set)
+    for package in discover("expert"):
+        read = read_part(package, MANIFESTS["expert"], limit=MAX_BYTES).then(read_manifest)
+        if read.value is not None:
+            digests[read.value[0].id].add(read.value[1])
+    return dict(digests)
 
 
 def joins_in(home: Path, wheel: Wheel) -> Path:
@@ -161,8 +186,9 @@ def home_of_expert(home: Path, name: str) -> Path:
             record = current_record(where)
             if any(name in {m.id, m.dist} for m in (record.experts if record else ())):
                 return where
-    answers = (x.question for x in take_inventory(home).aside if name in {x.id, x.package.dist})
-    return home_of(home, next(answers, None))
+    read = ((package, m) for package, m in installed_manifests() if m and m.question)
+    questions = (m.question or None for package, m in read if name in {m.id, package.dist})
+    return home_of(home, next(questions, None))
 
 
 def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
@@ -174,19 +200,6 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
             record = current_record(where)
             found |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
     return tuple(sorted(found))
-
-
-def _served(
-    statuses: tuple[PackageStatus, ...], record: Composition | None
-) -> tuple[PackageStatus, ...]:
-    """Return statuses with the rank at which the current generation serves each expert."""
-    smaller = record.ranks() if record else {}
-    return tuple(
-        replace(s, served=smaller.get(s.manifest.id) or s.manifest.rank)
-        if s.state == "attached" and s.manifest
-        else s
-        for s in statuses
-    )
 
 
 def current_record(home: Path) -> Composition | None:
@@ -295,7 +308,6 @@ class HomeStatus:
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
-        ranks: The rank of each expert that is served at less than its full rank.
         router: Its router: kind, level, seed.
         drift: Differences between it and what is installed.
         held: Generations that live processes hold.
@@ -313,7 +325,6 @@ class HomeStatus:
     backbone: str | None = None
     fingerprint: str | None = None
     experts: tuple[str, ...] = ()
-    ranks: dict[str, int] = field(default_factory=dict)
     router: str | None = None
     drift: tuple[Drift, ...] = ()
     held: tuple[Lease, ...] = ()
@@ -351,7 +362,6 @@ def take_status(home: Path) -> HomeStatus:
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
-        ranks=record.ranks(),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
         drift=differences,
         lock=_compare_lock(home, record),

@@ -26,6 +26,7 @@ from ..package.discover import MANIFESTS, Package, canonical, discover, from_fol
 from ..package.manifest import MAX_BYTES, BackboneManifest, BackboneRef, parse_expert
 from ..package.project import ExpertPlan
 from ..package.readers import PackageSource, read_backbone_manifest, read_part
+from ..wheel.policy import NameOwners
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,6 +155,7 @@ def choose_backbone(
         raise MissingError(
             "no backbone is installed", hint="Install one, e.g. 'pip install red-backbone-tiny'."
         )
+    packages = _with_files(packages)
     if wanted is None and len(packages) == 1:
         return next(iter(packages))
     read = {package: installed_backbone(package) for package in packages}
@@ -183,6 +185,18 @@ def choose_backbone(
     for package, problem in read.items():  # the wanted one may be a faulty package
         problem.unwrap(f"backbone package {package}")
     raise UnknownNameError("backbone", wanted, ids.values())
+
+
+def _with_files(packages: Collection[Package]) -> Collection[Package]:
+    """Leave out packages that name the folder of another one, which alone has its files."""
+    if len({p.folder for p in packages}) == len(packages):
+        return packages
+    owners = NameOwners()
+    return [
+        p
+        for p in packages
+        if p.info is None or not owners.others(p.info.parent, p.module, dist=p.dist)
+    ] or packages
 
 
 def installed_backbone(package: Package) -> Checked[tuple[BackboneManifest, str]]:

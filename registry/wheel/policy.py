@@ -6,9 +6,11 @@ run, or could overwrite files of other packages.
 
 from __future__ import annotations
 
+import ast
 import base64
 import csv
 import io
+import json
 import os
 import re
 import sys
@@ -17,20 +19,40 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from importlib.machinery import all_suffixes
+from itertools import accumulate, chain, islice
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from ..atomic import read_head
 from ..errors import short
 from ..package.checked import Checked, Refused, Violation, checked
-from ..package.discover import MANIFESTS, canonical, entries, header_lines
+from ..package.discover import (
+    MANIFESTS,
+    MAX_METADATA,
+    MAX_OFFERS,
+    MAX_POINTS,
+    canonical,
+    entries,
+    groups,
+    header_lines,
+    headers,
+)
 from ..package.safetensors_check import sha256_hex
 
+CODE_SUFFIXES = (".py", ".pyw", *(s.casefold() for s in all_suffixes()))
 STARTUP_SUFFIXES = (".pth", ".start", ".egg-link")
 STARTUP_MODULES = frozenset({"sitecustomize", "usercustomize"})
 
 HOSTS = frozenset({"redhost", "torch", "pip", "setuptools", "pkg_resources", "_distutils_hack"})
 """Names that an expert may never have, whether or not they are installed here."""
+
+DATA_MODULE = re.compile(r"red_(expert|backbone)_\w+", re.ASCII)
+"""Names that a wheel of data may take. Libraries import optional packages that are absent, such as
+`dill`, by name: a wheel called like one of them would run in any process that imports torch."""
+
+MAX_MODULE = 65536
+"""Most bytes of a data package's one module, which has a docstring and no code."""
 
 INSTALLERS = frozenset({"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
 """Files of a dist-info that installers write; a wheel may not contain them."""
@@ -114,7 +136,10 @@ def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Vi
     if canonical(policy.dist) in {canonical(host) for host in HOSTS}:
         found = "a name of the host: installing it would replace that"
         yield Violation("taken_name", policy.dist, "a name of its own", found, hint)
-    if name in HOSTS or name in {n.casefold() for n in sys.stdlib_module_names}:
+    if not (policy.installed or DATA_MODULE.fullmatch(policy.module)):
+        expected = "a name that no library looks for: red_expert_… or red_backbone_…"
+        yield Violation("taken_top_level", policy.module, expected, repr(policy.module), hint)
+    elif name in HOSTS or name in {n.casefold() for n in sys.stdlib_module_names}:
         found = "a name of Python or of the host"
         yield Violation("taken_top_level", policy.module, expected, found, hint)
     elif owners:
@@ -122,12 +147,51 @@ def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Vi
         yield Violation("taken_top_level", policy.module, expected, found, hint)
 
 
-def check_entry_points(groups: Collection[str]) -> Iterator[Violation]:
-    """Check that a package declares data only: any other entry point names code to run."""
+def check_entry_points(text: str) -> Iterator[Violation]:
+    """Check that a package declares data only: any other entry point names code to run.
+
+    Args:
+        text: The text of its entry_points.txt.
+    """
     data = {f"redhost.{kind}s" for kind in MANIFESTS}
-    others = {"entry_points": [f"[{group}]" for group in sorted(set(groups) - data)]}
+    others = {"entry_points": [f"[{group}]" for group in sorted(set(groups(text)) - data)]}
     hint = "An expert is data: ship code as a plugin of its own."
     yield from _fault("entry_points", others, "entry points for data only", hint)
+    if (offers := sum(1 for group in data for _ in entries(text, group))) > MAX_OFFERS:
+        expected, hint = f"at most {MAX_OFFERS} packages", "Ask for a smaller build."
+        yield Violation("entry_points", "entry_points.txt", expected, f"{offers:,}", hint)
+
+
+def check_code(policy: WheelPolicy, files: Mapping[str, bytes]) -> Iterator[Violation]:
+    """Check that a wheel of data has no code: one module with a docstring and constants.
+
+    Args:
+        policy: The package's policy.
+        files: The wheel's files by name.
+    """
+    module = f"{policy.module}/__init__.py"
+    code = [n for n in files if n.casefold().endswith(CODE_SUFFIXES) and n != module]
+    if not _is_data(files.get(module, b"")):
+        code.append(module)
+    hint = "An expert is data: ship code as a plugin of its own."
+    yield from _fault("data_code", {"data_code": sorted(code)}, "a docstring and no code", hint)
+
+
+def _is_data(source: bytes) -> bool:
+    """Return whether a module has constants and docstrings only."""
+    if len(source) > MAX_MODULE:
+        return False
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(
+        isinstance(node, ast.Expr | ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        # Plain names only: `f().x = 1` and `{}[f()] = 1` call f.
+        and all(isinstance(t, ast.Name) for t in getattr(node, "targets", ()))
+        for node in body
+    )
 
 
 def check_headers(policy: WheelPolicy, metadata: str) -> Iterator[Violation]:
@@ -135,6 +199,10 @@ def check_headers(policy: WheelPolicy, metadata: str) -> Iterator[Violation]:
     counts = Counter(key for key, _ in header_lines(metadata))
     twice = [key for key in ("metadata-version", "name", "version") if counts[key] > 1]
     yield from _fault("metadata_row", {"metadata_row": twice}, "each header once", policy.hint)
+    name = headers(metadata)["name"]
+    if policy.installed and canonical(name) != canonical(policy.dist):
+        expected = f"{policy.dist}, as its folder is called"
+        yield Violation("metadata_row", "name", expected, name or "none", policy.hint)
 
 
 def check_record(
@@ -235,8 +303,8 @@ def _outside_hint(policy: WheelPolicy) -> str:
 
 # -- owners of top-level names --------------------------------------------------------------------
 
-MAX_OWNER = 16 * 2**20
-"""Bytes of a RECORD that are searched for names; other packages may have many more files."""
+MAX_OWNER, MAX_OWNERS = 4 * 2**20, 32 * 2**20
+"""Bytes of a RECORD that are searched for names, and of all RECORDs in a site folder."""
 
 _TOP = re.compile(r'\n"?([^/,"\r\n]{1,255}+)[/,]')
 
@@ -262,26 +330,43 @@ class NameOwners:
     def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
         if site not in self._known:
             infos = (*site.glob("*.dist-info"), *site.glob("*.egg-info"))
-            self._known[site] = tuple((_owner(info), _top_names(info)) for info in infos)
+            sizes = {info: min(_size(info / "RECORD"), MAX_OWNER) for info in infos}
+            # The smallest first: what one package brings to be read is at nobody else's expense.
+            ordered = sorted(infos, key=sizes.__getitem__)
+            within = zip(ordered, accumulate(sizes[info] for info in ordered), strict=True)
+            self._known[site] = tuple(
+                (_owner(info), _top_names(info)) for info, total in within if total <= MAX_OWNERS
+            )
         return self._known[site]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _owner(info: Path) -> str:
     return canonical(info.name.partition("-")[0].removesuffix(".egg-info"))
 
 
-_CLAIMS = ("RECORD", "entry_points.txt", "top_level.txt")
-"""Files of a dist-info that list the names it takes."""
+_CLAIMS = {
+    "RECORD": MAX_OWNER,
+    "entry_points.txt": MAX_POINTS,
+    "top_level.txt": MAX_METADATA,
+    "direct_url.json": MAX_METADATA,
+}
+"""Files of a dist-info that list the names it takes, and the most bytes that are read of each."""
 
 _UNSETTLED = 100_000_000
 """Age in ns below which a file could still change within one tick of the clock, unnoticed."""
 
 
 def _top_names(info: Path) -> frozenset[str]:
-    """Return the top-level names of a distribution's files, and those of its data entry points.
+    """Return the top-level names of a distribution's files; unchanged ones are not read again.
 
-    For an editable installation only the latter are known. Unchanged files are not
-    read again.
+    Of an editable installation only those of its data entry points are known.
     """
     stamps = tuple(_stamp(f"{info}/{name}") for name in _CLAIMS)
     settled = time.time_ns() - _UNSETTLED
@@ -305,16 +390,31 @@ def _remembered_names(info: Path, _stamps: tuple[tuple[int, ...] | None, ...]) -
 
 
 def _names_in(info: Path) -> frozenset[str]:
-    record, points, listed = (_read(info / name) for name in _CLAIMS)
+    record, points, listed, origin = (_read(info / name, limit) for name, limit in _CLAIMS.items())
     found = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
     tops = (top.removesuffix(".py") for top in set(found)) if record else listed.split()
     data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
-    return frozenset(name.casefold() for name in chain(tops, data))
+    # Without its files, a name is only a claim: any package could have those of others refused.
+    elsewhere = _is_elsewhere(origin, info.parent)
+    return frozenset(name.casefold() for name in chain(tops, data if elsewhere else ()))
 
 
-def _read(path: Path) -> str:
+def _is_elsewhere(origin: str, site: Path) -> bool:
+    """Return whether a direct_url.json (PEP 610) names an editable project outside the site."""
     try:
-        return read_head(path, limit=MAX_OWNER).decode("utf-8", "replace")
+        url = json.loads(origin)
+        path = unquote(urlsplit(url["url"]).path)
+        project = Path(path.lstrip("/") if os.name == "nt" else path)  # /C:/… there
+        if url["dir_info"]["editable"] is not True or not project.is_dir():
+            return False
+        return not project.resolve().is_relative_to(site.resolve())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
+        return False
+
+
+def _read(path: Path, limit: int) -> str:
+    try:
+        return read_head(path, limit=limit).decode("utf-8", "replace")
     except OSError:
         return ""
 

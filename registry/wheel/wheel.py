@@ -13,13 +13,22 @@ from pathlib import Path, PurePosixPath
 from ..atomic import reporting
 from ..errors import MissingError, UsageError
 from ..package.checked import Checked, Refused, Violation, checked, refuse
-from ..package.discover import MANIFESTS, Kind, Package, canonical, entries, groups, headers
+from ..package.discover import (
+    MANIFESTS,
+    MAX_METADATA,
+    Kind,
+    Package,
+    canonical,
+    entries,
+    headers,
+)
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
-from ..package.readers import MAX_LARGE, read_file
+from ..package.readers import MAX_LARGE, ExpertFiles, read_expert, read_file
 from ..package.safetensors_check import sha256_hex
 from .archive import ArchiveError, read_archive
 from .policy import (
     WheelPolicy,
+    check_code,
     check_entry_points,
     check_headers,
     check_names,
@@ -54,6 +63,11 @@ class Wheel:
     name: str
     data: bytes
     signer: str = ""
+
+    @cached_property
+    def expert(self) -> Checked[ExpertFiles]:
+        """The expert that it holds, or what is wrong with it."""
+        return read_expert(self.files)
 
     @cached_property
     def sha256(self) -> str:
@@ -172,8 +186,9 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
         check_names(policy, members),
         check_top_level(policy, ()),
         check_headers(policy, _text(members, f"{info}/METADATA")),
-        check_entry_points(groups(_text(members, f"{info}/entry_points.txt"))),
+        check_entry_points(_text(members, f"{info}/entry_points.txt")),
         check_record(policy, rows, present=present, read=lambda name: Checked(members[name])),
+        check_code(policy, members),
     )
     refuse(chain.from_iterable(faults))
 
@@ -228,6 +243,9 @@ def _check_file_name(name: str, package: Package, info: str) -> None:
 
 
 def _text(members: Mapping[str, bytes], name: str) -> str:
+    if len(members[name]) > MAX_METADATA:
+        expected = f"at most {MAX_METADATA:,} bytes of {name}"
+        raise ArchiveError("package_files", expected, f"{len(members[name]):,}")
     try:
         return members[name].decode("utf-8")
     except UnicodeDecodeError as e:

@@ -2,8 +2,8 @@
 
 The most used names are here and are loaded lazily: ``import redhost`` does not import torch. The
 rest of the public API has a module each: `redhost.errors`, `redhost.authoring` (from data to a
-package), `redhost.plugins` (base classes and helpers for plugins), `redhost.jobs`,
-`redhost.testing`. The names and their types are in ``__init__.pyi``.
+package), `redhost.plugins` (base classes and helpers for plugins) and `redhost.testing`. The names
+and their types are in ``__init__.pyi``.
 """
 
 import os

@@ -1,4 +1,4 @@
-from . import authoring, errors, jobs, plugins, testing
+from . import authoring, errors, plugins, testing
 from .core.backbones.backbone import Backbone
 from .core.bus.bus import Bus, BusConfig
 from .core.bus.experts import Expert
@@ -9,7 +9,6 @@ from .core.evaluation.evaluate import Evaluation
 from .core.host import Host
 from .core.live import Live
 from .core.model.composed import Answer, ComposedModel
-from .core.model.decode import generate
 from .core.plugins.hooks import hookimpl
 from .core.receipt import Receipt
 from .core.routers.base import Router
@@ -37,9 +36,7 @@ __all__ = [
     "authoring",
     "compose",
     "errors",
-    "generate",
     "hookimpl",
-    "jobs",
     "plugins",
     "testing",
 ]

@@ -3,13 +3,12 @@
 from .core.backbones.encoder import TextEncoder, blocks_of
 from .core.backbones.engines import EngineEncoder
 from .core.backbones.feature_cache import FeatureCache
-from .core.backbones.tokens import byte_counts, context_layout, contexts
 from .core.composition.prepare import open_backbone
 from .core.digests import library_versions
 from .core.model.verify import measure_off_domain
 from .core.training.adapt import AdaptSettings, adapt, delta
 from .core.training.context import AuthoringContext, open_for_training
-from .core.training.data import DataSplits, split_documents, split_rows
+from .core.training.data import DataSplits, split_rows
 from .core.training.expert import ExpertRows, ExpertSettings, TrainedExpert, train_expert
 from .core.training.new_backbone import new_backbone
 from .core.training.packaging import (
@@ -21,9 +20,9 @@ from .core.training.packaging import (
     texts_card,
     vectors_card,
 )
-from .core.training.porting import PortedExpert, PortReport, port_expert
 from .core.training.recipes import train_package
-from .core.training.rows import read_documents, read_table
+from .core.training.rows import read_rows, read_table
+from .core.training.task_recipe import TaskRecipe
 from .core.types import BackgroundRow, CardRow, write_rows
 from .registry.package.manifest import BackboneRef, Base, ExpertManifest, Training
 from .registry.package.project import ExpertPlan, write_project
@@ -44,28 +43,22 @@ __all__ = [
     "ExpertRows",
     "ExpertSettings",
     "FeatureCache",
-    "PortReport",
-    "PortedExpert",
+    "TaskRecipe",
     "TextEncoder",
     "TrainedExpert",
     "Training",
     "adapt",
     "blocks_of",
-    "byte_counts",
-    "context_layout",
-    "contexts",
     "delta",
     "library_versions",
     "measure_off_domain",
     "new_backbone",
     "open_backbone",
     "open_for_training",
-    "port_expert",
-    "read_documents",
+    "read_rows",
     "read_table",
     "save_backbone",
     "save_expert",
-    "split_documents",
     "split_rows",
     "statistics_card",
     "texts_card",

@@ -2,24 +2,26 @@
 
 from .core.backbones.interventions import Intervention, PassEnded, hooked
 from .core.bus.bus import BusConfig, LayerNorm
+from .core.bus.combiner import Combiner
 from .core.bus.evidence import off_domain_norm
 from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from .core.bus.head import Head
 from .core.bus.signals import RouterSignals, router_signal
-from .core.bus.tasks import Task, make_task, register_task
+from .core.bus.task import Task
+from .core.bus.unit import Unit
 from .core.composition.select import Installed
 from .core.model.composed import Observe, shared_features
-from .core.model.decode import Token
 from .core.model.moments import Moments
 from .core.model.questions import Questions
 from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
-from .core.routers import build_router
+from .core.routers import build_router, router_factory
 from .core.routers.base import AnswerLikelihoods, ColumnData, Router, as_router
 from .core.routers.cards import Card
 from .core.routers.domain_statistics import Statistics
 from .core.routers.statistics import StatisticsRouter
+from .core.tasks import make_task, register_task
 from .core.training.router import RouterSettings, train_router
 from .registry.environment import python_command
 from .registry.environment.status import PackageStatus
@@ -34,6 +36,7 @@ __all__ = [
     "Card",
     "ClassifierExpert",
     "ColumnData",
+    "Combiner",
     "Composition",
     "Expert",
     "Generations",
@@ -60,7 +63,7 @@ __all__ = [
     "Statistics",
     "StatisticsRouter",
     "Task",
-    "Token",
+    "Unit",
     "as_router",
     "build_router",
     "hooked",
@@ -69,6 +72,7 @@ __all__ = [
     "off_domain_norm",
     "python_command",
     "register_task",
+    "router_factory",
     "router_signal",
     "shared_features",
     "train_router",

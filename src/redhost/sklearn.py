@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from .core.host import Host
+from .core.label_sets import NONE
 from .core.types import as_list
 from .registry.errors import MissingError, UsageError, suggest
 
@@ -36,7 +37,8 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         device: The device of the trunk, e.g. ``cuda``.
 
     Attributes:
-        classes_: All possible answers, sorted; includes ``none`` if texts may be declined.
+        classes_: All possible answers, sorted, of the type of the labels that `fit` was given; it
+            includes ``none`` if texts may be declined, which is −1 among numbers.
         generation_: The generation that answers.
     """
 
@@ -51,57 +53,58 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         self.generation = generation
         self.device = device
 
-    def fit(self, X: Any, y: Iterable[str] | None = None) -> Self:
+    def fit(self, X: Any, y: Iterable[str | float] | None = None) -> Self:
         """Load the generation.
 
         Args:
             X: Texts; nothing is trained on them.
-            y: Their labels.
+            y: Their labels, as texts or as numbers; answers are of the same type.
 
         Raises:
-            UsageError: If a label cannot be answered, the numbers of labels and texts differ, or
-                answers are not labels.
+            UsageError: If a label cannot be answered, the numbers of labels and texts differ,
+                answers are not labels, or are not numbers and the given ones are.
             MissingError: If nothing has been composed in this home.
         """
-        texts, labels = texts_of(X), [] if y is None else [*map(str, y)]
+        texts, labels = texts_of(X), np.asarray([] if y is None else [*y])
         if y is not None and len(labels) != len(texts):
             raise UsageError(
                 "labels of texts", expected=f"{len(texts):,}", found=f"{len(labels):,}"
             )
         host = Host.open(self.home, device=self.device)
         model = host.composed if self.generation is None else host.load(self.generation)
-        head = model.bus.task.head
-        if not head.distribution or head.vocabulary:
+        task = model.bus.task
+        if not task.one_label:
             raise UsageError(
-                "a classifier", expected="a backbone that answers labels", found=head.noun
+                "a classifier", expected="a backbone that answers labels", found=task.head.noun
             )
-        declines = {"none"} if model.decline or not model.bus.shared_labels else set[str]()
-        classes = sorted({*model.bus.labels, *declines})
-        known = {*classes}
-        for place, label in enumerate(labels):
+        declines = {NONE} if model.decline or not model.bus.shared_labels else set[str]()
+        names = sorted({*model.bus.labels, *declines})
+        values = _typed(names, labels)
+        known = {*values.tolist()}
+        for place, label in enumerate(labels.tolist()):
             if label not in known:
                 raise UsageError(
                     f"the label {label!r} at place {place} cannot be answered",
-                    expected=", ".join(classes[:5]),
-                    hint=suggest(label, classes).rstrip(),
+                    expected=", ".join(names[:5]),
+                    hint=suggest(str(label), names).rstrip(),
                 )
         self.model_, self.generation_ = model, model.generation
-        self.classes_ = np.array(classes)
+        self.classes_, places = np.unique(values, return_inverse=True)
+        self.place_ = dict(zip(names, places.tolist(), strict=True))
         return self
 
     def predict(self, X: Any) -> Any:
-        """Return the label of each text, ``(N,)``; ``none`` if it is declined."""
+        """Return the label of each text, ``(N,)``; ``none``, or −1, if it is declined."""
         check_is_fitted(self)
-        return np.array(
-            [a.label for a in self.model_.answer(texts_of(X))], dtype=self.classes_.dtype
-        )
+        places = [self.place_[a.label] for a in self.model_.answer(texts_of(X))]
+        return self.classes_[np.array(places, dtype=int)]
 
     def predict_proba(self, X: Any) -> Any:
         """Return p(y|x) over `classes_`, ``(N, L)``; declined texts are answered as well."""
         check_is_fitted(self)
         p = self.model_.probabilities(texts_of(X)).double().numpy()
         found = np.zeros((len(p), len(self.classes_)))
-        found[:, np.searchsorted(self.classes_, self.model_.bus.labels)] = p
+        found[:, [self.place_[label] for label in self.model_.bus.labels]] = p
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,6 +125,29 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.one_d_array = True
         tags.no_validation = True
         return tags
+
+
+def _typed(names: list[str], labels: Any) -> Any:
+    """Return the names of answers as values of the type of given labels, in the same order.
+
+    Raises:
+        UsageError: If a name is no value of it, or two are the same.
+    """
+    if not len(labels) or labels.dtype.kind not in "iufb":
+        return np.array(names)
+    name = ""
+    try:
+        values = [labels.dtype.type(-1 if (name := n) == NONE else float(n)) for n in names]
+        if len({*values}) == len(names) and labels.dtype.kind != "b":
+            return np.array(values)
+    except (ValueError, OverflowError):
+        pass
+    raise UsageError(
+        f"answers as {labels.dtype} labels",
+        expected="a number of its own for every answer, and -1 for a declined text",
+        found=repr(name),
+        hint="Give the labels as texts.",
+    )
 
 
 def texts_of(given: Any) -> list[str]:

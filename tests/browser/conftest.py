@@ -45,6 +45,13 @@ def read_only_url(home: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def prefixed_url(home: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that may not be changed, whose paths have the prefix of the fixture's parameter."""
+    with tools.site(home, token=None, prefix=request.param) as url:
+        yield url
+
+
+@pytest.fixture
 def token() -> str:
     return str(tools.TOKEN)
 

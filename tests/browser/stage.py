@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from playwright.sync_api import Browser, Error, Playwright
 from redhost_serve.server import running
+from redhost_serve.service import Options
 
 import redhost
 
@@ -17,15 +18,16 @@ TOKEN = "a token that nobody guesses"
 
 
 @contextmanager
-def site(home: Path, *, token: str | None = TOKEN) -> Iterator[str]:
-    """Serve the shipped experts, composed with two routers; yield the address."""
+def site(home: Path, *, token: str | None = TOKEN, prefix: str = "") -> Iterator[str]:
+    """Serve the shipped experts, composed with two routers; yield the address, with the prefix."""
     torch.set_num_threads(1)
     host = redhost.Host.open(home, backbone="tiny", plugins=redhost.plugins.Plugins(()))
     if host.generations.current() is None:
         for router in ("evidence", "centroid"):
             host.recompose(router=router, accept=True)
-    with running(redhost.Live(host.session), token=token) as (url, _):
-        yield url
+    options = Options(root_path=prefix)
+    with running(redhost.Live(host.session), options=options, token=token) as (url, _):
+        yield url + prefix
 
 
 def chromium(playwright: Playwright) -> Browser:

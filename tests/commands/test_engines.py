@@ -67,7 +67,9 @@ def test_an_unknown_engine_is_a_line_with_those_there_are(plan, home, call, comm
     more = (str(plan),) if command == ("train-many",) else ()
     code, _, err = call(*command, *more, "--engine", "locl")
     assert code == 2
-    assert err.startswith("redhost: unknown engine 'locl'. Did you mean 'local'? Known: local.")
+    assert err.startswith(
+        "redhost: unknown engine 'locl'. Did you mean 'local'? Known: local, ray."
+    )
 
 
 def test_check_says_the_same_with_two_workers(home, call, tmp_path) -> None:

@@ -159,20 +159,81 @@ def test_a_pipe_is_refused_since_a_file_is_read_more_than_once(call, home, tmp_p
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        ([{"question": "x"}, {"question": " "}], ("line 2", "'question'", "' '")),
-        ([{"question": "x"}, {"question": 5}], ("line 2", "'question'", "5")),
+        ([{"question": " "}, {"question": "x"}], ("line 1", "'question'", "' '")),
         ([{"text": "x"}], ("line 1", "no such field among 'text'", "--text-field")),
         ([{"question": "x", "answer": "y"}], ("'answer' already",)),
         ([], ("has no rows",)),
     ],
 )
-def test_a_row_that_cannot_be_answered_is_named_before_anything_is_computed(
+def test_a_file_that_cannot_be_answered_is_named_before_anything_is_computed(
     call, home, tmp_path, given, parts
 ) -> None:
     source, target = write(tmp_path / "in.jsonl", given), tmp_path / "out.csv"
     code, _, err = call(*options(source, target))
     assert code == 2 and all(part in err for part in parts)
     assert not target.exists() and not (tmp_path / "out.csv.parts").exists()
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the texts that are answered from now on; one with `refuse` in it is refused."""
+    answer, texts = redhost.ComposedModel.answer, list[str]()
+
+    def noting(self: redhost.ComposedModel, given: Sequence[str], **more: Any) -> Any:
+        if any("refuse" in text for text in given):
+            raise redhost.UsageError("this text", found="too long")
+        texts.extend(given)
+        return answer(self, given, **more)
+
+    monkeypatch.setattr(redhost.ComposedModel, "answer", noting)
+    monkeypatch.setattr(files, "PART", 8)
+    return texts
+
+
+@pytest.mark.parametrize("into", SUFFIXES)
+@pytest.mark.parametrize(
+    ("bad", "named"), [(" ", "' '"), (5, "found 5"), (None, "None"), ("refuse me", "too long")]
+)
+def test_rows_before_one_without_an_answer_are_written_and_the_same_command_goes_on(
+    call, home, tmp_path, computed, into: str, bad: object, named: str
+) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / f"out{into}"
+    whole = tmp_path / f"whole{into}"
+    assert call(*options(write(source, rows()), whole))[0] == 0
+    given = rows()
+    given[20]["question"] = bad
+    code, out, err = call(*options(write(source, given), target))
+    assert (code, out) == (1, "") and len(err.splitlines()) == 1
+    assert (
+        f"{source}, line 21" in err
+        and named in err
+        and f"{target} has the rows before it (20)" in err
+    )
+    assert [str(row["id"]) for row in read(target)] == [str(n) for n in range(20)]
+    assert read(target) == read(whole)[:20]
+    computed.clear()
+    assert call(*options(write(source, rows()), target))[0] == 0
+    assert target.read_bytes() == whole.read_bytes()
+    assert {*TEXTS[:16]}.isdisjoint(computed) and not target.with_name(
+        f"{target.name}.parts"
+    ).exists()
+
+
+def test_rows_before_a_line_that_is_no_row_are_in_the_output(call, home, tmp_path) -> None:
+    source, target = write(tmp_path / "in.jsonl", rows()), tmp_path / "out.jsonl"
+    source.write_text(source.read_text("utf-8") + '{"question": ', "utf-8")
+    code, _, err = call(*options(source, target))
+    assert code == 1 and "line 31" in err and len(read(target)) == 30
+
+
+def test_an_output_that_was_changed_meanwhile_is_not_written_over(call, home, tmp_path) -> None:
+    given = rows()
+    given[20]["question"] = ""
+    source, target = write(tmp_path / "in.jsonl", given), tmp_path / "out.jsonl"
+    assert call(*options(source, target))[0] == 1
+    target.write_text("mine")
+    code, _, err = call(*options(write(source, rows()), target))
+    assert code == 2 and "is there already" in err and target.read_text() == "mine"
 
 
 def test_nothing_is_written_over_and_no_format_is_guessed(call, home, tmp_path) -> None:
@@ -186,7 +247,7 @@ def test_nothing_is_written_over_and_no_format_is_guessed(call, home, tmp_path) 
     assert call("predict")[0] == 2
 
 
-def test_what_was_stopped_goes_on_only_with_the_same_file_and_options(
+def test_what_was_stopped_goes_on_only_with_the_same_options(
     call, home, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(files, "PART", 8)
@@ -204,10 +265,10 @@ def test_what_was_stopped_goes_on_only_with_the_same_file_and_options(
 
     monkeypatch.setattr(redhost.ComposedModel, "answer", stop)
     assert call(*options(source, target))[0] != 0
-    assert sorted(p.name for p in (tmp_path / "out.csv.parts").iterdir()) == [
-        "000000.jsonl",
-        "000001.jsonl",
-        "run.json",
+    assert sorted(p.name[:6] for p in (tmp_path / "out.csv.parts").iterdir()) == [
+        "000000",
+        "000001",
+        "run.js",
     ]
     code, _, err = call(*options(source, target), "--set", "90%")
     assert code == 2 and "another sets" in err
@@ -222,13 +283,13 @@ def test_a_killed_run_loses_no_row_and_doubles_none(home, tmp_path) -> None:
     source, target = write(tmp_path / "in.jsonl", rows(texts)), tmp_path / "out.jsonl"
     command = [sys.executable, "-P", "-m", "redhost", *options(source, target)]
     environment = {**os.environ, "REDHOST_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    first = tmp_path / "out.jsonl.parts" / "000000.jsonl"
+    folder = tmp_path / "out.jsonl.parts"
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    while not first.exists() and process.poll() is None:
+    while not [*folder.glob("000000-*.jsonl")] and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert first.exists() and not target.exists()
+    assert [*folder.glob("000000-*.jsonl")] and not target.exists()
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
     assert f"{len(texts):,} rows".encode() in done.stdout
     assert [row["id"] for row in read(target)] == list(range(len(texts)))

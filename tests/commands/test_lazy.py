@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import time
+import tomllib
+from pathlib import Path
+
 import pytest
 
+from redhost.commands.lazy import PLUGINS, import_beside
+from redhost.errors import MissingError
+from redhost.registry.package.discover import plugin_entry_points
+from redhost.registry.package.forms import PLUGIN_TASKS
+
+ROOT = Path(__file__).parents[2]
 HELLO = "import click\n\n@click.command()\ndef hello():\n    click.echo('hello')\n"
 
 
@@ -70,3 +80,66 @@ def test_an_unknown_command_names_those_that_begin_so_or_where_all_are(call) -> 
 def test_a_list_of_commands_cuts_no_sentence_short(call, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert "..." not in call("--help")[1].partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("extra", PLUGINS)
+def test_a_command_whose_plugin_is_absent_says_what_to_install(call, monkeypatch, extra) -> None:
+    monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
+    for name in PLUGINS[extra]:
+        line = f"command {name!r} is part of redhost-{extra}. Run: pip install 'redhost[{extra}]'"
+        assert call(name, "anything", "--option") == (3, "", f"redhost: {line}\n")
+
+
+def project(folder: Path) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def test_the_table_of_commands_and_the_extras_are_those_of_the_plugins() -> None:
+    host, declared = project(ROOT), {}
+    for folder in (ROOT / "plugins").glob("redhost-*"):
+        plugin = project(folder)
+        if points := plugin.get("entry-points"):
+            extra = plugin["name"].removeprefix("redhost-")
+            declared[extra] = tuple(sorted(points.get("redhost.commands", ())))
+            assert f"redhost-{extra}=={host['version']}" in host["optional-dependencies"][extra]
+            assert plugin["version"] == host["version"]
+    assert declared == PLUGINS and {*PLUGIN_TASKS.values()} <= declared.keys()
+    assert host["optional-dependencies"]["all"] == [f"redhost[{','.join(sorted(declared))}]"]
+
+
+@pytest.mark.parametrize("option", [("--workers", "2"), ("--engine", "ray")])
+@pytest.mark.parametrize("command", ["check", "evaluate", "recompose"])
+def test_workers_without_their_plugin_say_what_to_install(call, monkeypatch, command, option):
+    monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
+    line = "an engine with workers is part of redhost-ray. Run: pip install 'redhost[ray]'"
+    assert call(command, *option) == (3, "", f"redhost: {line}\n")
+
+
+@pytest.mark.parametrize(
+    "option", [("--mixtures",), ("--plot", "x.svg"), ("--curves", "x.svg")], ids=lambda o: o[0]
+)
+def test_more_of_evaluate_without_its_plugin_says_what_to_install(home, call, monkeypatch, option):
+    monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
+    code, out, err = call("evaluate", *option)
+    what = "evaluate with --outside, --mixtures, --plot or --curves"
+    line = f"{what} is part of redhost-report. Run: pip install 'redhost[report]'"
+    assert (code, out, err) == (3, "", f"redhost: {line}\n")
+
+
+def test_what_a_command_needs_is_taken_from_its_plugin_and_from_no_other(environment) -> None:
+    files = {"__init__.py": "", "evaluation.py": "raise SystemExit('imported')"}
+    environment.install_code("thief", files, {"redhost.commands": "someones = thief:hello"})
+    points = [e for e in plugin_entry_points("redhost.commands") if e.name == "someones"]
+    assert [e.dist for e in points] == ["thief"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PLUGINS, "others", ("someones",))
+        with pytest.raises(MissingError, match="redhost-others"):
+            import_beside("someones", "thief.evaluation:Extras", needed_for="evaluate --plot")
+
+
+def test_thousands_of_commands_of_one_package_take_no_time(environment, call) -> None:
+    many = "\n".join(f"c{n} = shouter:hello" for n in range(20_000))
+    install(environment, HELLO, many)
+    started = time.process_time()
+    assert call("--help")[0] == 0
+    assert time.process_time() - started < 2

@@ -136,7 +136,7 @@ def test_an_author_ships_thresholds_that_rows_set_aside_have_chosen(composed) ->
     for domain, labels in SITUATIONS.items():
         project = home().parent / f"red-expert-{domain}"
         manifest = json.loads(next(project.rglob("expert.json")).read_text())
-        assert manifest["labels"] == sorted(labels) and manifest["schema"] == "redhost.expert/1.7"
+        assert manifest["labels"] == sorted(labels) and manifest["schema"] == "redhost.expert/1"
         assert len(manifest["thresholds"]) == 2 and manifest["temperature"] != 1.0
         measured = manifest["training"]["metrics"]
         assert measured["gate"] > 0.5 and measured["micro_f1"] > 0.8 and measured["macro_f1"] > 0.8

@@ -66,6 +66,14 @@ def test_trust_is_taken_back_from_what_is_gone(environment, call) -> None:
     assert call("trust", "noter", "--revoke")[0] != 0  # there is nothing left to take back
 
 
+def test_a_plugin_of_this_project_says_why_it_is_trusted(call) -> None:
+    state = states(call)["redhost-onnx"]
+    reason = "it lies in the source tree of this redhost"
+    assert (state["state"], state["reason"]) == ("loaded", f"trusted: {reason}")
+    shown = f"redhost-onnx is still trusted: {reason}. Uninstall it to end that.\n"
+    assert call("trust", "redhost-onnx", "--revoke")[:2] == (0, shown)
+
+
 def test_a_plugin_that_fails_is_a_line_and_exit_0(environment, call) -> None:
     install(environment, "raise RuntimeError('no voice')")
     call("trust", "noter")

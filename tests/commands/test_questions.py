@@ -13,7 +13,7 @@ import pytest
 import redhost
 
 TEXT = "What is 37 plus 12?"
-PARITY = {"schema": "redhost.expert/1.5", "question": "parity"}
+PARITY = {"question": "parity"}
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_plan_with_a_question_is_trained_for_it(two_questions, call, tmp_path)
     manifest = printed(
         call("train-expert", "red-expert-even", "--data", "rows.jsonl", "--epochs", "1", "--json")
     )
-    assert (manifest["question"], manifest["schema"]) == ("parity", "redhost.expert/1.5")
+    assert (manifest["question"], manifest["schema"]) == ("parity", "redhost.expert/1")
     assert call("new-expert", "x", "--question", "No Name")[0] == 2
     assert not (tmp_path / "red-expert-x").exists()
 

@@ -54,6 +54,11 @@ def printed(capsys: pytest.CaptureFixture[str], made: Receipt) -> str:
     return capsys.readouterr().out
 
 
+def test_a_member_that_is_not_installed_has_a_line(capsys) -> None:
+    made = msgspec.structs.replace(receipt(4), drift={"e001": "missing"})
+    assert "drift      e001: missing, composed from the store\n" in printed(capsys, made)
+
+
 def test_a_few_experts_have_a_line_each(capsys) -> None:
     text = printed(capsys, receipt(SHOWN))
     assert all(f"e{n:03d}" in text for n in range(SHOWN))

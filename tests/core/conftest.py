@@ -136,7 +136,6 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             card=card or redhost.authoring.texts_card([*fit, *(shown if gate is None else gate)]),
             canary=norm(h[:4]),
             training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=60),
-            ranks=settings.ranks,
         )
         redhost.authoring.save_expert(folder, draft)
         return folder

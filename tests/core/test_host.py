@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redhost_generate
 import torch
 
 import redhost
@@ -80,13 +81,13 @@ def test_what_is_no_texts_is_a_type_error_wherever_texts_go_in(installed, home, 
     host = open_host(home)
     host.recompose()
     model, live = host.composed, redhost.Live(host.session)
-    intakes = [host.predict, live.predict, host.outside, host.encoder(model)]
+    intakes = [host.predict, live.predict, host.encoder(model)]
     for take in (*intakes, model.backbone.encode, lambda x: host.evaluate(x or "none")):
         with pytest.raises(TypeError) as e:
             take(given)
         assert isinstance(e.value, redhost.errors.InputTypeError) and e.value.found
     with pytest.raises(redhost.errors.InputTypeError, match="NoneType"):
-        host.generate(None)
+        redhost_generate.generate(host.composed, None)
 
 
 def test_an_answer_says_where_its_text_was_cut(installed, home) -> None:
@@ -112,7 +113,7 @@ def test_nothing_is_published_and_nothing_lost_where_the_backbone_moved(
     installed, home, monkeypatch, locked
 ) -> None:
     """The host whose own memory it happened in answers as before as well."""
-    from redhost.core.composition import recompose as module
+    from redhost.core.composition import gates as module
 
     host = open_host(home)
     host.recompose()
@@ -209,6 +210,18 @@ def test_the_store_answers_even_when_everything_is_uninstalled(installed, home) 
         installed.uninstall(f"red-expert-{name}")
     installed.uninstall("red-backbone-toy")
     assert [(a.label, a.probability) for a in redhost.Host.open(home).predict(TEXTS)] == before
+
+
+def test_a_receipt_says_by_how_much_the_domain_of_a_withdrawn_expert_falls(installed, home) -> None:
+    first = open_host(home).recompose()
+    assert first.accuracy.withdrawn == {}
+    installed.uninstall("red-expert-red")
+    receipt = open_host(home).recompose()
+    assert receipt.withdrawn == ("red",) and "red" not in receipt.accuracy.after
+    domain = receipt.accuracy.withdrawn["red"]
+    assert domain.rows == first.accuracy.rows["red"]
+    assert domain.before == first.accuracy.after["red"]
+    assert domain.after < domain.before  # what only red knew is gone, and nothing refuses it
 
 
 def test_a_disabled_expert_is_withdrawn_and_stays_visible(installed, home) -> None:
@@ -477,11 +490,33 @@ def test_a_damaged_home_never_answers_and_is_composed_anew_on_request(
     with pytest.raises(redhost.RedhostError) as e:
         answers(home)
     assert "\n" not in str(e.value) and e.value.hint
-    with pytest.raises(HarmError, match=r"generation 1 cannot be loaded.* --accept"):
-        open_host(home).recompose()
+    if "stored" not in damage:
+        with pytest.raises(HarmError, match=r"generation 1 cannot be loaded.* --accept"):
+            open_host(home).recompose()
     receipt = open_host(home).recompose(accept=True)
-    assert (receipt.generation, receipt.parent, receipt.accuracy.before) == (2, 1, None)
+    assert (receipt.parent, receipt.withdrawn) == (1 if receipt.generation == 2 else None, ())
     assert answers(home) == before
+
+
+@pytest.mark.parametrize("damage", [d for d in DAMAGE if "stored" in d])
+def test_a_damaged_copy_is_restored_from_the_installed_package(installed, home, damage) -> None:
+    open_host(home).recompose()
+    before = answers(home)
+    DAMAGE[damage](home)
+    receipt = open_host(home).recompose()  # of these very bytes: there is something to compare with
+    assert receipt.generation == 1 and receipt.accuracy.before == receipt.accuracy.after
+    assert answers(home) == before
+
+
+def test_each_expert_is_read_and_computed_once_however_often_it_is_compared(
+    installed, home, expert_reads
+) -> None:
+    packages = len(open_host(home).list_experts())
+    for router in ("statistics", "centroid"):  # the second beside the generation of the first
+        with expert_reads("read_expert", "check_canary") as calls:
+            open_host(home).recompose(router=router, accept=True)
+        assert calls.count("read_expert") == packages
+        assert calls.count("check_canary") == len(IDS)
 
 
 def test_a_damaged_record_does_not_stop_the_listing(installed, home) -> None:

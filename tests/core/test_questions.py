@@ -44,7 +44,7 @@ def ask(environment, expert_folders, tmp_path) -> Ask:
             shutil.copy(file, folder)
         manifest = json.loads((folder / "expert.json").read_text("utf-8")) | {"id": expert_id}
         if question is not None:
-            manifest |= {"schema": "redhost.expert/1.5", "question": question}
+            manifest |= {"question": question}
         (folder / "expert.json").write_text(json.dumps(manifest), "utf-8")
         environment.install(project, code="raise AssertionError('imported')\n")
         return project

@@ -72,7 +72,7 @@ def test_a_broken_link_or_anchor_is_noticed() -> None:
         ("`redhost generate`", "redhost-generate"),
         ("What is checked, and when?", "what-is-checked-and-when"),
         ("a & b", "a--b"),
-        ("redhost_make_norm", "redhost_make_norm"),
+        ("redhost_register_norms", "redhost_register_norms"),
         ("[Linked](x.md) 2", "linked-2"),
     ],
 )

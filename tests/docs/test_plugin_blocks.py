@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redhost_ray.jobs
 from pages.page import Block, all_pages
 from pages.python import unbound
 
@@ -70,5 +71,6 @@ def test_the_engine_of_its_page_is_found(
 ) -> None:
     install(of_page("docs/engines.md"))
     assert (
-        redhost.jobs.choose_pool(redhost.plugins.Plugins(), engine="here", workers=1).name == "here"
+        redhost_ray.jobs.choose_pool(redhost.plugins.Plugins(), engine="here", workers=1).name
+        == "here"
     )

@@ -11,7 +11,7 @@ import click
 import msgspec
 import pytest
 import reference
-from pages.page import ROOT, Page, all_pages
+from pages.page import ROOT, Page, all_pages, archived_at
 from reference.cli import commands
 from reference.docstrings import returns
 from reference.printed import LAB, printed_types
@@ -66,7 +66,10 @@ def exists(span: str, known: Mapping[str, click.Command]) -> bool:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)) <= options
 
 
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+CURRENT = [page for page in all_pages() if not archived_at(page.path.parent)]
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
 def test_pages_name_commands_and_options_that_exist(page: Page) -> None:
     assert strange(page) == []
 
@@ -90,7 +93,9 @@ def test_every_json_option_names_a_type() -> None:
         for name, command in cli.commands.items()
         if any("--json" in p.opts for p in command.params)
     }
-    assert set(printed_types()) == json
+    assert json <= set(printed_types())
+    # Commands of plugins name theirs too.
+    assert {"merge", "migrate", "port", "sweep", "train-many"} <= set(printed_types()) - json
 
 
 def test_every_public_name_is_explained() -> None:
@@ -148,8 +153,9 @@ def test_a_range_is_given_in_words() -> None:
 
     by_name = {k.name: k for k in keys(ExpertManifest)}
     assert range_text(by_name["norm_bound"].type) == "> 0"
-    assert range_text(by_name["labels"].type) == "at most 100,000"
-    assert range_text(by_name["domain"].type) == ""
+    assert range_text(by_name["labels"].type) == "at most 1,000; at most 100,000"  # characters
+    assert range_text(by_name["domain"].type) == "at most 100,000"
+    assert range_text(by_name["activation"].type) == ""
 
 
 def test_a_key_without_a_meaning_is_an_error() -> None:

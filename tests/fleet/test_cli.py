@@ -44,6 +44,16 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return call
 
 
+def test_who_is_overtaken_at_the_first_entry_learns_by_whom(fleet, author, overtaken) -> None:
+    for number in (1, 2):
+        fleet.push(author.generations, number)
+    overtaken(2)
+    done = run(cli.promote, "1", "--fleet", fleet.storage.url)
+    assert isinstance(done.exception, redhost.errors.StaleGenerationError)
+    assert "generation 2" in done.exception.found
+    assert fleet.stages["production"].sequences() == [1]
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [(cli.promote, ("1", "--expect", "2")), (cli.promote, ("1",)), (cli.fleet, ("rollback",))],

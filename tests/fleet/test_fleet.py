@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -165,6 +168,59 @@ def test_of_two_that_promote_at_once_one_wins_and_the_other_learns_who(fleet, au
     assert fleet.previous() == 1
 
 
+def _promoting(url: str, number: int, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "redhost", "promote", str(number), "--fleet", url]
+    return subprocess.Popen(
+        [*command, "--json", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["empty", "served"])
+def test_promoters_in_processes_of_their_own_lose_no_entry_and_repeat_no_number(
+    fleet, author, first
+) -> None:
+    for number in (1, 2, 3):
+        fleet.push(author.generations, number)
+    if first:
+        fleet.promote(1)
+    options = ("--expect", "1") if first else ()
+    running = [_promoting(fleet.storage.url, number, *options) for number in (2, 3, 2, 3)]
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in running]
+    won = [json.loads(out) for out, _, code in ended if code == 0]
+    log = fleet.stages["production"]
+    entries = [log.read(n) for n in log.sequences()][first:]
+    assert log.sequences() == [*range(1, len(won) + 1 + first)]
+    assert {e.token: e.generation for e in entries} == {w["token"]: w["generation"] for w in won}
+    if first:  # who expects generation 1 finds another one, and learns whose
+        assert len(won) == 1
+    for _, err, code in ended:
+        assert code == 0 or (f"generation {won[0]['generation']}, by" in err or won[1:])
+
+
+def test_of_many_that_promote_first_one_begins_the_log(fleet, author) -> None:
+    for number in (1, 2):
+        fleet.push(author.generations, number)
+    outcomes, start = list[object](), threading.Barrier(8)
+
+    def promote(number: int) -> None:
+        mine = Fleet(fleet.storage.url)
+        start.wait()
+        try:
+            outcomes.append(mine.promote(number, after=None))
+        except redhost.errors.StaleGenerationError as e:
+            outcomes.append(e)
+
+    threads = [threading.Thread(target=promote, args=(1 + n % 2,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [won] = [x for x in outcomes if not isinstance(x, Exception)]
+    assert fleet.stages["production"].sequences() == [1]
+    lost = [x for x in outcomes if isinstance(x, redhost.errors.StaleGenerationError)]
+    assert len(lost) == 7 and all(f"generation {won.generation}, by" in e.found for e in lost)
+
+
 def test_a_stage_remembers_what_it_served(fleet, author) -> None:
     for number in (1, 2):
         fleet.push(author.generations, number)
@@ -208,6 +264,21 @@ def test_what_means_nothing_is_refused(fleet, author) -> None:
     fleet.storage.write("stages/production/00000001.json", b"{")
     with pytest.raises(redhost.errors.StoreError, match="cannot understand"):
         fleet.stages["production"].last()
+
+
+@pytest.mark.parametrize("marker", [b"[]", b'{"question": 5}', b"[" * 10**5, b"\xff", b""])
+def test_a_store_whose_marker_is_odd_takes_nothing(fleet, author, marker) -> None:
+    fleet.storage.write("redhost-fleet.json", marker)
+    with pytest.raises(redhost.errors.StoreError, match="cannot understand"):
+        fleet.push(author.generations, 1)
+    assert fleet.numbers() == []
+
+
+def test_an_object_that_was_made_larger_is_damaged(fleet, author, open_host, tmp_path) -> None:
+    name = _objects(fleet, author)[0]
+    fleet.storage.write(name, fleet.storage.read(name) + bytes(2**20))
+    with pytest.raises(redhost.errors.IntegrityError, match="damaged"):
+        fleet.pull(open_host(tmp_path / "other").generations, 1)
 
 
 def test_a_home_that_lost_bytes_pushes_nothing(fleet, author) -> None:

@@ -21,15 +21,30 @@ RANGES = [f"red-expert-range{n}" for n in range(1, 6)]
 CODE = {
     "red-lab": ("lab", "red_lab"),
     "redhost-fleet": ("push", "redhost_fleet"),
+    "redhost-merge": ("merge", "redhost_merge"),
     "redhost-mlflow": ("mlflow", "redhost_mlflow"),
     "redhost-onnx": ("plugins", "redhost_onnx"),
+    "redhost-peft": ("export", "redhost_peft"),
+    "redhost-port": ("port", "redhost_port"),
+    "redhost-generate": ("generate", "redhost_generate"),
     "redhost-ray": ("plugins", "redhost_ray"),
     "redhost-report": ("explain", "redhost_report"),
     "redhost-serve": ("serve", "redhost_serve"),
+    "redhost-spans": ("plugins", "redhost_spans"),
 }
 """Distribution → a command of redhost it takes part in, and its module."""
 LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms", "redhost-robust": "redhost_robust"}
 """Distribution → its module; the second needs the first, and the lab both."""
+NEEDED = (
+    *LIBRARIES,
+    "redhost-generate",
+    "redhost-merge",
+    "redhost-peft",
+    "redhost-port",
+    "redhost-report",
+    "redhost-spans",
+)
+"""What the lab asks for."""
 
 
 def test_every_package_is_tested_here() -> None:
@@ -58,7 +73,8 @@ def test_the_source_archive_holds_the_code_and_makes_the_same_wheel(fresh: Any) 
         return set(done.stdout.splitlines())
 
     code = tracked("core", "registry", "commands", "cli.py")
-    face = tracked("src/redhost/*.py", "src/redhost/*.pyi", "src/redhost/py.typed")
+    parts = ("*.py", "*.pyi", "py.typed", "testing")
+    face = tracked(*(f"src/redhost/{part}" for part in parts))
     dist = fresh.index.parent
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
@@ -92,12 +108,18 @@ def test_all_experts_together(install: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CODE)
 def test_a_code_plugin_is_found_and_imports(install: Any, name: str) -> None:
     command, module = CODE[name]
-    fresh = install(*(LIBRARIES if name == "red-lab" else ()), name)
+    fresh = install(*(NEEDED if name == "red-lab" else ()), name)
     fresh.run("python", "-c", f"import {module}")
     assert fresh.run("redhost", command, "--help")
     if command == "plugins":
         [listed] = fresh.redhost("plugins")
-        assert (listed["dist"], listed["state"]) == (name, "untrusted")
+        reason = "trusted: this redhost was released with it"
+        assert (listed["dist"], listed["state"], listed["reason"]) == (name, "loaded", reason)
+        file = next(fresh.folder.rglob(f"{module}/__init__.py"))
+        text = file.read_text("utf-8")
+        file.write_text(f"{text}\n", "utf-8")
+        assert fresh.redhost("plugins")[0]["state"] == "untrusted"
+        file.write_text(text, "utf-8")
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redhost_generate
 import transformers
+from redhost_generate import TextGeneration
 
 import redhost
-from redhost.pipelines import TextClassification, TextGeneration, pipeline
+from redhost.pipelines import TextClassification, pipeline
 from redhost.testing import Environment, tiny_backbone
 
 
@@ -75,7 +77,10 @@ def test_texts_have_the_shape_of_the_real_ones(generating, speaker_model, inputs
     assert shape(found) == shape(theirs(inputs, **options))
     [one] = found if isinstance(inputs, str) else found[0]
     host = redhost.Host.open(generating)
-    text = "".join(t.text for t in host.generate("3 + 4 = ", max_tokens=5, temperature=0))
+    text = "".join(
+        t.text
+        for t in redhost_generate.generate(host.composed, "3 + 4 = ", max_tokens=5, temperature=0)
+    )
     assert one["generated_text"] == ("3 + 4 = " if full else "") + text
 
 

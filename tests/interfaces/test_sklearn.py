@@ -99,6 +99,43 @@ def test_its_tools_take_it(home, sums) -> None:
     assert loud.fit(texts, y).score([f" {t} " for t in texts], y) > 0.9
 
 
+NUMBERS = (
+    list,
+    np.array,
+    pd.Series,
+    pl.Series,
+    lambda y: np.array(y, np.int16),
+    lambda y: pd.Series(y, dtype="Int64"),
+    lambda y: np.array(y, np.float64),
+)
+
+
+@pytest.mark.parametrize("column", NUMBERS)
+def test_labels_that_are_numbers_are_answered_as_numbers(home, sums, column) -> None:
+    texts = sums(40)
+    y = column([int(label) for label in answers_of(texts)])
+    model = HostClassifier(home).fit(texts, y)
+    assert model.score(texts, y) > 0.9
+    found, kind = model.predict([*texts, "good morning to you"]), np.asarray([*y]).dtype
+    assert found.dtype == model.classes_.dtype == kind and found[-1] == -1
+    assert [*model.classes_] == sorted(model.classes_)
+    p = model.predict_proba(texts)
+    words = HostClassifier(home).fit(texts)
+    assert [str(int(c)) for c in model.classes_[p.argmax(1)]] == [
+        *words.classes_[words.predict_proba(texts).argmax(1)]
+    ]
+    assert pickle.loads(pickle.dumps(model)).predict(texts).tolist() == found[:-1].tolist()
+    assert cross_val_score(HostClassifier(home), texts, y, cv=KFold(2)).mean() > 0.9
+
+
+def test_numbers_that_cannot_be_all_answers_are_refused(home, sums) -> None:
+    for y in ([True, False], np.array([1, 2], np.uint8)):
+        with pytest.raises(redhost.UsageError, match="Give the labels as texts"):
+            HostClassifier(home).fit(sums(2), y)
+    with pytest.raises(redhost.UsageError, match="label 10000 at place 1"):
+        HostClassifier(home).fit(sums(2), [49, 10000])
+
+
 def test_a_copy_in_another_process_answers_the_same(home, sums) -> None:
     model = HostClassifier(home).fit(sums(3))
     data = pickle.dumps(model)

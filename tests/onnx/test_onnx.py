@@ -21,18 +21,17 @@ from redhost_onnx.runtime import MODEL, TOKENIZER, ExportedAnswer, ExportedGener
 
 import redhost
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
-from redhost.registry.environment import python_command, trust
+from redhost.registry.environment import python_command
 from redhost.testing import tiny_backbone
 
 TEXTS = [f"What is {n} plus {41 - n % 37}?" for n in range(1, 40)] + ["1", "12 plus 30"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDHOST_CONFIG", str(tmp_path_factory.mktemp("config")))
         patch.setenv("REDHOST_ONNX_CACHE", str(tmp_path_factory.mktemp("onnx")))
-        trust.trust("redhost-onnx")
         yield
 
 
@@ -113,7 +112,9 @@ def test_an_export_of_another_encoder_is_refused(torchs, monkeypatch, tmp_path) 
     for parameter in other.parameters():
         parameter.data += 0.01
     engine(
-        redhost.authoring.TextEncoder(model=other, tokenizer=own.tokenizer, pooling=own.pooling)
+        redhost.authoring.TextEncoder(
+            model=other, tokenizer=own.tokenizer, pooling=own.pooling, stated=own.stated
+        )
     )  # the file lies under the name of this fingerprint now
     with pytest.raises(redhost.errors.BackboneMismatchError, match="is not the one on torch"):
         engine(own)

@@ -10,9 +10,9 @@ import torch
 from red_lab.bench import decode
 from red_lab.bench.section import SECTIONS, write_page
 from red_lab.bench.trunks import open_trunk
+from redhost_generate.decode import DecodingSession
 
 import redhost
-from redhost.core.model.decode import DecodingSession
 
 SYSTEMS = (("causal", 1), ("causal", 4), ("robust", 4))
 

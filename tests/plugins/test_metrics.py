@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from pages.page import archived_at
 from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -22,7 +23,6 @@ PAGES = {
     "merging": "merging.page",
     "mutants": "mutants.report",
     "port": "port.report",
-    "ranks": "ranks.page",
     "red": "red.report",
     "robust": "robust.report",
     "several": "several.run",
@@ -40,7 +40,6 @@ DRAWN = {
     "generative": "generative.study.figures",
     "matched": "matched.figures",
     "merging": "merging.page",
-    "ranks": "ranks.page",
     "red": "red.figures",
     "robust": "robust.figures",
 }
@@ -53,10 +52,12 @@ def study(folder: Path) -> str:
     return folder.relative_to(RESULTS).parts[0]
 
 
+MEASURED = [path.parent for path in sorted(RESULTS.rglob("metrics.json"))]
+ARCHIVED = [folder for folder in MEASURED if archived_at(folder)]
+"""Records of studies whose commands are gone: compared with nothing."""
+
 FOLDERS = [
-    path.parent
-    for path in sorted(RESULTS.rglob("metrics.json"))
-    if study(path.parent) not in ELSEWHERE
+    folder for folder in MEASURED if folder not in ARCHIVED and study(folder) not in ELSEWHERE
 ]
 
 
@@ -77,6 +78,16 @@ def test_a_page_and_its_figures_are_those_of_the_metrics(folder, tmp_path) -> No
         import_module(f"red_lab.{DRAWN[study(folder)]}").draw(metrics, tmp_path)
         for drawn in tmp_path.glob("*.*"):
             assert drawn.read_bytes() == (folder / drawn.name).read_bytes(), drawn.name
+
+
+@pytest.mark.parametrize("folder", ARCHIVED, ids=study)
+def test_an_archived_page_says_at_its_head_which_commit_made_it(folder) -> None:
+    text = (folder / "README.md").read_text("utf-8")
+    head = text.splitlines()[2]
+    assert re.match(r"Archived: made by the command `redhost lab [a-z -]+` at commit ", head)
+    assert f"at commit {archived_at(folder)}, and not kept up." in head
+    for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
+        assert (folder / picture).exists()
 
 
 def shifted(found: object) -> object:

@@ -14,10 +14,10 @@ CODE = """
 import json, sys
 if sys.argv[1] == "absent":
     sys.modules["ray"] = None  # as where it is not installed
-import redhost, redhost_ray
-from redhost.core.jobs.functions import verify_package
-pool = redhost.jobs.choose_pool(redhost.plugins.Plugins(), engine=sys.argv[2], workers=1)
-jobs = redhost.jobs.JobBatch()
+import redhost, redhost_ray.jobs
+from redhost_ray.functions import verify_package
+pool = redhost_ray.jobs.choose_pool(redhost.plugins.Plugins(), engine=sys.argv[2], workers=1)
+jobs = redhost_ray.jobs.JobBatch()
 jobs.add("no expert", verify_package, {}, {})
 try:
     answer = [f.reason for f in pool.run(jobs, lambda job, files: None)]
@@ -31,8 +31,6 @@ print(json.dumps([answer, bool(sys.modules.get("ray"))]))
 def run(tmp_path: Path):
     """Return the function that runs a job in a process of its own: (answer, ray is there)."""
     env = {**os.environ, "REDHOST_CONFIG": str(tmp_path / "config")}
-    trust = [sys.executable, "-m", "redhost", "trust", "redhost-ray"]
-    subprocess.run(trust, check=True, capture_output=True, env=env)
 
     def in_process(*arguments: str) -> tuple[list[object], bool]:
         command = [sys.executable, "-c", CODE, *arguments]
@@ -43,11 +41,11 @@ def run(tmp_path: Path):
     return in_process
 
 
-def test_a_trusted_plugin_imports_no_ray_until_it_runs(run) -> None:
+def test_the_plugin_imports_no_ray_until_it_runs(run) -> None:
     assert run("as it is", "local") == ([], False)
 
 
 def test_the_engine_without_ray_is_one_line_and_exit_3(run) -> None:
     answer, _ = run("absent", "ray")
     assert answer[0] == 3 and str(answer[1]).startswith("engine 'ray' needs Ray: found")
-    assert "pip install 'ray>=2.60,<3'" in str(answer[1])
+    assert "pip install 'redhost-ray[ray]'" in str(answer[1])

@@ -12,25 +12,26 @@ from pathlib import Path
 
 import pytest
 import ray
+import redhost_ray.jobs
 from redhost_ray import engine as engine_module
 from redhost_ray import work as work_module
 from redhost_ray.engine import RayEngine
+from redhost_ray.functions import FUNCTIONS, encode_texts, train_expert
+from redhost_ray.job import Job, JobFiles, JobFunction, job_function
+from redhost_ray.local import LocalEngine
 
 import redhost
-from redhost.core.jobs.functions import FUNCTIONS, encode_texts, train_expert
-from redhost.core.jobs.job import Job, JobFiles, JobFunction, job_function
-from redhost.core.jobs.local import LocalEngine
 from redhost.testing import backbone_project
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
 
 
 @pytest.fixture(scope="session")
-def work(tmp_path_factory: pytest.TempPathFactory) -> redhost.jobs.JobBatch:
+def work(tmp_path_factory: pytest.TempPathFactory) -> redhost_ray.jobs.JobBatch:
     """Shards and experts of a tiny backbone, and one job that cannot succeed."""
     project = backbone_project(tmp_path_factory.mktemp("backbone") / "tiny")
     [package] = (p.parent for p in project.glob("src/*/backbone.json"))
-    jobs = redhost.jobs.JobBatch()
+    jobs = redhost_ray.jobs.JobBatch()
     backbone = jobs.put("backbone", {p.name: p.read_bytes() for p in package.glob("*.*")})
     for n in range(3):
         texts = {"texts": [f"text {n} {i}" for i in range(40)], "device": "cpu"}
@@ -48,7 +49,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> redhost.jobs.JobBatch:
 class Counting:
     """An engine that remembers the jobs it started."""
 
-    def __init__(self, engine: redhost.jobs.Engine, *, after=None) -> None:
+    def __init__(self, engine: redhost_ray.jobs.Engine, *, after=None) -> None:
         self.engine, self.started, self.after = engine, [], after
 
     def run(self, jobs, *, inputs, workers):
@@ -66,7 +67,7 @@ def digests(engine, jobs, *, workers: int = 2, cache=None) -> tuple[dict[str, st
     def on_result(job, files) -> None:
         found.update({f"{job.name} {n}": hashlib.sha256(d).hexdigest() for n, d in files.items()})
 
-    pool = redhost.jobs.WorkerPool(name="ray", engine=engine, workers=workers)
+    pool = redhost_ray.jobs.WorkerPool(name="ray", engine=engine, workers=workers)
     return found, [f.reason for f in pool.run(jobs, on_result, cache=cache)]
 
 
@@ -118,7 +119,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> JobFunction:
     monkeypatch.setitem(FUNCTIONS, function.name, function)
 
     def do(request: bytes, digests: list[str], *inputs: bytes) -> bytes:
-        from redhost.core.jobs.functions import FUNCTIONS  # of the worker
+        from redhost_ray.functions import FUNCTIONS  # of the worker
 
         FUNCTIONS[function.name] = function
         return work_module.do(request, digests, *inputs)
@@ -127,8 +128,8 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> JobFunction:
     return function
 
 
-def sleepers(echo: JobFunction, count: int, seconds: float) -> redhost.jobs.JobBatch:
-    jobs = redhost.jobs.JobBatch()
+def sleepers(echo: JobFunction, count: int, seconds: float) -> redhost_ray.jobs.JobBatch:
+    jobs = redhost_ray.jobs.JobBatch()
     for n in range(count):
         inputs = jobs.put("in", {"text": f"{n}".encode() * 200_000})  # too large to be inlined
         jobs.add(f"sleeper {n}", echo, {"seconds": seconds}, inputs)
@@ -137,7 +138,7 @@ def sleepers(echo: JobFunction, count: int, seconds: float) -> redhost.jobs.JobB
 
 def test_a_killed_node_loses_nothing_finished_and_the_rest_is_done(echo, nodes, tmp_path) -> None:
     nodes.add()
-    jobs, cache = sleepers(echo, 8, 2), redhost.jobs.JobCache(tmp_path)
+    jobs, cache = sleepers(echo, 8, 2), redhost_ray.jobs.JobCache(tmp_path)
     before = []
 
     def kill(finished: int) -> None:
@@ -158,7 +159,7 @@ def test_a_stopped_run_goes_on_and_does_nothing_twice(work, expected, nodes, tmp
         if finished == 4:
             raise KeyboardInterrupt
 
-    cache = redhost.jobs.JobCache(tmp_path)
+    cache = redhost_ray.jobs.JobCache(tmp_path)
     first = Counting(RayEngine(), after=stop)
     with pytest.raises(KeyboardInterrupt):
         digests(first, work, cache=cache)
@@ -194,7 +195,7 @@ def test_a_cluster_that_is_not_there_is_one_line(echo, monkeypatch) -> None:
 
 
 def test_the_command_runs_on_ray_as_on_this_machine(tmp_path) -> None:
-    """Typed in a shell: --engine ray, after `redhost trust redhost-ray`."""
+    """Typed in a shell: --engine ray; `redhost trust` is not needed for a plugin of this tree."""
     environment = {
         "REDHOST_HOME": str(tmp_path / "home"),
         "REDHOST_CONFIG": str(tmp_path / "config"),
@@ -210,13 +211,6 @@ def test_the_command_runs_on_ray_as_on_this_machine(tmp_path) -> None:
             env={**os.environ, **environment},
         )
 
-    refused = run("check", "--engine", "ray")
-    assert refused.returncode == 2
-    assert (
-        "unknown engine 'ray'. Known: local. Not trusted yet: redhost-onnx, redhost-ray"
-        in refused.stderr
-    )
-    assert run("trust", "redhost-ray").returncode == 0
     here, there = run("check", "--json"), run("check", "--json", "--engine", "ray")
     assert there.returncode == 0, there.stderr
     assert there.stdout == here.stdout and there.stdout.count('"ok": true') == 5

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from redhost.core.testing.fault_injection import Kill, kill_at_every_step, kill_at_random
 from redhost.registry import atomic
 from redhost.registry.environment import trust
 from redhost.registry.home.composition import (
@@ -29,6 +28,7 @@ from redhost.registry.home.generations import Generations
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.queries.settings import Disabled
+from redhost.testing.fault_injection import Kill, kill_at_every_step, kill_at_random
 
 ROUTER = bytes(200_000)
 

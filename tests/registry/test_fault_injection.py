@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from redhost.core.testing.fault_injection import fail_at
 from redhost.registry import atomic
 from redhost.registry.environment import trust
 from redhost.registry.environment.status import ValidationCache, ValidationResult
@@ -23,6 +22,7 @@ from redhost.registry.home.generations import Generations
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.queries.settings import Disabled
+from redhost.testing.fault_injection import fail_at
 
 FULL_DISK = Path(__file__).with_name("full_disk.py")
 
@@ -67,7 +67,7 @@ ACTIONS: dict[str, Action] = {
     "heal": heal,
     "disable": lambda home, publish: Disabled(home).disable("a"),
     "enable": lambda home, publish: Disabled(home).enable("off"),
-    "trust": lambda home, publish: trust.trust("filelock", folder=home / "config"),
+    "trust": lambda home, publish: trust.trust("redhost-onnx", folder=home / "config"),
     "distrust": lambda home, publish: trust.distrust("was", folder=home / "config"),
     "verdicts": lambda home, publish: remember(home),
 }
@@ -85,7 +85,7 @@ def prepare(home: Path, publish: Any) -> None:
     publish("a", "b")
     Disabled(home).disable("off")
     config = home / "config"
-    atomic.write_atomic(config / "trust.json", b'{"digests":{"was":"1"}}')
+    trust._change({"was": "1"}, config)
 
 
 def check(home: Path) -> None:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import ast
 
-from house import Banned, circles, count_words, given_host, read_banned, split_name, statements
+from house import (
+    Banned,
+    circles,
+    comments,
+    count_words,
+    flags,
+    given_host,
+    parameters,
+    read_banned,
+    split_name,
+    statements,
+    vague_names,
+)
 
 SOURCE = '''
 """A docstring."""
@@ -73,3 +85,23 @@ class Live:
     def five(self, host: Host): ...
 """
     assert given_host(ast.parse(source)) == ["one", "two", "five"]
+
+
+def test_flags_are_questions_to_heads_units_and_spaces():
+    source = (
+        "if task.head.several or task.unit is Unit.WORD and m.writes.space == 'labels': ahead.x"
+    )
+    assert flags(ast.parse(source)) == 3
+
+
+def test_parameters_are_those_of_functions_that_click_does_not_call():
+    source = "class A:\n def f(self, a, *, b): ...\n@click.command()\ndef g(a, b, c, d): ...\n"
+    assert parameters(ast.parse(source)) == 2
+
+
+def test_vague_names_are_assigned_passed_or_parameters():
+    assert vague_names(ast.parse("found = f(own=1)\ndef g(some, other): return found\n")) == 3
+
+
+def test_comments_are_no_strings():
+    assert comments("x = '# none'  # one\n# two\n") == 2

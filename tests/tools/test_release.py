@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import release
+
+from redhost.registry.environment.trust import wheel_digest
 
 SETTINGS = """
 [build-system]
@@ -103,6 +108,39 @@ def test_pip_installs_from_the_index_and_refuses_other_bytes(
     wheel.write_bytes(wheel.read_bytes() + b"\n")
     refused = install(dist / "simple", tmp_path / "other")
     assert refused.returncode == 1 and "DO NOT MATCH THE HASHES" in refused.stderr
+
+
+def write_wheel(path: Path, files: dict[str, str]) -> Path:
+    """Write a wheel with a RECORD that lists its files with the digest of nothing."""
+    info = f"{path.name.rpartition('-py3')[0]}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        rows = "".join(f"{name},sha256=0,0\n" for name in files)
+        archive.writestr(f"{info}/RECORD", f"{rows}{info}/RECORD,,\n")
+    return path
+
+
+def test_the_hosts_wheel_tells_the_digests_of_the_plugins_wheels(tmp_path: Path) -> None:
+    host = write_wheel(
+        tmp_path / "redhost-1.2-py3-none-any.whl",
+        {"redhost/__init__.py": "", release.DIGESTS: "{}\n", "redhost/z.py": ""},
+    )
+    write_wheel(tmp_path / "redhost_b-1.2-py3-none-any.whl", {"redhost_b/__init__.py": "B = 1\n"})
+    write_wheel(tmp_path / "red_c-1.2-py3-none-any.whl", {"red_c/__init__.py": ""})
+    release.write_digests(tmp_path)
+    with zipfile.ZipFile(host) as archive:
+        listed = archive.read(release.DIGESTS)
+        record = archive.read("redhost-1.2.dist-info/RECORD").decode().splitlines()
+        assert len(archive.namelist()) == 4
+    digest = wheel_digest({"redhost_b/__init__.py": b"B = 1\n"})
+    assert json.loads(listed) == {"redhost-b": digest}
+    sha = base64.urlsafe_b64encode(hashlib.sha256(listed).digest()).rstrip(b"=").decode()
+    assert record[1] == f"{release.DIGESTS},sha256={sha},{len(listed)}"
+    assert record[0] == "redhost/__init__.py,sha256=0,0"
+    first = host.read_bytes()
+    release.write_digests(tmp_path)
+    assert host.read_bytes() == first
 
 
 def test_equal_commits_give_equal_bytes(released: Path) -> None:

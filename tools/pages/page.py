@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "Page", "all_pages", "read_page"]
+__all__ = ["ROOT", "Block", "Page", "all_pages", "archived_at", "read_page"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,6 +82,15 @@ class Page:
 def read_page(name: str) -> Page:
     """Read a page by its path from the root of the project."""
     return Page(name, (ROOT / name).read_text("utf-8"))
+
+
+def archived_at(folder: Path) -> str:
+    """Return the commit that made an archived folder of results; empty if it is kept up."""
+    metrics = folder / "metrics.json"
+    commit: str = (
+        json.loads(metrics.read_text("utf-8")).get("archived", "") if metrics.exists() else ""
+    )
+    return commit
 
 
 def all_pages() -> tuple[Page, ...]:

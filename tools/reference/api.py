@@ -23,10 +23,11 @@ PUBLIC = (
     "redhost",
     "redhost.authoring",
     "redhost.errors",
-    "redhost.jobs",
     "redhost.pipelines",
     "redhost.plugins",
     "redhost.testing",
+    "redhost_generate",
+    "redhost_ray.jobs",
     "redhost_robust",
     "redhost_mechanisms",
 )

@@ -36,12 +36,5 @@ def _section(name: str) -> str:
     without_self = signed.replace(parameters=list(signed.parameters.values())[1:])
     parts = [f"## {name}", fence(f"{name}{signature(without_self)}"), prose(hook)]
     own = getattr(builtin, name, None)
-    if hook.redhost_spec["firstresult"]:
-        parts.append(
-            "A factory: one part is made. Plugins take precedence over the built-in factory, and "
-            "two plugins that offer the same part are an error."
-        )
-    else:
-        parts.append("Every plugin that implements it is called.")
     parts.append(f"Built in: {first_line(own)}" if own else "Built in: nothing.")
     return "\n\n".join(parts)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from types import GenericAlias
 from typing import Any
 
 from red_lab.shrink_files import shrink_file
 from redhost_robust import solve_json
 
-from redhost.cli import cli, main
+from redhost.cli import main
 from redhost.commands.common import JsonOption
 
+from .cli import commands
 from .docstrings import exit_codes, returns
 from .markdown import joined, table
 from .sections import links_to, section
@@ -51,20 +53,24 @@ def page() -> str:
 def printed_types() -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return command → the type it prints, and those of keys that options add."""
     found = {}
-    for name, command in sorted(cli.commands.items()):
+    for path, command, _ in sorted(commands(), key=itemgetter(0)):
         for option in command.params:
             if isinstance(option, JsonOption):
                 also = {key: _type(path) for key, path in option.also.items()}
-                found[name] = (_type(option.prints), also)
+                found[path.removeprefix("redhost ")] = (_type(option.prints), also)
     return found
 
 
 def _type(path: str) -> Any:
-    """Return the type of a path such as ``core.receipt.Receipt`` or ``list[…]``."""
+    """Return the type of a path such as ``core.receipt.Receipt`` or ``list[…]``.
+
+    A path begins within redhost, or with the package of one of its plugins.
+    """
     if path.startswith("list["):
         return GenericAlias(list, (_type(path.removeprefix("list[").removesuffix("]")),))
     module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(f"redhost.{module}"), name)
+    whole = module if module.startswith("redhost_") else f"redhost.{module}"
+    return getattr(importlib.import_module(whole), name)
 
 
 def _rows(

@@ -1,9 +1,9 @@
 """Interventions: modules that read or change states inside the encoder's blocks during a pass.
 
 An `Intervention` is active within a ``with`` block. A tap reads hidden states
-(`interventions.tap`), a graft adds to them (`interventions.graft`), and an adapter changes the
-output of linear layers (`interventions.lora`). An expert of a plugin's form can define its own
-(`InTrunk`). The bus uses the result as follows (`interventions.layout`):
+(`interventions.tap`), and a graft adds to them (`interventions.graft`). An expert of a plugin's
+form defines its own (`InTrunk`), as adapters of redhost-peft do. The bus uses the result as
+follows (`interventions.layout`):
 
     r  = pool(states where it stops)   if the intervention only reads
     h' = pool(states with it)          if the intervention changes h
@@ -11,7 +11,7 @@ output of linear layers (`interventions.lora`). An expert of a plugin's form can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,6 +55,35 @@ class Intervention(Protocol):
 
     def apply(self, encoder: TextEncoder) -> AbstractContextManager[None]:
         """Act in every pass of a ``with`` block, then restore the encoder (`hooked`)."""
+        ...
+
+
+class SharedPasses(Protocol):
+    """How texts with different interventions of one kind continue in the same passes.
+
+    The result for a text is bitwise identical to that of a separate pass. Two are equal if their
+    interventions can share passes.
+    """
+
+    def begin(
+        self, texts: Sequence[str], acts: Collection[Intervention]
+    ) -> tuple[Tensor, Sequence[Any]]:
+        """Return h ``(N, D)``, and for each text what `go_on` needs of this pass."""
+        ...
+
+    def go_on(
+        self, texts: Sequence[str], acts: Sequence[Intervention], begun: Sequence[Any]
+    ) -> Tensor:
+        """Return h' ``(N, D)`` of texts, each with an intervention of its own."""
+        ...
+
+
+@runtime_checkable
+class SharesPasses(Protocol):
+    """An intervention, changing h by rows, whose texts can share passes with those of others."""
+
+    def shared_passes(self, encoder: TextEncoder) -> SharedPasses | None:
+        """Return how they do; None if this encoder computes each text by itself."""
         ...
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,16 +13,15 @@ from ....registry.package.checked import Violation
 from ...bus.bus import LayerNorm
 from ...bus.experts import Expert, InTrunkExpert
 from ...bus.layout import FeatureLayout, FeatureSegment, WideNorm
-from ...bus.tasks import Unit
+from ...bus.unit import Unit, WholeText
 from ..backbone import Backbone
 from ..encoder import TextEncoder
-from ..tokens import token_states
-from ..units import UNITS
-from . import Intervention, InTrunk, states_with
+from . import Intervention, InTrunk, SharedPasses, SharesPasses, states_with
 from .graft import Graft, moved_by, moved_states, token_step
-from .lora import Lora
-from .rows import TOGETHER, encode_with_states, moved_together, shares_passes
 from .tap import FINAL, Tap, block_at
+
+TOGETHER = 64
+"""Texts whose states are stored at a time: T · D numbers for each text and starting block."""
 
 
 def acts_inside(expert: Expert) -> bool:
@@ -56,29 +54,38 @@ def bus_part(expert: Expert, backbone: Backbone) -> Expert:
 
 def _moves(acts: Intervention, expert: Expert) -> bool:
     """Return whether an expert's Δ is h' − h, rather than a function of the states it reads."""
-    return acts.changes_h and expert.space == "hidden"
+    return acts.changes_h and expert.writes.states
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inside:
-    """Texts → r or h' under an intervention, computed in a separate pass.
+    """Texts → r or h' of their rows under an intervention, computed in a separate pass.
 
     Attributes:
         acts: The intervention.
         encoder: The encoder.
+        unit: What a row is.
     """
 
     acts: Intervention
     encoder: TextEncoder
+    unit: Unit[TextEncoder] = field(default_factory=WholeText)
 
     @property
-    def shares(self) -> bool:
-        """Whether its texts can share passes with texts that have other interventions."""
-        return isinstance(self.acts, Lora) and shares_passes(self.encoder)
+    def shared(self) -> SharedPasses | None:
+        """How its texts share passes with texts that have other interventions; None if not."""
+        if not (self.unit.whole and isinstance(self.acts, SharesPasses)):
+            return None
+        return self.acts.shared_passes(self.encoder)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Return r or h' ``(N, D)``."""
-        return compute_features(self.acts, self.encoder, texts)
+        states = moved_states if self.acts.changes_h else states_with
+
+        def under(ids: Tensor) -> Tensor:
+            return states(self.encoder, ids, self.acts)
+
+        return self.unit.passed(self.encoder, texts, under, alone=not self.acts.rowwise)
 
 
 def encode_chosen(
@@ -86,8 +93,8 @@ def encode_chosen(
 ) -> Tensor:
     """Return h̃ ``(N, …)``; each intervention is run only for the rows that need its segment.
 
-    If the encoder supports it, these rows continue from the states of the first pass, in shared
-    passes (`interventions.rows`). Otherwise each segment has a separate pass.
+    If intervention and encoder support it, these rows continue from the states of the first pass,
+    in shared passes (`SharedPasses`). Otherwise each segment has a separate pass.
 
     Args:
         backbone: A backbone with a layout.
@@ -97,21 +104,19 @@ def encode_chosen(
     layout, plain = backbone.layout, replace(backbone, layout=None)
     assert layout is not None  # noqa: S101  (without a layout no expert acts inside)
     makers = [s.compute for s in layout.segments]
-    acts = {n: m.acts for n, m in enumerate(makers) if isinstance(m, Inside) and m.shares}
+    inside = {n: m for n, m in enumerate(makers) if isinstance(m, Inside) and m.shared}
+    shared = next((m.shared for m in inside.values()), None)
+    acts = {n: m.acts for n, m in inside.items() if m.shared == shared}
     parts, size = [layout.pad(torch.empty(0, layout.width))], TOGETHER if acts else len(texts) or 1
     for start in range(0, len(texts), size):
         some = [*texts[start : start + size]]
-        if acts:
-            h, states = encode_with_states(backbone.trunk, some, [*acts.values()])
-        else:
-            h, states = plain.encode(some), []
+        h, states = shared.begin(some, [*acts.values()]) if shared else (plain.encode(some), [])
         wide = layout.pad(h)
         wanted = choose(wide)
         places = [numbers for _, numbers in layout.parts(wide)]
         pairs = [(n, s) for s in acts for n in wanted[:, s].nonzero().flatten().tolist()]
-        if pairs:
-            rows = moved_together(
-                backbone.trunk,
+        if shared and pairs:
+            rows = shared.go_on(
                 [some[n] for n, _ in pairs],
                 [acts[s] for _, s in pairs],
                 [states[n] for n, _ in pairs],
@@ -130,37 +135,21 @@ def compute_features(
     intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
 ) -> Tensor:
     """Return r, if an intervention only reads, or h', if it changes h, for texts ``(N, D)``."""
-
-    def compute(ids: Tensor) -> Tensor:
-        if intervention.changes_h:
-            return moved_by(encoder, ids, intervention)
-        return encoder.pool(states_with(encoder, ids, intervention))
-
-    return encoder.encode(texts, compute=compute, alone=not intervention.rowwise)
-
-
-def compute_token_rows(
-    intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
-) -> Tensor:
-    """Return the states h' ``(N, D)`` from which the tokens of texts are predicted."""
-    rows = token_states(
-        encoder, texts, compute=lambda ids: moved_states(encoder, ids, intervention)
-    )
-    return torch.cat([torch.empty(0, encoder.width), *rows])
+    return Inside(acts=intervention, encoder=encoder)(texts)
 
 
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
     """Return the backbone that computes h̃ for experts by id; itself if all of them read h.
 
-    h̃ has a segment for each block that is read, and for each expert that changes h. If rows are
-    words or tokens, the router reads the first segment. For text generation only adapters can act
-    inside the trunk; for spans no expert can.
+    h̃ has a segment for each block that is read, and for each expert that changes h. If rows
+    are not whole texts, the router reads the first segment. For text generation only adapters can
+    act inside the trunk.
 
     Raises:
         ContractError: If the trunk has no such block.
     """
-    unit, by_token = UNITS.get(backbone.task.unit), backbone.task.unit is Unit.TOKEN
-    context = () if unit is None else unit.layout(backbone.width).segments
+    unit = backbone.task.unit
+    context = unit.layout(backbone.width).segments
     acting: dict[tuple[str, bool], tuple[Intervention, list[str]]] = {}
     for expert_id in sorted(experts):
         acts = intervention_of(experts[expert_id], backbone)
@@ -176,9 +165,7 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
             normalised=not moved,
             moved=moved,
             own_pass=acts.changes_h and acts.rowwise,
-            compute=partial(compute_token_rows, acts, backbone.trunk)
-            if by_token
-            else Inside(acts=acts, encoder=backbone.trunk),
+            compute=Inside(acts=acts, encoder=backbone.trunk, unit=unit),
             readers=tuple(readers),
         )
         for (_, moved), (acts, readers) in sorted(acting.items(), key=_place)
@@ -228,10 +215,10 @@ def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
 def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
     """Return the violation, if an expert's taps do not fit this trunk; else None."""
     inside = next((tap for tap in (reads, writes) if tap != FINAL), None)
-    several = backbone.trunk.features is not None
-    if inside is not None and (several or backbone.task.unit is Unit.WORD):
-        what = "of several layers" if several else "of words"
-        expected = f"'final': h of backbone {backbone.name!r} is {what}"
+    several, refused = backbone.trunk.features is not None, backbone.task.unit.refuses_inside(None)
+    if inside is not None and (several or refused):
+        why = refused or f"h of backbone {backbone.name!r} is of several layers"
+        expected = f"'final': {why}"
         return Violation("tap_unknown", "reads.tap", expected, inside, "Read and write at the end.")
     try:
         layers = {
@@ -261,20 +248,11 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
         acts = expert.intervention(backbone)
         if not isinstance(acts, Intervention):
             found = type(acts).__name__
-        elif backbone.task.unit is Unit.WORD:
-            code, wanted, found = (
-                "tap_unknown",
-                "an expert above the blocks for spans",
-                "one inside",
-            )
-        elif backbone.task.unit is Unit.TOKEN and not (acts.changes_h and acts.rowwise):
-            # With any other intervention, the KV cache is that of the unchanged backbone.
-            code = "tap_unknown"
-            wanted = "an expert above the blocks for text, or one that changes h row by row"
-            found = "one inside"
+        elif refused := backbone.task.unit.refuses_inside(acts):
+            code, wanted, found = "tap_unknown", refused, "one inside"
         elif backbone.trunk.features is not None and not acts.changes_h:
             code, wanted, found = "tap_unknown", "one that changes h, which is of layers", "a tap"
-        elif acts.changes_h and expert.space == "logits":
+        elif acts.changes_h and expert.writes.logits:
             code, field = "tap_order", "writes.space"
             wanted, found = "'hidden' or 'labels', since it changes h", repr(expert.space)
     except RedhostError as e:

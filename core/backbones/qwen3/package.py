@@ -2,12 +2,12 @@
 
 Plain means: these four files, a configuration and a tokenizer whose every key is known here, and
 exactly the tensors of the model. Any other folder is loaded by transformers. As for every backbone,
-the result is checked against the manifest's fingerprint: tensors, vocabulary, and the tokenizer's
-output on the probes.
+the result is checked against the manifest's fingerprint: tensors, configuration and tokenizer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
@@ -17,7 +17,9 @@ import safetensors.torch
 import torch
 
 from ....registry.package.manifest import Features
-from ..encoder import Pooling, TextEncoder
+from ..encoder import TextEncoder
+from ..identity import Stated
+from ..pooling import PoolingChoice
 from .model import Qwen3, Qwen3Config
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ class PlainTokenizer:
     """A tokenizer as an encoder uses it: text → ids, and its vocabulary."""
 
     backend_tokenizer: Tokenizer
+    special_tokens_map: Mapping[str, str]
+    model_max_length: int | float | None = None
+    truncation_side: str = "right"
 
     def __call__(
         self, text: str, *, truncation: bool = False, max_length: int | None = None
@@ -65,7 +70,7 @@ class PlainTokenizer:
 def qwen3_encoder(
     files: Mapping[str, bytes],
     *,
-    pooling: Pooling,
+    pooling: PoolingChoice,
     max_tokens: int | None,
     features: Features | None = None,
 ) -> TextEncoder | None:
@@ -73,7 +78,7 @@ def qwen3_encoder(
 
     Args:
         files: The folder's files by name, no others.
-        pooling: How token states become one vector.
+        pooling: How the states of a text become one vector.
         max_tokens: Token limit above which texts are cut.
         features: The parts of h; by default the last states.
     """
@@ -92,12 +97,14 @@ def qwen3_encoder(
     except (msgspec.DecodeError, ValueError, RuntimeError):
         return None
     # The casts are safe: both have all members that an encoder uses.
+    made, words = cast("PreTrainedModel", model), cast("PreTrainedTokenizerBase", tokenizer)
     return TextEncoder(
-        model=cast("PreTrainedModel", model),
-        tokenizer=cast("PreTrainedTokenizerBase", tokenizer),
+        model=made,
+        tokenizer=words,
         pooling=pooling,
         max_tokens=max_tokens,
         features=features,
+        stated=Stated.of(made, words, json.loads(files[CONFIG])),
     )
 
 
@@ -114,4 +121,9 @@ def _tokenizer(data: bytes, settings: bytes) -> PlainTokenizer | None:
     named = {token for token in (config.pad_token, config.unk_token) if token is not None}
     if made.truncation is not None or made.padding is not None or not named <= special:
         return None
-    return PlainTokenizer(made)
+    special_tokens = {"pad_token": config.pad_token, "unk_token": config.unk_token}
+    return PlainTokenizer(
+        made,
+        {key: token for key, token in special_tokens.items() if token is not None},
+        config.model_max_length,
+    )

@@ -189,3 +189,11 @@ def test_a_folder_with_a_damaged_file_is_one_clear_error(
 def test_an_empty_text_is_refused(bare: redhost.Backbone) -> None:
     with pytest.raises(UsageError, match="no tokens"):
         bare.encode([""])
+
+
+@pytest.mark.parametrize(
+    "options", [{"features": "last"}, {"pooling": None}, {"pooling": "nonsense"}]
+)
+def test_an_unknown_choice_is_refused_when_it_is_loaded(model_folder, options) -> None:
+    with pytest.raises(UsageError):
+        redhost.Backbone.load(f"hf:{model_folder}", **options)

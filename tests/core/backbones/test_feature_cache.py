@@ -19,7 +19,7 @@ class Counted:
     def __init__(self, backbone: redhost.Backbone) -> None:
         self.backbone, self.encoded, self.task = backbone, 0, backbone.task
         self.width, self.device, self.layout = backbone.width, backbone.device, None
-        self.kernels = backbone.kernels
+        self.kernels, self.eps, self.trunk = backbone.kernels, backbone.eps, self
 
     def encode(self, texts):
         self.encoded += len(texts)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 import redhost
 from redhost.core.backbones import backbone as backbone_module
-from redhost.core.backbones.backbone import tokenizer_digest
+from redhost.core.backbones.identity import tokenizer_digest
 from redhost.core.backbones.qwen3 import model as qwen3
 from redhost.core.backbones.qwen3.package import qwen3_encoder
 from redhost.registry.package.manifest import Features
@@ -66,6 +66,7 @@ def test_bits_are_those_of_transformers(
     assert torch.equal(ours.encode(TEXTS), theirs.encode(TEXTS))
     assert [ours.tokens(t) for t in TEXTS] == [theirs.tokens(t) for t in TEXTS]
     assert tokenizer_digest(ours.tokenizer) == tokenizer_digest(theirs.tokenizer)
+    assert ours.stated == theirs.stated
     mine, yours = ours.model.state_dict(), theirs.model.state_dict()
     assert [*mine] == [*yours]
     assert all(torch.equal(mine[n], yours[n]) for n in mine)

@@ -70,7 +70,12 @@ def encoder(case: str, tokenizer: Any) -> TextEncoder:
         pooling="mean",
         max_tokens=100,
     )
-    return BFloat16Encoder(made) if case.endswith(LOWERED) else made
+    if not case.endswith(LOWERED):
+        return made
+    try:
+        return BFloat16Encoder(made)
+    except redhost.errors.BackboneMismatchError as e:  # as `--device bf16` does there
+        pytest.skip(f"this processor's products in bfloat16 are refused: {e.problem}")
 
 
 @pytest.fixture(params=[1, 2], scope="module", ids=["1 thread", "2 threads"])

@@ -108,6 +108,22 @@ def test_a_folder_joins_and_a_plain_recompose_composes_what_is_installed(
     assert [a.probability for a in pair.predict(TEXTS)] == [a.probability for a in alone]
 
 
+def test_a_change_names_members_that_are_composed_though_they_were_uninstalled(
+    pair, environment, expert_folders, tmp_path
+) -> None:
+    environment.uninstall("red-expert-red")
+    pair.recompose(accept=True)
+    pair.rollback()  # red answers again, from stored bytes
+    receipt = pair.attach(build_wheel(expert_folders["blue"].parents[1], tmp_path))
+    assert set(receipt.experts) == {"blue", "green", "red"} and receipt.drift == {"red": "missing"}
+    environment.install(expert_folders["red"].parents[1])
+    assert pair.detach("blue", accept=True).drift == {}
+    Disabled(pair.home).disable("red")
+    receipt = pair.attach(expert_folders["blue"])
+    assert receipt.drift == {"red": "disabled"}
+    assert pair.recompose(accept=True).drift == {}  # it goes by what is installed
+
+
 def test_an_installed_id_joins_again_after_it_was_detached(pair) -> None:
     first = pair.generations.load(1).router.digest
     assert pair.detach("red", accept=True).withdrawn == ("red",)

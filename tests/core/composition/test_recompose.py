@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.composition.gates import refuse_harm
+from redhost.core.composition.gates import harm
 from redhost.core.composition.options import RecomposeInputs
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.recompose import recompose
+from redhost.core.composition.refusal import Code, accepted
 from redhost.core.composition.select import Selection
 from redhost.core.digests import tensor_digest
 from redhost.core.model.build import read_package
@@ -89,7 +90,7 @@ def test_the_backbone_column_can_be_left_out(backbone_folder, expert_folders) ->
     ],
 )
 def test_a_fall_within_the_tolerance_is_no_harm(rows, after, tolerance) -> None:
-    refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+    assert harm(fallen_to(after, rows), tolerance=tolerance) is None
 
 
 @pytest.mark.parametrize(
@@ -102,10 +103,16 @@ def test_a_fall_within_the_tolerance_is_no_harm(rows, after, tolerance) -> None:
     ],
 )
 def test_a_fall_beyond_the_tolerance_is_refused(rows, after, tolerance) -> None:
+    refusal = harm(fallen_to(after, rows), tolerance=tolerance)
+    assert refusal is not None and (refusal.code, refusal.expert, refusal.retry) == (
+        Code.HARM,
+        None,
+        True,
+    )
     with pytest.raises(
         redhost.errors.HarmError, match=rf"domain 'red' would fall .* {rows} gate rows"
     ):
-        refuse_harm(fallen_to(after, rows), tolerance=tolerance)
+        accepted(refusal)
 
 
 def fallen_to(after: float, rows: int) -> Accuracy:

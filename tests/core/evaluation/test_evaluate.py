@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
+from redhost_report.figures import draw_confusion
 
 import redhost
 from redhost.core.evaluation.evaluate import columns_data, evaluate, hits_by_system
-from redhost.core.evaluation.figures import draw_confusion
 from redhost.core.label_scores import macro_f1
 from redhost.registry.errors import UsageError
 

@@ -31,7 +31,7 @@ def reseal(home: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     tensors = {n: change(t) if t.is_floating_point() else t for n, t in tensors.items()}
     data = safetensors.torch.save(tensors)
     (folder / "router.safetensors").write_bytes(data)
-    files = {"router.safetensors": data, "receipt.json": (folder / "receipt.json").read_bytes()}
+    files = {p.name: p.read_bytes() for p in folder.iterdir() if p.name != COMPOSITION_FILE}
     (folder / COMPOSITION_FILE).write_bytes(dumps(seal(record, number=1, parent=None, files=files)))
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import redhost
-from redhost.core.bus.tasks import make_task
 from redhost.core.label_sets import NONE
 from redhost.core.model.conformal import (
     Calibration,
@@ -113,12 +112,12 @@ def test_where_labels_are_the_experts_own_nobody_is_no_label_of_a_set() -> None:
     assert torch.allclose(familiarity(bus, h, p), right, atol=1e-6)
 
 
-def test_what_cannot_be_is_refused_in_words() -> None:
+def test_what_cannot_be_is_refused_in_words(generation) -> None:
     bus, rows = own_labels(), torch.ones(1, 5)
     with pytest.raises(redhost.errors.UsageError) as e:
         label_sets(bus, rows, rows, calibration=Calibration(group=torch.ones(1)), share=0.5)
     assert str(e.value) == "there are no label sets of this composition: expected labels"
-    bus.task = make_task("generation")
+    bus.task = generation
     nothing = calibrate(bus, torch.ones(1, 16), rows, rows, [], decline=False)
     assert nothing.likelihood is nothing.familiarity is None and nothing.group.tolist() == [0]
     with pytest.raises(redhost.errors.UsageError) as e:

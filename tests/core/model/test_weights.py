@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import redhost
-from redhost.core.backbones import encoder as trunk
+from redhost.core.backbones import loading as trunk
 from redhost.core.model.canary import check_canary
 from redhost.core.routers.cards import read_card
 from redhost.registry.package.manifest import dumps, parse_expert
@@ -75,7 +75,8 @@ def test_a_canary_in_half_precision_is_computed_like_any_other(expert_folders) -
     half = safetensors.torch.save({name: t.half() for name, t in tensors.items()})
     files = read_expert(resealed(folder, "canary", half)).unwrap("it")
     expert = redhost.plugins.Plugins(()).make(
-        "redhost_make_expert",
+        "redhost_register_forms",
+        files.manifest.form,
         what="it",
         manifest=files.manifest,
         tensors=safetensors.torch.load(files.weights),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import redhost_ray.jobs
+import torch
 
 import redhost
+from redhost.cli import main
 from redhost.registry.environment import trust
-from redhost.registry.errors import PluginError
+from redhost.registry.errors import HarmError, PluginError
+from redhost.registry.package.project import ExpertPlan, package_in
 
 ROUTER = """
 import redhost
@@ -22,9 +27,12 @@ class Even(redhost.Router):
     def solve(self, columns, *, only=None):
         pass
 
+def make(bus, columns, seed):
+    return Even(width=bus.width, columns=columns, seed=seed)
+
 @redhost.hookimpl
-def redhost_make_router(kind, bus, columns, seed):
-    return Even(width=bus.width, columns=columns, seed=seed) if kind == "even" else None
+def redhost_register_routers(register):
+    register("even", make)
 """
 
 NORM = """
@@ -35,18 +43,21 @@ class Doubled(torch.nn.Module):
         return 2 * torch.nn.functional.layer_norm(h, h.shape[-1:])
 
 @redhost.hookimpl
-def redhost_make_norm(bus):
-    return Doubled()
+def redhost_register_norms(register):
+    register("layernorm", Doubled)
 """
 
 BACKBONE = """
 import redhost
 
-@redhost.hookimpl
-def redhost_make_backbone(manifest, files, device):
+def make(manifest, files, device):
     made = redhost.Backbone.from_package(manifest, files, device=device)
     object.__setattr__(made, "name", "made elsewhere")
     return made
+
+@redhost.hookimpl
+def redhost_register_backbones(register):
+    register("carried", make)
 """
 
 EXPERT = """
@@ -59,10 +70,53 @@ class Shift(redhost.Expert):
     def forward(self, z):
         return self.by.expand(len(z), -1)
 
+def make(tensors):
+    return Shift(tensors["by"])
+
 @redhost.hookimpl
-def redhost_make_expert(manifest, tensors, bus):
-    return Shift(tensors["by"]) if manifest.form == "shifter:shift" else None
+def redhost_register_forms(register):
+    register("shifter:shift", make)
 """
+
+COMBINER = """
+import redhost
+
+class Loudest(redhost.plugins.Combiner):
+    def forward(self, base, alpha, delta):
+        first = alpha.argmax(-1)
+        return base + delta[range(len(base)), first]
+
+@redhost.hookimpl
+def redhost_register_combiners(register):
+    register("residual", Loudest)
+"""
+
+RECIPE = (
+    EXPERT
+    + """
+import dataclasses, hashlib
+import safetensors.torch
+from redhost.core.training.packaging import FormDraft
+from redhost.core.training.recipe import Recipe
+from redhost.registry.package.manifest import FileRef
+
+class ShiftRecipe(Recipe):
+    def _train_on_bus(self, checkpoint, progress):
+        by = torch.full((1, self.backbone.width), 0.01)
+        made = Shift(by).requires_grad_(False)
+        return redhost.authoring.TrainedExpert(expert=made, epoch=0, loss=None)
+    def draft(self, trained):
+        data = safetensors.torch.save({"by": trained.expert.by.detach()})
+        file = FileRef(file="by.safetensors", sha256=hashlib.sha256(data).hexdigest())
+        fields = {"form": "shifter:shift", "rank": 0, "activation": "identity", "weights": file}
+        form = FormDraft(files={file.file: data}, fields=fields)
+        return dataclasses.replace(super().draft(trained), form=form)
+
+@redhost.hookimpl
+def redhost_register_recipes(register):
+    register("shifter:shift", lambda: ShiftRecipe)
+"""
+)
 
 NOTED = """
 import pathlib, redhost
@@ -118,6 +172,21 @@ def test_a_package_brings_its_own_norm(toy, tmp_path, backbone) -> None:
     assert (opened.composed.bus.norm(h) == 2 * plain.composed.bus.norm(h)).all()
 
 
+def test_a_package_brings_its_own_combiner(toy, tmp_path) -> None:
+    plain = host(tmp_path)
+    plain.recompose()
+    install_plugin(toy, "loudest", COMBINER)
+    opened = redhost.Host.open(tmp_path / "other", backbone="toy")
+    opened.recompose()
+    assert set(opened.generations.load(1).providers) == {"loudest"}
+    bus, summed = opened.composed.bus, plain.composed.bus
+    h = opened.composed.backbone.encode(["red 1", "green 2"])
+    z = bus.norm(h)
+    alpha = torch.full((2, len(bus.columns)), 0.1)
+    alpha[:, 0] = 0.6
+    torch.testing.assert_close(bus.residual(h, z, alpha), h + summed.delta(z, 0))
+
+
 def test_a_package_brings_its_own_backbone(toy, tmp_path) -> None:
     install_plugin(toy, "maker", BACKBONE)
     opened = host(tmp_path)
@@ -155,11 +224,38 @@ def test_a_package_brings_its_own_expert_form(toy, tmp_path, build_expert) -> No
     assert "shifted" in host(tmp_path).recompose(accept=True).experts
 
 
+def test_a_package_trains_its_own_expert_form(toy, tmp_path, backbone_folder, texts_of) -> None:
+    plan = ExpertPlan(id="moved", form="shifter:shift", writes="hidden")
+    rows = [redhost.Row(text=t, label=y) for t, y in texts_of("red", 40)]
+    project = tmp_path / "red-expert-moved"
+    redhost.authoring.write_project(project, kind="expert", package_id="moved", summary="moved")
+
+    def train() -> None:
+        redhost.authoring.train_package(
+            project,
+            plan,
+            redhost.authoring.split_rows(rows),
+            context=redhost.authoring.open_for_training(backbone_folder),
+            settings=redhost.authoring.ExpertSettings(),
+        )
+
+    with pytest.raises(PluginError, match="provides the training of the form 'shifter:shift'"):
+        train()
+    install_plugin(toy, "shifter", RECIPE)
+    with suppress(HarmError):  # what it wrote is there to look at
+        train()
+    made = json.loads((package_in(project) / "expert.json").read_text())
+    assert (made["form"], made["weights"]["file"]) == ("shifter:shift", "by.safetensors")
+    toy.install(project)
+    opened = host(tmp_path).recompose(accept=True)
+    assert "moved" in opened.experts
+
+
 def test_an_expert_that_is_none_is_named(toy, tmp_path) -> None:
     install_plugin(
         toy,
         "taker",
-        EXPERT.replace('manifest.form == "shifter:shift"', "True").replace(
+        EXPERT.replace("shifter:shift", "residual").replace(
             'Shift(tensors["by"])', "torch.nn.Identity()"
         ),
     )
@@ -198,8 +294,8 @@ def test_trust_ends_when_the_code_changes(toy) -> None:
     ("code", "reason"),
     [
         ("raise RuntimeError('broken on import')", "RuntimeError: broken on import"),
-        (ROUTER.replace("make_router", "make_ruoter"), "redhost_make_ruoter"),
-        (ROUTER.replace("columns, seed", "columns, sede"), "sede"),
+        (ROUTER.replace("register_routers", "register_ruoters"), "redhost_register_ruoters"),
+        (ROUTER.replace("(register)", "(regsiter)"), "regsiter"),
         ("raise SystemExit(0)", "SystemExit: 0"),
         ("this is no Python", "SyntaxError"),
     ],
@@ -300,8 +396,71 @@ def test_locked_follows_a_lock_that_names_plugins(toy, tmp_path) -> None:
 
 def test_a_hook_that_raises_is_named(toy, tmp_path) -> None:
     install_plugin(toy, "raiser", ROUTER.replace("return Even", "return 1 / 0, Even"))
-    with pytest.raises(PluginError, match="plugin 'raiser' raised in redhost_make_router"):
+    with pytest.raises(
+        PluginError, match="plugin 'raiser' raised in the factory of a router of kind 'even'"
+    ):
         host(tmp_path).recompose(router="even")
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "raise GeneratorExit", "raise Panic"])
+def test_a_hook_that_would_end_the_program_is_named(toy, tmp_path, end) -> None:
+    code = f"class Panic(BaseException):\n    pass\n{ROUTER}".replace("return Even", f"{end}  #")
+    install_plugin(toy, "ender", code)
+    with pytest.raises(PluginError, match="router of kind 'even' of plugin 'ender'"):
+        host(tmp_path).recompose(router="even")
+    toy.uninstall("ender")
+    broken = NOTED.replace("pathlib.Path(", "raise SystemExit(0)  # (", 1)
+    install_plugin(toy, "noter", broken)
+    host(tmp_path).recompose(router="linear", accept=True)  # it is published, and that is logged
+
+
+def test_an_import_that_would_end_the_program_is_a_state(toy) -> None:
+    install_plugin(toy, "panics", "class Panic(BaseException):\n    pass\nraise Panic('of Rust')")
+    assert state_of("panics").state == "failed"
+    assert "the import of plugin 'panics'" in (state_of("panics").reason or "")
+
+
+WAITS = """
+import redhost, signal, os
+
+def wait():
+    os.kill(os.getpid(), signal.SIGINT)  # as if somebody typed Ctrl-C
+    signal.sigtimedwait([], 60)
+
+{where}
+"""
+HANGING = {
+    "redhost_register_norms of plugin 'hanging'": (
+        "@redhost.hookimpl\ndef redhost_register_norms(register):\n    wait()\n"
+    ),
+    "the factory of the bus norm of plugin 'hanging'": (
+        "@redhost.hookimpl\ndef redhost_register_norms(register):\n"
+        "    register('layernorm', wait)\n"
+    ),
+    "the import of plugin 'hanging'": "wait()\n",
+}
+
+
+@pytest.mark.parametrize("doing", HANGING)
+def test_ctrl_c_names_the_plugin_that_hangs(toy, tmp_path, doing, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
+    install_plugin(toy, "hanging", WAITS.format(where=HANGING[doing]))
+    with pytest.raises(SystemExit) as e:
+        main(["recompose", "--backbone", "toy"])
+    assert e.value.code == 130
+    assert f"redhost: stopped in {doing}; no generation is half" in capsys.readouterr().err
+
+
+LEAVES = ROUTER.replace("return z.new_zeros", "raise SystemExit(0)\n        return z.new_zeros")
+
+
+def test_a_made_part_that_ends_the_command_is_named(toy, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
+    install_plugin(toy, "leaver", LEAVES)
+    with pytest.raises(SystemExit) as e:
+        main(["recompose", "--backbone", "toy", "--router", "even"])
+    assert e.value.code == 1
+    assert capsys.readouterr().err.endswith("redhost: leaver ended the command: sys.exit(0)\n")
 
 
 def test_plugins_are_notified_of_a_published_generation(toy, tmp_path) -> None:
@@ -327,7 +486,7 @@ def test_every_hook_has_a_docstring_and_is_tried_here() -> None:
     from redhost.core.plugins.hooks import HookSpec
 
     hooks = [n for n in vars(HookSpec) if n.startswith("redhost_")]
-    tried = ROUTER + NORM + BACKBONE + EXPERT + NOTED + REGISTERING
+    tried = ROUTER + NORM + BACKBONE + RECIPE + COMBINER + NOTED + REGISTERING + TAKING
     assert all(getattr(HookSpec, n).__doc__ for n in hooks)
     assert [n for n in hooks if n not in tried] == []
 
@@ -344,8 +503,23 @@ def redhost_register_engines(register):
 def test_engines_are_registered_by_name(toy) -> None:
     install_plugin(toy, "one", REGISTERING)
     plugins = redhost.plugins.Plugins()
-    assert set(plugins.collect("redhost_register_engines")) == {"far"}
-    assert redhost.jobs.choose_pool(plugins, engine="local", workers=1).name == "local"
+    assert set(plugins.collect("redhost_register_engines")) == {"far", "ray"}  # redhost-ray's
+    assert redhost_ray.jobs.choose_pool(plugins, engine="local", workers=1).name == "local"
     install_plugin(toy, "two", REGISTERING)
     with pytest.raises(PluginError, match="one and two"):
         redhost.plugins.Plugins().collect("redhost_register_engines")
+
+
+TAKING = """
+import redhost.plugins
+
+@redhost.hookimpl
+def redhost_register_tasks(register):
+    register("multi-label", type(redhost.plugins.make_task("classification").head))
+"""
+
+
+def test_a_plugin_that_registers_a_task_of_redhosts_has_failed(toy) -> None:
+    install_plugin(toy, "one", TAKING)
+    state = {s.dist: s for s in redhost.plugins.Plugins().states}["one"]
+    assert state.state == "failed" and "registered already" in str(state.reason)

@@ -48,16 +48,19 @@ class NormedRouter(redhost.Router):
 
 
 @redhost.hookimpl
-def redhost_make_router(kind, bus, columns, seed):
-    return NormedRouter(width=bus.width, columns=columns, seed=seed) if kind == "normed" else None
+def redhost_register_routers(register):
+    register("normed", redhost.plugins.router_factory(NormedRouter))
 '''
 
 PLAIN = """
 import redhost, torch
 
+def dense(bus, columns):
+    return torch.nn.Linear(bus.router_width, len(columns))
+
 @redhost.hookimpl
-def redhost_make_router(kind, bus, columns, seed):
-    return torch.nn.Linear(bus.router_width, len(columns)) if kind == "dense" else None
+def redhost_register_routers(register):
+    register("dense", dense)
 """
 
 

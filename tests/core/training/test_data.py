@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 import redhost
-from redhost.core.training.data import (
-    CARD_PASSAGES,
-    LONGEST_PASSAGE,
-    split_documents,
-    split_rows,
-)
+from redhost.core.training.data import split_rows
+from redhost.core.types import write_rows
 from redhost.registry.errors import UsageError
+from redhost.registry.package.payload import MAX_CARD
 
 # -- rows set aside --------------------------------------------------------------------------------
 
@@ -40,6 +37,14 @@ def test_a_card_has_512_rows_where_the_data_allow() -> None:
     assert (len(splits.fit), len(splits.gate)) == (256, 256)
 
 
+def test_a_card_has_as_many_long_rows_as_a_package_may_bring() -> None:
+    rows = [redhost.Row(text=f"{n} " + "\n" * 24_990, label="xy"[n % 2]) for n in range(400)]
+    splits = split_rows(rows)
+    assert 80 <= len(splits.card_rows) < 100 == 400 // 4
+    assert MAX_CARD / 2 - 200_000 < len(write_rows(splits.card_rows)) < MAX_CARD
+    assert len(splits.rows) == 400
+
+
 def test_every_label_keeps_a_row_to_train_on() -> None:
     rows = [*ROWS, redhost.Row(text="rare", label="z")]
     assert {r.label for r in split_rows(rows).train} == {"x", "y", "z"}
@@ -60,92 +65,19 @@ def test_validation_rows_must_not_be_training_rows() -> None:
         split_rows(ROWS, valid=ROWS[:3])
 
 
-# -- documents set aside ---------------------------------------------------------------------------
-
-
-def texts(rows) -> set[str]:
-    return {r.text for r in rows}
-
-
-def chapters(count: int, *, lines: int = 3) -> list[redhost.Row]:
-    """Return documents of several rows each, no line of which stands in another."""
-    return [
-        redhost.Row(text=f"book {n} line {i}", label="", domain=f"book {n}")
-        for n in range(count)
-        for i in range(lines)
-    ]
-
-
-def test_documents_are_set_aside_whole() -> None:
-    rows = chapters(40)
-    splits = split_documents(rows)
-    books = [
-        {t.split(" line")[0] for t in texts(part)}
-        for part in (splits.train, splits.valid, splits.fit, splits.gate)
-    ]
-    assert [len(b) for b in books] == [26, 4, 5, 5]
-    assert len(set().union(*books)) == 40  # so no book is in two parts
-    assert sum(map(len, (splits.train, splits.valid, splits.fit, splits.gate))) == len(rows)
-    assert split_documents(rows[::-1]).train != () and texts(
-        split_documents(rows[::-1]).gate
-    ) == texts(splits.gate)
-
-
-def test_no_passage_is_in_two_parts_though_documents_share_it() -> None:
-    rows = [*chapters(40), *(redhost.Row(text="all say so", label="", domain=f"book {n}")
-                             for n in range(40))]  # fmt: skip
-    splits = split_documents(rows)
-    each = [texts(p) for p in (splits.train, splits.valid, splits.fit, splits.gate)]
-    assert sum(map(len, each)) == len(set().union(*each)) == 121
-    assert "all say so" in texts(splits.fit)
-
-
-def test_long_texts_are_cut_at_line_ends_and_lose_white_space_only() -> None:
-    text = "\n".join(f"line {n} of a long text, {n * n}" for n in range(200))
-    rows = [redhost.Row(text=f"{text}{n}", label="", domain=None) for n in range(5)]
-    splits = split_documents(rows)
-    assert all(len(t) <= LONGEST_PASSAGE for t in texts(splits.train))
-    assert all(t.startswith("line ") for t in texts(splits.train))
-    words = "x" * 3 * LONGEST_PASSAGE
-    cut = split_documents([*rows, *(redhost.Row(text=words + str(n), label="") for n in range(9))])
-    assert all(
-        0 < len(t) <= LONGEST_PASSAGE for t in texts(cut.train) | texts(cut.fit) | texts(cut.gate)
-    )
-
-
-def test_a_card_shows_some_passages_of_all() -> None:
-    splits = split_documents(chapters(100, lines=20))
-    assert 0 < len(splits.fit) <= CARD_PASSAGES and 0 < len(splits.gate) <= CARD_PASSAGES
-
-
-def test_validation_texts_of_ones_own_are_taken_less_what_is_set_aside() -> None:
-    rows = chapters(20)
-    aside = next(iter(split_documents(rows).gate))
-    splits = split_documents(rows, valid=[redhost.Row(text="quite new", label=""), aside])
-    assert texts(splits.valid) == {"quite new"}
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (chapters(4), "too few documents to set any aside: expected at least 5, found 4"),
-        (
-            [redhost.Row(text="same", label="", domain=str(n)) for n in range(9)],
-            "the documents say the same: expected passages to learn from",
-        ),
-    ],
-)
-def test_documents_that_cannot_be_split_are_refused(rows, message) -> None:
-    with pytest.raises(UsageError, match=message):
-        split_documents(rows)
-
-
 @pytest.mark.parametrize("valid", [False, True])
 def test_what_declined_texts_are_answered_is_no_label_to_learn(valid) -> None:
     """A host that answered it rightly would be counted as declining."""
     rows, wrong = rows_of(a=9, b=9), [redhost.Row(text="x", label="none")]
-    with pytest.raises(UsageError, match="labels other than 'none', the answer when declined"):
+    with pytest.raises(UsageError, match="labels other than 'none', the answer when declined") as e:
         split_rows(rows, valid=wrong) if valid else split_rows([*rows, *wrong])
+    assert "Rename the label in the data, e.g. to 'other'" in e.value.hint
+
+
+def test_a_label_in_another_unicode_form_is_refused_where_no_reader_composed_it() -> None:
+    rows = [*rows_of(a=9, b=9), redhost.Row(text="x", label="cafe\u0301")]
+    with pytest.raises(UsageError, match="composed form"):
+        split_rows(rows)
 
 
 # -- the package -----------------------------------------------------------------------------------
@@ -175,6 +107,10 @@ def test_every_row_is_counted_once_by_label_and_split() -> None:
         ({"a": 10, "b": 10}, ["2 gate rows say little: each is 50 points"]),
         ({"a": 120, "b": 120, "c": 2}, ["too few rows to be learnt from: c ("]),
         ({"a": 400, "b": 20}, ["95% of the rows are 'a'"]),
+        (
+            {"a": 1000, "b": 4},
+            ["too few rows to be learnt from: b (", "over 99% of the rows are 'a'"],
+        ),
     ],
 )
 def test_what_the_numbers_of_rows_cannot_show_is_reported(counts, words) -> None:

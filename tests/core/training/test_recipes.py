@@ -11,15 +11,14 @@ import safetensors.torch
 import torch
 
 import redhost
-from redhost.core.training import recipe
+from redhost.core.bus.temperature import fit_temperature, shown_temperature
+from redhost.core.training import solving
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import (
     ExpertRows,
     ExpertSettings,
-    fit_temperature,
     read_checkpoint,
-    shown_temperature,
 )
 from redhost.core.training.recipes import train_package
 from redhost.core.types import StagedProgress
@@ -204,7 +203,7 @@ def test_sums_with_noise_show_no_row_of_the_author_anywhere(
     exact = train(tmp_path / "exact", context, card="statistics")
     noisy = train(tmp_path / "noisy", context, card="statistics", epsilon=2.0, delta=1e-3)
     assert not exact.card.noise and exact.schema == "redhost.expert/1"
-    assert noisy.card.noise and noisy.schema == "redhost.expert/1.8"
+    assert noisy.card.noise and noisy.schema == "redhost.expert/1"
     assert (noisy.card.noise.epsilon, noisy.card.noise.delta) == (2.0, 1e-3)
     assert noisy.card.noise.clip == pytest.approx(noisy.reads.width**0.5)
     assert (noisy.weights, noisy.labels) == (exact.weights, exact.labels)
@@ -290,7 +289,7 @@ def test_rows_that_are_all_right_make_no_one_sure() -> None:
 def test_a_solved_head_that_is_too_unsure_of_rows_it_has_not_seen_is_made_surer(
     tmp_path, context, monkeypatch
 ) -> None:
-    plain = recipe.solve_linear_head
+    plain = solving.solve_linear_head
 
     def unsure(*given: Any) -> Any:
         solved = plain(*given)
@@ -300,7 +299,7 @@ def test_a_solved_head_that_is_too_unsure_of_rows_it_has_not_seen_is_made_surer(
         return solved
 
     honest = train(tmp_path / "a", context, form="linear", writes="labels", card="vectors")
-    monkeypatch.setattr(recipe, "solve_linear_head", unsure)
+    monkeypatch.setattr(solving, "solve_linear_head", unsure)
     made = train(tmp_path / "b", context, form="linear", writes="labels", card="vectors")
     assert made.temperature < 0.8 and made.temperature < honest.temperature <= 1
 

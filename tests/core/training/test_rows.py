@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -34,6 +35,29 @@ def test_white_space_around_a_label_is_none_of_it(tmp_path) -> None:
     assert {r.label for r in read_table(path)} == {"sci.med"}
     with pytest.raises(UsageError, match="line 2: expected a label"):
         read_table(write(tmp_path / "b.csv", "text,label\nx, \n"))
+
+
+DECOMPOSED, COMPOSED = "cafe\u0301", "caf\u00e9"
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label"])
+def test_labels_that_print_alike_are_one_label_and_the_reader_says_so(
+    tmp_path, caplog, task
+) -> None:
+    path = write(
+        tmp_path / "a.csv", f"text,label\n{DECOMPOSED},{DECOMPOSED}\ny,{COMPOSED}\nz,plain\n"
+    )
+    rows = read_rows(path, task=task)
+    assert [r.label for r in rows] == [COMPOSED, COMPOSED, "plain"]
+    assert rows[0].text == DECOMPOSED  # texts are read as they are
+    assert f"{path}: 1 labels are read in Unicode's composed form" in caplog.text
+
+
+def test_labels_in_lists_are_composed_too(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    labels = [DECOMPOSED, "b"], [COMPOSED]
+    write(path, "".join(json.dumps({"text": "x y", "label": y}) + "\n" for y in labels))
+    assert all(COMPOSED in r.label for r in read_rows(path, task="multi-label"))
 
 
 def test_fields_have_the_names_you_give(tmp_path) -> None:
@@ -133,6 +157,11 @@ FAULTS = {
         "a.csv",
         "text,label\nx, y,a\n",
         "line 2: expected 2 cells, as in the first line, found 3",
+    ),
+    "a key twice": (
+        "a.jsonl",
+        '{"text": "x", "label": "a"}\n{"text": "y", "label": "a", "text": "z"}\n',
+        "line 2: expected a JSON object, found the key 'text' stands twice",
     ),
     "an array": ("a.json", '[{"text": "x", "label": "a"}]', "line 1: expected a JSON object"),
     "utf-16": (

@@ -36,7 +36,7 @@ RUN = (
     ("train-many", "plan.jsonl"),
 )
 """Commands in an order in which each has something to say; `generate` is run by its page, `port`
-by `tests/commands/test_port.py`, `migrate` by `tests/test_migrate.py`."""
+by `tests/commands/test_port.py`, `migrate` by `tests/plugins/port/test_migrate.py`."""
 
 
 def test_every_command_prints_what_its_type_says(make_stage: Callable[[str], Any]) -> None:

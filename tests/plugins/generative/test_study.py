@@ -36,6 +36,7 @@ from red_lab.generative.tiny_words import learn_tokenizer
 from redhost_robust import mixture_losses
 
 import redhost
+from redhost.core.bus.task import Task
 
 SIZES = Sizes(passage=120, train=6000, valid=1500, fit=2500, gate=2500, test=3000, background=2000)
 MICRO = StudySetting(
@@ -72,7 +73,9 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def context(small: Find, tmp_path_factory: pytest.TempPathFactory) -> StudyContext:
+def context(
+    small: Find, generation: Task, tmp_path_factory: pytest.TempPathFactory
+) -> StudyContext:
     """A bench over the small packages, under a random model."""
     root = tmp_path_factory.mktemp("micro")
     torch.set_num_threads(1)
@@ -80,9 +83,7 @@ def context(small: Find, tmp_path_factory: pytest.TempPathFactory) -> StudyConte
     words = learn_tokenizer((d.text for d in general.base), vocabulary=300, longest=256)
     make_language_model(SHAPE, words=words, seed=0).save_pretrained(root / "model")
     words.save_pretrained(root / "model")
-    backbone = redhost.Backbone.load(
-        f"hf:{root / 'model'}", task=redhost.plugins.make_task("generation")
-    )
+    backbone = redhost.Backbone.load(f"hf:{root / 'model'}", task=generation)
     corpora = read_corpora(sizes=SIZES, find=small)
     return context_for(backbone, setting=MICRO, folder=root / "work", corpora=corpora)
 

@@ -73,7 +73,7 @@ def speaking(speaker_folder, adapter_packages, tmp_path_factory) -> redhost.Host
         host = redhost.Host.open(
             tmp_path_factory.mktemp("home"),
             backbone="speaker",
-            plugins=redhost.plugins.Plugins(()),
+            plugins=redhost.plugins.Plugins(),
         )
         host.recompose(accept=True)
         for name in ("sums", "tales"):

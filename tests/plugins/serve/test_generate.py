@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+import redhost_generate
 from redhost_serve.app import create_app
 from redhost_serve.client import Client
 from redhost_serve.server import running
@@ -57,7 +58,8 @@ def test_it_is_the_hosts_text_token_for_token_streamed_or_not(
     speaking, serve, prompt, options
 ) -> None:
     expected = [
-        asdict(t) for t in redhost.generate(speaking.load(1), prompt, max_tokens=12, **options)
+        asdict(t)
+        for t in redhost_generate.generate(speaking.load(1), prompt, max_tokens=12, **options)
     ]
     with serve() as (url, _), Client(url) as client:
         reply = client.post(GENERATE, {"prompt": prompt, "max_tokens": 12, **options})
@@ -117,7 +119,7 @@ def test_the_backbone_decides_what_is_answered(serve, shared) -> None:
 def test_each_text_ends_on_the_generation_it_began_with(speaking, serve) -> None:
     """Two at once, a swap in the middle: neither text is another than alone."""
     alone = {
-        n: [*redhost.generate(speaking.load(n), PROMPT, max_tokens=400, temperature=0)]
+        n: [*redhost_generate.generate(speaking.load(n), PROMPT, max_tokens=400, temperature=0)]
         for n in (1, 2)
     }
     assert [t.id for t in alone[1]] != [t.id for t in alone[2]]
@@ -202,6 +204,9 @@ def test_a_stream_that_cannot_be_sent_ends_its_text(serve, until, monkeypatch, p
         until(lambda: len(service.writer) == 0)
 
 
+FAILED = "the generation failed on this: RuntimeError"
+
+
 def test_a_text_that_breaks_off_says_so_and_the_next_is_answered(speaking, serve) -> None:
     live = redhost.Live(speaking.session)
     with serve(live) as (url, service), Client(url) as client:
@@ -215,7 +220,7 @@ def test_a_text_that_breaks_off_says_so_and_the_next_is_answered(speaking, serve
 
         hook = trunk.model.register_forward_pre_hook(breaks)
         reply = client.post(GENERATE, REQUEST)
-        assert (reply.status, reply.body) == (503, {"error": "the generation failed on this"})
+        assert (reply.status, reply.body) == (503, {"error": FAILED})
         events = [*stream(url, REQUEST)]
         assert [name for name, _ in events] == ["token"] * 3 + ["error"]
         assert events[-1][1] == reply.body and len(service.writer) == 0
@@ -227,7 +232,8 @@ def test_many_at_once_are_each_answered_as_alone(speaking, serve) -> None:
     prompts = [f"{n} + 4 = " for n in range(8)]
     model = speaking.load(1)
     alone = [
-        [t.id for t in redhost.generate(model, p, max_tokens=12, temperature=0)] for p in prompts
+        [t.id for t in redhost_generate.generate(model, p, max_tokens=12, temperature=0)]
+        for p in prompts
     ]
     with serve() as (url, _), ThreadPoolExecutor(8) as pool:
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+import redhost_generate
 import torch
 from redhost_serve.client import Client
 from redhost_serve.completion import UntilStop
@@ -55,8 +56,8 @@ def texts(live: redhost.Live) -> Iterator[openai.OpenAI]:
     live.composed.backbone.trunk.tokenizer.chat_template = None
 
 
-def expected(speaking: redhost.Host, prompt: str, **options: Any) -> list[redhost.plugins.Token]:
-    return list(redhost.generate(speaking.load(1), prompt, **{**SAME, **options}))
+def expected(speaking: redhost.Host, prompt: str, **options: Any) -> list[redhost_generate.Token]:
+    return list(redhost_generate.generate(speaking.load(1), prompt, **{**SAME, **options}))
 
 
 # -- models ---------------------------------------------------------------------------------------

@@ -109,5 +109,5 @@ def test_the_page_loads_from_nobody_else(shared) -> None:
         assert answer.status == 200 and b"://" not in answer.read().replace(
             b"http://www.w3.org", b""
         )
-        assert "default-src 'self'" in (answer.getheader("Content-Security-Policy") or "")
+        assert "default-src 'none'" in (answer.getheader("Content-Security-Policy") or "")
         connection.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from redhost_serve.client import Client
-from redhost_serve.server import bind
+from redhost_serve.listener import bind
 from redhost_serve.service import Service
 from redhost_serve.watch import Watch, packages_changed
 
@@ -185,7 +185,7 @@ def test_packages_that_come_and_go_are_seen_and_nothing_else(place, tmp_path, pr
 
 
 def test_after_sigterm_it_is_not_ready_and_still_answers(place, tmp_path) -> None:
-    with serve(place, tmp_path / "home", "--watch", "--grace", "600") as (client, child):
+    with serve(place, tmp_path / "home", "--watch", "--limit", "grace=600") as (client, child):
         until(client, settled(1, "published"))
         child.send_signal(signal.SIGTERM)
         until(client, lambda m: not m["ready"])
@@ -196,7 +196,7 @@ def test_after_sigterm_it_is_not_ready_and_still_answers(place, tmp_path) -> Non
 
 
 def test_when_the_grace_is_over_it_is_gone_with_exit_code_0(place, tmp_path) -> None:
-    with serve(place, tmp_path / "home", "--watch", "--grace", "0.1") as (_, child):
+    with serve(place, tmp_path / "home", "--watch", "--limit", "grace=0.1") as (_, child):
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
 

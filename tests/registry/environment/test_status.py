@@ -23,8 +23,8 @@ from redhost.registry.environment.status import (
 )
 
 KEYS = [
-    *("id", "dist", "version", "state", "code", "reason", "hint", "form", "rank", "ranks"),
-    *("served", "writes", "backbone", "question", "editable"),
+    *("id", "dist", "version", "state", "code", "reason", "hint", "form", "rank"),
+    *("writes", "backbone", "question", "editable"),
 ]
 
 
@@ -220,19 +220,6 @@ def flip(path: Path, data: bytes, bit: int) -> None:
     flipped = bytearray(data)
     flipped[bit // 8] ^= 1 << bit % 8
     path.write_bytes(flipped)
-
-
-@pytest.mark.usefixtures("settled")
-def test_results_written_before_are_dropped_and_not_counted(
-    site: Any, home: Path, make_backbone: Any
-) -> None:
-    site.expert("a")
-    path = home / "cache" / "verdicts.json"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b'{"schema":"redhost.verdicts/1","checks":[],"entries":{}}')
-    assert remembered(site, home, make_backbone)[0].state == "enabled"
-    assert damaged_entries(path.parent) == 0
-    assert ValidationCache(path)._entries
 
 
 LISTING = """

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from redhost.registry.environment.trust import (
+    agreed,
     config_folder,
     digest_of,
     distrust,
+    find,
     is_trusted,
+    source_tree,
     trust,
     trusted,
+    wheel_digest,
 )
 from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
 
@@ -145,3 +149,99 @@ def test_problems_are_stated(plugin: Path, site: Any, tmp_path: Path) -> None:
 def test_the_record_lies_with_the_user() -> None:
     assert config_folder({"REDHOST_CONFIG": "/x"}) == Path("/x")
     assert "redhost" in str(config_folder({}))
+
+
+@pytest.fixture
+def released(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed plugin that this redhost was released with."""
+    folder: Path = site.install("redhost-mine", {"more.py": b"x = 1\n"}, group="redhost.plugins")
+    file = tmp_path / "released.json"
+    file.write_text(json.dumps({"redhost-mine": digest_of("redhost-mine")}))
+    monkeypatch.setattr("redhost.registry.environment.trust.RELEASED", file)
+    return folder
+
+
+def test_what_redhost_was_released_with_needs_no_record(
+    site: Any, released: Path, tmp_path: Path
+) -> None:
+    agreement = agreed(find("redhost-mine"), folder=tmp_path)
+    assert agreement is not None
+    assert agreement.reason == "this redhost was released with it"
+    (released / "more.py").write_text("x = 2\n")
+    site.seal(site.folder / "redhost_mine-0.1.0.dist-info", released)  # as another author's wheel
+    assert not is_trusted("redhost-mine", folder=tmp_path)
+    trust("redhost-mine", folder=tmp_path)
+    agreement = agreed(find("redhost-mine"), folder=tmp_path)
+    assert agreement is not None and agreement.reason is None
+
+
+def test_an_installed_plugin_has_the_digest_of_its_wheel(site: Any, released: Path) -> None:
+    files = (path for path in site.folder.rglob("*") if path.is_file())
+    members = {path.relative_to(site.folder).as_posix(): path.read_bytes() for path in files}
+    assert wheel_digest(members) == digest_of("redhost-mine")
+
+
+def install_editable(site: Any, dist: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a plugin whose code lies in a project folder; return the code's folder."""
+    folder: Path = site.install(dist, {"more.py": b"x = 1\n"}, group="redhost.plugins")
+    info = site.folder / f"{dist.replace('-', '_')}-0.1.0.dist-info"
+    (info / "direct_url.json").write_text(json.dumps({"dir_info": {"editable": True}}))
+    (project / "src").mkdir(parents=True)
+    (project / "pyproject.toml").write_text("")
+    monkeypatch.syspath_prepend(str(project / "src"))
+    return folder.rename(project / "src" / folder.name)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source tree that redhost seems to run from."""
+    folder = tmp_path / "tree"
+    monkeypatch.setattr("redhost.registry.environment.trust.source_tree", lambda: folder)
+    return folder
+
+
+def test_a_plugin_of_the_source_tree_needs_no_record_however_it_is_edited(
+    site: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = install_editable(site, "redhost-mine", tree / "plugins/redhost-mine", monkeypatch)
+    agreement = agreed(find("redhost-mine"), folder=tmp_path)
+    assert agreement is not None
+    assert agreement.reason == "it lies in the source tree of this redhost"
+    (code / "more.py").write_text("x = 2\n")
+    assert is_trusted("redhost-mine", folder=tmp_path)
+    (code / "linked.py").symlink_to(tmp_path / "elsewhere.py")
+    (tmp_path / "elsewhere.py").write_text("x = 3\n")
+    assert not is_trusted("redhost-mine", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("dist", "place"),
+    [
+        ("redhost-mine", "copy/plugins/redhost-mine"),
+        ("redhost-mine", "tree/plugins/redhost-other"),
+        ("redhost-mine", "tree/elsewhere"),
+        ("another-mine", "tree/plugins/another-mine"),
+    ],
+)
+def test_a_plugin_that_is_not_of_the_source_tree_is_a_strangers(
+    site: Any, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dist: str, place: str
+) -> None:
+    """Also where the tree has a plugin of that name, and its code differs in one byte."""
+    (tree / "plugins/redhost-mine").mkdir(parents=True)
+    (tree / "plugins/redhost-mine/pyproject.toml").write_text("")
+    install_editable(site, dist, tmp_path / place, monkeypatch)
+    assert not is_trusted(dist, folder=tmp_path)
+
+
+def test_a_plugin_of_the_tree_that_is_installed_as_a_wheel_is_a_strangers(
+    site: Any, tree: Path, tmp_path: Path
+) -> None:
+    (tree / "plugins/redhost-mine").mkdir(parents=True)
+    (tree / "plugins/redhost-mine/pyproject.toml").write_text("")
+    site.install("redhost-mine", {}, group="redhost.plugins")
+    assert not is_trusted("redhost-mine", folder=tmp_path)
+
+
+def test_these_tests_run_from_a_source_tree_and_its_plugins_are_trusted(tmp_path: Path) -> None:
+    assert source_tree() == Path(__file__).parents[3]
+    assert is_trusted("redhost-onnx", folder=tmp_path)

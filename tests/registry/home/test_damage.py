@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,11 +12,10 @@ from typing import Any
 import pytest
 
 from redhost.registry.environment import trust
-from redhost.registry.errors import LockHeldError, RedhostError
+from redhost.registry.errors import LockHeldError, RedhostError, StoreError
 from redhost.registry.home.composition import LOCK
 from redhost.registry.home.generations import Generations
-from redhost.registry.home.locks import Lease, WriterLock
-from redhost.registry.package.manifest import dumps
+from redhost.registry.home.locks import WriterLock
 from redhost.registry.queries.inventory import take_status
 from redhost.registry.queries.settings import Disabled
 
@@ -62,15 +60,11 @@ def test_current_names_the_same_generation_or_none(home: Path, publish: Any) -> 
     assert generations.current() == 2
 
 
-def test_the_twin_without_a_digest_serves_another_generation(home: Path, publish: Any) -> None:
-    """A home made before: it is read, and its next writer adds the digest."""
-    for n in range(3):
-        publish("a", f"b{n}")
-    generations = Generations(home)
-    (home / "current").write_bytes(b"2\n")
-    assert generations.current() == 2
-    assert {3} < outcomes(home / "current", served(generations))
-    assert generations.rollback(2).digest in (home / "current").read_text()
+def test_a_number_without_a_digest_names_no_generation(home: Path, publish: Any) -> None:
+    publish("a")
+    (home / "current").write_bytes(b"1\n")
+    with pytest.raises(StoreError, match="expected a number and a digest, found '1'"):
+        Generations(home).current()
 
 
 def test_a_damaged_record_is_reported_by_who_loads_it(home: Path, publish: Any) -> None:
@@ -86,12 +80,11 @@ def test_what_is_disabled_stays_so_or_is_refused(home: Path) -> None:
     assert outcomes(home / "disabled.json", Disabled(home).names) <= {names, "refused"}
 
 
-def test_disabled_files_made_before_are_read_and_the_twin_is_not_safe(home: Path) -> None:
+def test_a_file_without_a_digest_is_damaged(home: Path) -> None:
     home.mkdir()
-    old = {"schema": "redhost.disabled/1", "names": ["range1"]}
-    (home / "disabled.json").write_text(json.dumps(old))
-    assert Disabled(home).names() == {"range1"}
-    assert frozenset({"range3"}) in outcomes(home / "disabled.json", Disabled(home).names)
+    (home / "disabled.json").write_text('{"schema": "redhost.disabled/1", "names": ["range1"]}')
+    with pytest.raises(StoreError, match="is damaged: expected a digest, found none"):
+        Disabled(home).names()
 
 
 def test_a_lease_holds_the_same_generation_or_stops_gc(home: Path, publish: Any) -> None:
@@ -102,9 +95,6 @@ def test_a_lease_holds_the_same_generation_or_stops_gc(home: Path, publish: Any)
         path = next(generations.leases.folder.glob("*.json"))
         held = outcomes(path, lambda: tuple(x.generation for x in generations.leases.live()))
         assert held <= {(1,), "refused"}
-        old = Lease(generation=1, pid=1, started="2026-01-01T00:00:00+00:00")
-        path.write_bytes(dumps(old))  # as it was written before
-        assert generations.leases.live() == (old,)
 
 
 def test_a_waiting_process_reads_the_right_writer_or_none(home: Path) -> None:
@@ -114,7 +104,7 @@ def test_a_waiting_process_reads_the_right_writer_or_none(home: Path) -> None:
     with WriterLock(home).hold():
         assert other._holder() == own
         assert outcomes(path, other._holder) <= {own, nobody}
-        path.write_bytes(b"4711\n")  # as it was written before
+        path.write_bytes(b"4711\n")
         with pytest.raises(LockHeldError, match=nobody), other.hold(timeout=0):
             pass
 
@@ -128,10 +118,6 @@ def test_a_flipped_bit_trusts_nobody_else(tmp_path: Path) -> None:
 
     right = tuple(sorted(agreed.items()))
     assert outcomes(tmp_path / "trust.json", read) <= {right, "refused"}
-    old = {"schema": "redhost.trust/1", "digests": agreed}
-    (tmp_path / "trust.json").write_text(json.dumps(old))  # as it was written before
-    assert trust.trusted(folder=tmp_path) == agreed
-    assert outcomes(tmp_path / "trust.json", read) - {right, "refused"}  # the twin
 
 
 def test_status_compares_the_lock_with_the_current_generation(home: Path, publish: Any) -> None:
@@ -173,12 +159,6 @@ def test_no_number_is_used_twice_whatever_gc_removed(home: Path, publish: Any) -
     assert generations.next_number() == 6
     assert [p.name for p in generations.folder.glob("removed-*")] == ["removed-5"]
     assert [*(generations.folder / "removed-5").iterdir()] == []
-
-
-def test_the_highest_number_of_a_home_made_before_counts(home: Path, publish: Any) -> None:
-    publish("a")
-    (home / "generations" / "highest").write_bytes(b"8\n")
-    assert publish("b").number == 9
 
 
 FILES_OF_NO_SIZE = """

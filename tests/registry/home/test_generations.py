@@ -13,7 +13,6 @@ from typing import Any
 import filelock
 import pytest
 
-from redhost.core.testing.fault_injection import fail_at
 from redhost.registry import atomic
 from redhost.registry.errors import (
     IntegrityError,
@@ -25,6 +24,7 @@ from redhost.registry.errors import (
 from redhost.registry.home.composition import LOCK, lock_for
 from redhost.registry.home.generations import Generations
 from redhost.registry.package.manifest import dumps
+from redhost.testing.fault_injection import fail_at
 
 KILLER = Path(__file__).parents[1] / "killer.py"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from redhost.core.testing.fault_injection import kill_at_every_step
 from redhost.registry.errors import IntegrityError, LockHeldError, StoreError, UsageError
 from redhost.registry.home.composition import (
     BackboneRecord,
@@ -29,6 +28,7 @@ from redhost.registry.home.questions import (
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.queries.inventory import take_inventories, take_status
 from redhost.registry.queries.settings import Disabled
+from redhost.testing.fault_injection import kill_at_every_step
 
 Publish = Callable[..., Composition]
 
@@ -165,9 +165,9 @@ def test_what_is_off_is_off_in_every_question(named) -> None:
 
 def test_experts_are_listed_by_question_each_held_to_its_own(home, site: Any) -> None:
     site.expert("plain")
-    site.expert("filter", change={"schema": "redhost.expert/1.5", "question": "spam"})
+    site.expert("filter", change={"question": "spam"})
     site.expert("garbled", raw={"expert.json": b"{"})
-    site.expert("odd", change={"schema": "redhost.expert/1.5", "question": "No Name"})
+    site.expert("odd", change={"question": "No Name"})
     found = take_inventories(home)
     ours = {"plain", "filter", "garbled", "odd"}
     by_question = {

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from redhost.core.testing.fault_injection import fail_at
 from redhost.registry import atomic
 from redhost.registry.errors import IntegrityError, StoreError, short
 from redhost.registry.home.store import Store
 from redhost.registry.package.manifest import Base, dumps
 from redhost.registry.package.readers import read_backbone, read_expert, read_manifest
+from redhost.testing.fault_injection import fail_at
 
 A, B = "a" * 64, "b" * 64
 FILES = {"expert.json": b"{}", "expert.safetensors": b"weights"}

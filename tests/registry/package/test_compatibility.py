@@ -30,7 +30,6 @@ NO_FILE = "card: expected a file and its sha256 for the kind 'texts', found none
 PAIRS = [str(n // 2) for n in range(12)]
 
 SEVERAL: dict[str, Any] = {
-    "schema": "redhost.expert/1.7",
     "labels": ["2", "3"],
     "thresholds": [0.5, 0.25],
     "writes.space": "labels",
@@ -112,7 +111,7 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         CORRECT,
     ),
     (
-        {**SEVERAL, "schema": "redhost.expert/1.9", "span_rules": [{"threshold": 0.5, "cost": 1}]},
+        {**SEVERAL, "span_rules": [{"threshold": 0.5, "cost": 1}]},
         "span_rules: expected one for each threshold, found 1 for 2",
         CORRECT,
     ),
@@ -129,6 +128,11 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"labels": ["2", "none"]},
         "labels: expected labels other than 'none', the answer when declined, found 'none'",
+        "Rename the label in the rows, e.g. to 'other', and train again.",
+    ),
+    (
+        {"labels": ["caf\u00e9", "cafe\u0301"]},
+        "labels: expected labels in Unicode's composed form (NFC), found 'cafe\\u0301'",
         CORRECT,
     ),
     (
@@ -182,7 +186,8 @@ BACKBONES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"base": Base(kind="carried", files={"b.py": SHA, "a.bin": SHA, "c.json": SHA})},
-        "base.files: expected only .jinja, .json, .model, .safetensors, .tiktoken, .txt, "
+        "base.files: expected only .codes, .jinja, .json, .model, .safetensors, .spm, .tiktoken, "
+        ".tokenizer, .txt, "
         "found 'a.bin', 'b.py'",
     ),
     ({"base": Base(kind="hub", id="", revision="1")}, HUB),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from redhost.registry.errors import UsageError
 from redhost.registry.package.discover import discover, from_folder, headers, plugin_entry_points
+from redhost.registry.wheel import policy
+from redhost.registry.wheel.policy import NameOwners
 
 
 def test_finds_packages_without_importing_them(site: Any) -> None:
@@ -80,3 +83,32 @@ def test_describes_a_folder_that_is_not_installed(tmp_path: Path, make_expert: A
     assert from_folder(folder).folder == folder
     with pytest.raises(UsageError):
         from_folder(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "fill", ["\n" * 262_000, "a\n" * 131_000, "A: b\n" * 52_000, "[redhost.experts]\n" * 14_000]
+)
+def test_many_metadata_folders_of_one_wheel_take_no_time(site: Any, fill: str) -> None:
+    """Limits of a file are no limit where one wheel brings as many of them as it likes."""
+    site.expert("a")
+    for n in range(60):
+        info = site.folder / f"z{n}.egg-info"
+        info.mkdir()
+        (info / "PKG-INFO").write_text(f"Name: z{n}\n{fill}")
+        (info / "entry_points.txt").write_text(f"[redhost.plugins]\n{fill}x = y")
+    begun = time.process_time()
+    assert [p.dist for p in discover("expert") if p.module == "red_expert_a"] == ["red-expert-a"]
+    plugin_entry_points("redhost.plugins")
+    assert time.process_time() - begun < 5
+
+
+def test_many_records_of_one_wheel_are_at_nobody_elses_expense(site: Any, monkeypatch) -> None:
+    monkeypatch.setattr(policy, "MAX_OWNERS", 100_000)
+    site.expert("a")
+    for n in range(30):
+        info = site.folder / f"z{n}.egg-info"
+        info.mkdir()
+        (info / "RECORD").write_text("a/\n" * 10_000)
+    owners = NameOwners()
+    assert owners.others(site.folder, "red_expert_a", dist="other") == {"red-expert-a"}
+    assert len(owners.others(site.folder, "a", dist="other")) in {2, 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +64,6 @@ def test_a_card_of_vectors_says_of_each_label_whether_a_row_has_it(make_expert) 
     }
     good = {**vectors(), **rows}
     change = {
-        "schema": "redhost.expert/1.7",
         "form": "linear",
         "rank": 0,
         "writes.space": "labels",
@@ -247,6 +247,16 @@ def test_a_card_of_lines_alone_takes_no_memory(make_expert: Any, line: bytes) ->
     tracemalloc.stop()
     assert found.violations[0].code == "card_rows"
     assert peak <= 2**24
+
+
+@pytest.mark.parametrize("rows", [1, 61])
+def test_a_card_larger_than_a_host_should_tokenize_is_refused(make_expert: Any, rows: int) -> None:
+    line = json.dumps(
+        {"text": "a " * (contents.MAX_CARD // 2 // rows), "label": "a", "part": "fit"}
+    )
+    found = read_expert(make_expert("a", card=f"{line}\n".encode() * rows)).violations
+    assert {v.code for v in found} == {"card_rows"}
+    assert found[0].expected == "a card of texts of at most 8,388,608 bytes"
 
 
 def test_what_a_package_says_is_one_line_without_terminal_codes(make_expert: Any) -> None:

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from redhost_peft.folder import read_folder
 from safetensors.numpy import save
 
 from redhost.registry.errors import IntegrityError, RedhostError
+from redhost.registry.package.adapter_targets import Targets
 from redhost.registry.package.peft_adapter import (
     CONFIG,
     LARGEST,
     WEIGHTS,
     check_targets,
-    ends_name,
-    is_target,
     parse_config,
     read_adapter,
 )
-from redhost.registry.package.readers import read_adapter_folder
+from redhost.registry.package.target_patterns import Ends
 
 from .peft_files import LINEARS, MODULES, START, D, R, Tensors, bias, config, files, tensors
 
@@ -429,8 +429,9 @@ def test_names_of_modules_match_as_pefts_do() -> None:
         for name in names:
             theirs = check_target_module_exists(made, name)
             excluded = type(theirs).__name__ == "_ExcludedModule"
-            assert is_target(mine, name) == (bool(theirs) and not excluded), (option, name)
-            seen.add(is_target(mine, name))
+            found = Targets(mine).include(name)
+            assert found == (bool(theirs) and not excluded), (option, name)
+            seen.add(found)
     assert seen == {True, False}
 
 
@@ -485,7 +486,9 @@ def test_keys_of_ranks_match_as_pefts_do() -> None:
         for key in keys
         for name in names
     }
-    mine = {(key, name): ends_name(key, name) and key != name for key in keys for name in names}
+    mine = {
+        (key, name): Ends([key]).first(name) == 0 and key != name for key in keys for name in names
+    }
     assert mine == found and {*mine.values()} == {True, False}
 
 
@@ -503,10 +506,10 @@ def test_a_folder_is_read_as_peft_wrote_it(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_bytes(raw)
     (tmp_path / "adapter_model.bin").write_bytes(b"\x80\x04")
     with pytest.raises(IntegrityError, match="nothing is unpickled here"):
-        read_adapter_folder(tmp_path).unwrap("adapter")
+        read_folder(tmp_path).unwrap("adapter")
     (tmp_path / WEIGHTS).write_bytes(weights)
-    assert read_adapter_folder(tmp_path).unwrap("adapter") == {CONFIG: raw, WEIGHTS: weights}
+    assert read_folder(tmp_path).unwrap("adapter") == {CONFIG: raw, WEIGHTS: weights}
     (tmp_path / WEIGHTS).unlink()
     (tmp_path / WEIGHTS).mkdir()
-    [wrong] = read_adapter_folder(tmp_path).violations
+    [wrong] = read_folder(tmp_path).violations
     assert (wrong.code, wrong.expected) == ("weights_missing", "a regular file")

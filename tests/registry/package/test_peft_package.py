@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from redhost.registry.package.payload import MAX_TOKENS
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import check_compatible
@@ -93,7 +94,6 @@ def package(make_expert: Any) -> Callable[..., Files]:
         sha = {n: sha256(data).hexdigest() for n, data in given.items()}
         modules = {n: [D, D] for n in MODULES}
         made = {
-            "schema": "redhost.expert/1.3",
             "form": "lora",
             "activation": "identity",
             "rank": R,
@@ -169,6 +169,8 @@ def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, bytes], str, str]]:
     yield "no tokens", {}, {"canary__safetensors": save(z)}, "canary_tensors", "canary"
     bad = save(z | {"tokens": np.full((2, 5), -1, "i8")})
     yield "tokens", {}, {"canary__safetensors": bad}, "canary_tensors", "canary"
+    many = save(z | {"tokens": np.ones((2, MAX_TOKENS // 2 + 1), "i8")})
+    yield "many tokens", {}, {"canary__safetensors": many}, "canary_tensors", "canary"
     pissa = files(init_lora_weights="pissa")[0]
     norm = {"adapter.saved": {"encoder.LayerNorm.weight": [D]}}
     yield "saved", norm, {}, "adapter_misfit", "adapter.saved"

@@ -162,7 +162,7 @@ def test_a_plugins_form_brings_any_tensors_that_are_finite(make_expert: Any) -> 
 
 @pytest.mark.parametrize("shape", [[3], [2, 2], [4]])
 def test_a_plugins_form_may_name_its_tensors(make_expert: Any, shape: list[int]) -> None:
-    change = {"schema": "redhost.expert/1.1", "form": "my-plugin:odd", "tensors": {"q": shape}}
+    change = {"form": "my-plugin:odd", "tensors": {"q": shape}}
     read = read_expert(make_expert("a", weights={"q": np.ones(3, "f4")}, change=change))
     assert [(v.code, v.field) for v in read.violations] == (
         [] if shape == [3] else [("weights_tensors", "q")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redhost.registry.package.target_patterns import MOST, is_broken, matches
+from redhost.registry.package.target_patterns import MOST, Pattern
 
 NAME = "model.layers.17.self_attn.q_proj"
 
@@ -26,7 +26,7 @@ NAME = "model.layers.17.self_attn.q_proj"
     ],
 )
 def test_what_people_write_is_matched(pattern: str, found: bool) -> None:
-    assert matches(pattern, NAME) is found is (re.fullmatch(pattern, NAME) is not None)
+    assert Pattern(pattern).matches(NAME) is found is (re.fullmatch(pattern, NAME) is not None)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_what_people_write_is_matched(pattern: str, found: bool) -> None:
     ],
 )
 def test_what_could_take_long_is_not(pattern: str) -> None:
-    assert matches(pattern, "a" * 40) is None and not is_broken(pattern)
+    assert Pattern(pattern).matches("a" * 40) is None and not Pattern(pattern).broken
 
 
 @pytest.mark.parametrize("pattern", ["(a", "a)", "[b-a]", "((("])
 def test_what_is_no_pattern_is_broken(pattern: str) -> None:
-    assert matches(pattern, "a") is None and is_broken(pattern)
+    assert Pattern(pattern).matches("a") is None and Pattern(pattern).broken
 
 
 SIGNS = st.sampled_from(
@@ -56,10 +56,10 @@ SIGNS = st.sampled_from(
 @settings(max_examples=400)
 @given(st.lists(SIGNS, max_size=12).map("".join), st.text("ab.1-", max_size=12))
 def test_an_answer_is_that_of_python(pattern: str, name: str) -> None:
-    answer = matches(pattern, name)
+    answer = Pattern(pattern).matches(name)
     if answer is not None:
         assert answer is (re.fullmatch(pattern, name) is not None)
-    elif is_broken(pattern):
+    elif Pattern(pattern).broken:
         with pytest.raises(re.error):
             re.compile(pattern)
 
@@ -70,5 +70,5 @@ def test_an_answer_is_that_of_python(pattern: str, name: str) -> None:
 )
 def test_no_name_takes_long(pattern: str, name: str) -> None:
     started = time.perf_counter()
-    assert not matches(pattern, name)
+    assert not Pattern(pattern).matches(name)
     assert time.perf_counter() - started < 0.5, MOST

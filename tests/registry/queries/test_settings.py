@@ -80,7 +80,7 @@ def backbones(site: Any, make_backbone: Any, *ids: str) -> list[Package]:
     for name in ids:
         files = {"backbone.json": dumps(make_backbone(id=name))}
         site.install(f"red-backbone-{name}", files, group="redhost.backbones")
-    return [p for p in discover("backbone") if p.folder and site.folder in p.folder.parents]
+    return [p for p in discover("backbone") if p.info and site.folder in p.info.parents]
 
 
 def test_the_only_backbone_is_chosen(site: Any, make_backbone: Any) -> None:

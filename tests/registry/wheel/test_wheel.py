@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -107,7 +108,7 @@ def test_a_disk_that_takes_no_wheel_is_the_environment_s_fault(monkeypatch, tmp_
 
 def test_the_error_names_the_wheel_and_how_many_more_there_are(draft: Any, tmp_path: Path) -> None:
     drafted = draft("a")
-    drafted.members["attack.pth"] = drafted.members["other.py"] = b""
+    drafted.members["attack.pth"] = drafted.members["other.txt"] = b""
     with pytest.raises(
         RedhostError, match=r"wheel red_expert_a.* was refused \(\w+, and 1 more: "
     ) as e:
@@ -200,3 +201,11 @@ def test_a_mutant_is_refused_or_is_the_same_expert(draft: Any, tmp_path: Path) -
         refused += found.value is None
         assert not found.value or read_expert(found.value.files).unwrap("it").digest == digest
     assert refused > 400
+
+
+def test_metadata_of_any_size_are_refused_at_once(draft: Any, tmp_path: Path) -> None:
+    drafted = draft("a")
+    drafted.members[f"{drafted.info}/METADATA"] += b"a:\n" * 10**7
+    started = time.process_time()
+    assert read_wheel(drafted.write(tmp_path)).violations[0].code == "package_files"
+    assert time.process_time() - started < 2

@@ -18,7 +18,6 @@ from red_lab.merging.command import merging
 from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
 from red_lab.port.command import port
-from red_lab.ranks.command import ranks
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
@@ -107,7 +106,6 @@ for command in (
     matched,
     merging,
     mutants,
-    ranks,
     red,
     robust,
     seeds,

@@ -38,7 +38,9 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 def shrink(*, source: Path, last: int, out: Path | None, base: Path | None, as_json: bool) -> None:
     """Shrink a checkpoint to its last blocks, final norm, heads, experts and router.
 
-    A `.pt` file is read as tensors alone; whatever else it holds is refused, never run.
+    Nothing in a `.pt` file is run: one that holds more than tensors and plain values is refused.
+    If its tensors lie under `model_state_dict`, `state_dict` or `model`, whatever lies beside them,
+    such as an optimizer's state, is left out.
     """
     import json
 

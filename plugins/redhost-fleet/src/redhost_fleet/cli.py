@@ -152,6 +152,7 @@ def fleet() -> None:
 @json_option
 def status(*, url: str, as_json: bool) -> None:
     """Show the stages, and each replica: served generation, lag, and the experts' shares."""
+    from redhost_fleet.documents import one_line
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.status import fleet_status, status_lines
 
@@ -159,7 +160,7 @@ def status(*, url: str, as_json: bool) -> None:
     if as_json:
         _print_json(found)
     else:
-        click.echo("\n".join(status_lines(found)))
+        click.echo("\n".join(map(one_line, status_lines(found))))
 
 
 @fleet.command()
@@ -197,6 +198,7 @@ def shares(*, url: str, home: Path | None, question: str | None, as_json: bool) 
 @json_option
 def history(*, url: str, stage: str, as_json: bool) -> None:
     """Show which generations a stage has served, since when, by whom and why."""
+    from redhost_fleet.documents import one_line
     from redhost_fleet.fleet import Fleet
 
     followed = Fleet(url)
@@ -211,7 +213,8 @@ def history(*, url: str, stage: str, as_json: bool) -> None:
         share = f", {entry.share:.0%} of the requests" if entry.share else ""
         share += ", mirrored" if entry.mirror else ""
         why = f": {entry.why}" if entry.why else ""
-        click.echo(f"{entry.sequence:>4}  {entry.when[:19]}  {what}{share}, by {entry.by}{why}")
+        line = f"{entry.sequence:>4}  {entry.when[:19]}  {what}{share}, by {entry.by}{why}"
+        click.echo(one_line(line))
 
 
 @fleet.command()
@@ -277,6 +280,7 @@ def judge_command(
     often it is run. The history has the figures.
     """
     import redhost
+    from redhost_fleet.documents import one_line
     from redhost_fleet.fleet import Fleet
     from redhost_fleet.rollout import Limits, judge
 
@@ -292,7 +296,7 @@ def judge_command(
             click.echo(e.reason, err=True)
             sleep(every)
             continue
-        line = "no canary" if found is None else f"{found[0].action}: {found[0].why}"
+        line = "no canary" if found is None else one_line(f"{found[0].action}: {found[0].why}")
         if as_json and (every is None or line != shown):
             _print_json(None if found is None else found[0])
         elif line != shown:

@@ -24,10 +24,14 @@ __all__ = [
     "Comparison",
     "Drift",
     "GenerationDocument",
+    "Marker",
+    "RefusedFileError",
     "ReplicaReport",
     "StageEntry",
+    "clipped",
     "decode",
     "encode",
+    "one_line",
 ]
 
 T = TypeVar("T", bound=Struct)
@@ -35,7 +39,15 @@ T = TypeVar("T", bound=Struct)
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$(?!\n)")]
 Number = Annotated[int, Meta(ge=1, le=10**18)]
+Position = Annotated[int, Meta(ge=0, le=10**18)]
+Count = Annotated[int, Meta(ge=0, le=10**12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Estimate = Annotated[float, Meta(ge=0, le=1 + 1e-6)]  # a share that was computed, with rounding
+Distance = Annotated[float, Meta(ge=0)]
+LONGEST, LONGEST_TIME = 2000, 40
+Text = Annotated[str, Meta(max_length=LONGEST)]
+Key = Annotated[str, Meta(min_length=1, max_length=200)]
+MOST_KEYS = Meta(max_length=5000)
 
 COMPOSITION = "composition.json"
 
@@ -54,6 +66,42 @@ def who() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def clipped(text: str) -> str:
+    """Return a text, shortened to the length that a document may have."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def one_line(text: str) -> str:
+    """Return a text from the store as one line for a terminal, without control codes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class RefusedFileError(redhost.errors.StoreError):
+    """A file of the store is not what its place requires; the store itself can be reached."""
+
+
+def _check_time(when: str) -> None:
+    """Check that a time is in ISO 8601, with a time zone.
+
+    Raises:
+        ValueError: If it is not; msgspec reports it as a `ValidationError`.
+    """
+    if len(when) > LONGEST_TIME or datetime.fromisoformat(when).tzinfo is None:
+        raise ValueError("Expected a time in ISO 8601 with a time zone")
+
+
+class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The file that identifies a fleet's store.
+
+    Attributes:
+        schema: The version of this schema.
+        question: The named question that the store's generations answer.
+    """
+
+    schema: Literal["redhost.fleet/1"]
+    question: Text | None = None
+
+
 class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that is written once, with its writer and time.
 
@@ -62,8 +110,12 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         when: In ISO 8601.
     """
 
-    by: str = msgspec.field(default_factory=who)
+    by: Text = msgspec.field(default_factory=who)
     when: str = msgspec.field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        """Check the time."""
+        _check_time(self.when)
 
 
 class GenerationDocument(Document, frozen=True, kw_only=True):
@@ -83,7 +135,13 @@ class GenerationDocument(Document, frozen=True, kw_only=True):
     digest: Digest
     files: dict[Name, Digest]
     packages: dict[Digest, dict[Name, Digest]]
-    sizes: dict[Digest, int]
+    sizes: dict[Digest, Position]
+
+    def __post_init__(self) -> None:
+        """Check the time, and that every object has a size."""
+        _check_time(self.when)
+        if lacking := self.objects() - self.sizes.keys():
+            raise ValueError(f"Expected the size of object {min(lacking)[:12]}")
 
     def objects(self) -> frozenset[str]:
         """Return the sha256 of every file."""
@@ -108,11 +166,11 @@ class StageEntry(Document, frozen=True, kw_only=True):
     schema: Literal["redhost.stage/1"] = "redhost.stage/1"
     sequence: Number
     generation: Number | None
-    digest: str = ""
+    digest: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$(?!\n)")] = ""
     share: Share = 0.0
     mirror: bool = False
-    why: str = ""
-    token: str = ""
+    why: Text = ""
+    token: Text = ""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -130,15 +188,15 @@ class Comparison(Struct, frozen=True, kw_only=True):
         only_declined: Texts that production declined and the canary did not.
     """
 
-    texts: int = 0
-    agree: int = 0
-    declined: int = 0
-    canary_declined: int = 0
-    better: int = 0
-    worse: int = 0
-    same: int = 0
-    only_canary_declined: int = 0
-    only_declined: int = 0
+    texts: Count = 0
+    agree: Count = 0
+    declined: Count = 0
+    canary_declined: Count = 0
+    better: Count = 0
+    worse: Count = 0
+    same: Count = 0
+    only_canary_declined: Count = 0
+    only_declined: Count = 0
 
     def __add__(self, other: Comparison) -> Comparison:
         """Return the counts of both."""
@@ -154,8 +212,8 @@ class Drift(Struct, frozen=True, kw_only=True):
         distance: Between the means, in standard deviations of the card's rows.
     """
 
-    texts: int
-    distance: float
+    texts: Count
+    distance: Distance
 
 
 class ReplicaReport(Struct, frozen=True, kw_only=True):
@@ -186,23 +244,27 @@ class ReplicaReport(Struct, frozen=True, kw_only=True):
 
     schema: Literal["redhost.replica/1"] = "redhost.replica/1"
     replica: Name
-    url: str = ""
-    pid: int = 0
-    started: str = ""
-    when: str = ""
-    generation: int | None = None
-    production: int = 0
-    canary: int = 0
-    trial: int | None = None
+    url: Text = ""
+    pid: Count = 0
+    started: Text = ""
+    when: str = msgspec.field(default_factory=now)
+    generation: Number | None = None
+    production: Position = 0
+    canary: Position = 0
+    trial: Number | None = None
     state: Literal["serving", "behind", "waiting"] = "waiting"
-    reason: str = ""
-    refused: str = ""
+    reason: Text = ""
+    refused: Text = ""
     seconds: float | None = None
-    comparisons: dict[str, Comparison] = {}
-    shares: dict[str, float] = {}
-    priors: dict[str, float] = {}
-    texts: int = 0
-    drift: dict[str, Drift] = {}
+    comparisons: Annotated[dict[Key, Comparison], MOST_KEYS] = {}
+    shares: Annotated[dict[Key, Estimate], MOST_KEYS] = {}
+    priors: Annotated[dict[Key, Estimate], MOST_KEYS] = {}
+    texts: Count = 0
+    drift: Annotated[dict[Key, Drift], MOST_KEYS] = {}
+
+    def __post_init__(self) -> None:
+        """Check the time."""
+        _check_time(self.when)
 
 
 def encode(document: Struct) -> bytes:
@@ -214,12 +276,12 @@ def decode(data: bytes, kind: type[T], *, where: str) -> T:
     """Return the document in a file.
 
     Raises:
-        StoreError: If it is damaged, or newer than this version.
+        RefusedFileError: If it is damaged, or newer than this version.
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise redhost.errors.StoreError(
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
+        raise RefusedFileError(
             f"cannot understand {where}",
             found=str(e),
             hint="A newer redhost-fleet may have written it.",

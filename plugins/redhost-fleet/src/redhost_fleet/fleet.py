@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-
-import msgspec
+from typing import Literal
 
 import redhost
 from redhost.plugins import Composition, Generations
 from redhost_fleet.documents import (
     COMPOSITION,
     GenerationDocument,
+    Marker,
+    RefusedFileError,
     ReplicaReport,
     StageEntry,
+    clipped,
     decode,
     encode,
 )
+from redhost_fleet.reports import Reports, read_report, read_reports
 from redhost_fleet.stages import PRODUCTION, STAGES, StageLog
 from redhost_fleet.storage import Storage, open_storage
 
@@ -29,6 +33,8 @@ BACKBONE = "backbone.json"
 
 MARKER = "redhost-fleet.json"
 """The file that identifies a fleet's store."""
+
+_NUMBER = re.compile(r"([1-9][0-9]{0,17})\.json")
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and the total."""
@@ -131,11 +137,12 @@ class Fleet:
 
     def _begin(self, record: Composition) -> None:
         """Bind a new store to the generation's question; check the question of an existing one."""
-        own = {"question": q} if (q := record.settings.get("question")) else {}
-        marker = {"schema": "redhost.fleet/1", **own}
-        self.storage.create(MARKER, msgspec.json.encode(marker) + b"\n")
-        found = msgspec.json.decode(self.storage.read(MARKER) or b"{}").get("question")
-        if found != own.get("question"):
+        q = record.settings.get("question")
+        marker = Marker(schema="redhost.fleet/1", question=str(q) if q else None)
+        self.storage.create(MARKER, encode(marker))
+        data = self.storage.read(MARKER) or b""
+        found = decode(data, Marker, where=f"{self.storage.url}/{MARKER}").question
+        if found != marker.question:
             expected, sent = (f"question {x!r}" if x else "no name" for x in (found, q))
             raise redhost.errors.StoreError(
                 f"{self.storage.url} is another question's store",
@@ -148,7 +155,7 @@ class Fleet:
         """Write an object and read it back: an acknowledged write may still be truncated."""
         name = f"objects/{sha}"
         self.storage.create(name, data)  # another writer may have sent it meanwhile
-        found = self.storage.read(name)
+        found = self.storage.read(name, limit=len(data))
         if found is not None and hashlib.sha256(found).hexdigest() == sha:
             return
         self.storage.remove(name)
@@ -168,8 +175,8 @@ class Fleet:
 
     def numbers(self) -> list[int]:
         """Return the numbers of all generations that were pushed, ascending."""
-        names = (name.removesuffix(".json") for name in self.storage.names("generations"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        found = map(_NUMBER.fullmatch, self.storage.names("generations"))
+        return sorted(int(match[1]) for match in found if match)
 
     def pull(
         self, generations: Generations, number: int, *, progress: Progress | None = None
@@ -198,11 +205,11 @@ class Fleet:
         if not missing and (have := _whole_record(generations, document)) is not None:
             return have
         wanted = [*document.files.values(), *(s for f in missing.values() for s in f.values())]
-        total, done = sum(document.sizes.get(sha, 0) for sha in wanted), 0
+        total, done = sum(document.sizes[sha] for sha in wanted), 0
 
         def get(sha: str) -> bytes:
             nonlocal done
-            data = self._object(sha)
+            data = self._object(sha, size=document.sizes[sha])
             done += len(data)
             if progress is not None:
                 progress(done, total)
@@ -216,8 +223,10 @@ class Fleet:
             own = {name: get(sha) for name, sha in document.files.items()}
             return generations.receive(number, own, writer=writer)
 
-    def _object(self, sha: str) -> bytes:
-        data = self.storage.read(f"objects/{sha}")
+    def _object(self, sha: str, *, size: int) -> bytes:
+        data = None
+        with suppress(RefusedFileError):
+            data = self.storage.read(f"objects/{sha}", limit=size)
         if data is None or (found := hashlib.sha256(data).hexdigest()) != sha:
             raise redhost.errors.IntegrityError(
                 f"an object of {self.storage.url} is damaged",
@@ -262,7 +271,7 @@ class Fleet:
         number: int | None,
         *,
         stage: str = PRODUCTION,
-        after: StageEntry | None = None,
+        after: StageEntry | Literal["last"] | None = "last",
         share: float = 0.0,
         mirror: bool = False,
         why: str = "",
@@ -272,7 +281,8 @@ class Fleet:
         Args:
             number: The generation, which was pushed; None ends a canary.
             stage: ``production`` or ``canary``.
-            after: The last entry that the caller has seen; None reads it now.
+            after: The last entry that the caller has seen, None for an empty log; ``last`` reads
+                it now.
             share: For a canary: the share of the requests that it answers, 0–1.
             mirror: For a canary: whether it also receives all other requests, for comparison.
             why: The reason, for the history.
@@ -291,14 +301,14 @@ class Fleet:
             raise redhost.UsageError("production answers every request", expected="no share of it")
         self.require()
         digest = "" if number is None else self._require_whole(number).digest
-        last = log.last() if after is None else after
+        last = log.last() if after == "last" else after
         entry = StageEntry(
             sequence=1,
             generation=number,
             digest=digest,
             share=share,
             mirror=mirror,
-            why=why,
+            why=clipped(why),
         )
         return log.append(entry, after=last)
 
@@ -348,21 +358,22 @@ class Fleet:
         self.storage.write(f"replicas/{report.replica}.json", encode(report))
 
     def report_of(self, replica: str) -> ReplicaReport | None:
-        """Return a replica's last report; None before the first, or if it is damaged."""
-        name = f"replicas/{replica}.json"
-        data = self.storage.read(name) or b""
-        with suppress(redhost.errors.StoreError):
-            return decode(data, ReplicaReport, where=f"{self.storage.url}/{name}")
+        """Return a replica's last report; None before the first, or if it is refused."""
+        with suppress(RefusedFileError):
+            return read_report(self.storage, f"{replica}.json")
         return None
 
     def reports(self) -> list[ReplicaReport]:
-        """Return the replicas' last reports, by id; unreadable reports are left out."""
-        found = []
-        for name in self.storage.names("replicas"):
-            data = self.storage.read(f"replicas/{name}")
-            with suppress(redhost.errors.StoreError):
-                found.append(decode(data or b"", ReplicaReport, where=name))
-        return found
+        """Return the replicas' last reports, by id; refused reports are left out."""
+        return [*self.read_reports().reports]
+
+    def read_reports(self, canary: StageEntry | None = None) -> Reports:
+        """Return the replicas' last reports, and those that are refused.
+
+        Args:
+            canary: The canary's entry, if counts are to be compared with the time since then.
+        """
+        return read_reports(self.storage, canary)
 
     def forget(self, replica: str) -> None:
         """Remove a replica's report; a live replica writes a new one."""

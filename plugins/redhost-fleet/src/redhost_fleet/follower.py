@@ -21,8 +21,9 @@ from time import monotonic, time
 import msgspec
 
 import redhost
-from redhost_fleet.documents import Comparison, ReplicaReport, StageEntry, now
+from redhost_fleet.documents import Comparison, ReplicaReport, StageEntry, clipped, now
 from redhost_fleet.fleet import Fleet
+from redhost_fleet.reports import impossible
 from redhost_fleet.stages import CANARY, PRODUCTION, STAGES
 
 __all__ = ["Follower", "replica_id"]
@@ -125,8 +126,8 @@ class Follower(threading.Thread):
             production=positions[PRODUCTION].seen or 0,
             canary=positions[CANARY].seen or 0,
             state="behind" if reason else "serving" if serving is not None else "waiting",
-            reason=reason,
-            refused=positions[CANARY].refused,
+            reason=clipped(reason),
+            refused=clipped(positions[CANARY].refused),
         )
         return self._observe(known)
 
@@ -135,7 +136,7 @@ class Follower(threading.Thread):
         while True:
             try:
                 self.look()
-            except Exception:  # serving and following must continue after any error
+            except BaseException:  # serving and following must continue after any error
                 log.exception("cannot follow %s", self.fleet.storage.url)
             if self._ended.wait(self.every):
                 return
@@ -200,10 +201,11 @@ class Follower(threading.Thread):
             return
         number = self._bring(entry)
         model = self.live.prepare(number, replay=True)
-        before, production = self._before_restart(), self._positions[PRODUCTION]
-        same = before is not None and before.canary == entry.sequence
-        same = same and before is not None and before.production == production.seen
-        self._trial(entry, model, before.comparisons if before is not None and same else {})
+        before, both = self._before_restart(), (entry.sequence, self._positions[PRODUCTION].seen)
+        counted: Mapping[str, Comparison] = {}
+        if before is not None and (before.canary, before.production) == both:
+            counted = {} if impossible(before, entry) else before.comparisons
+        self._trial(entry, model, counted)
         self._latest = msgspec.structs.replace(self._latest, trial=number)
 
     def _report(self) -> None:

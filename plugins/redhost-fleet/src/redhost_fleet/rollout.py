@@ -134,22 +134,21 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     production, entry = (fleet.stages[stage].last() for stage in (PRODUCTION, CANARY))
     if entry is None or entry.generation is None:
         return None
-    counts: dict[str, Comparison] = {}
+    reports = fleet.read_reports(entry).reports
     refused, drifted = dict[str, str](), dict[str, float]()
     served = 0 if production is None else production.sequence
-    for report in fleet.reports():
+    for report in reports:
         if report.canary == entry.sequence and report.refused:
             refused[report.replica] = report.refused
         for expert, drift in report.drift.items():
             if drift.texts >= FEWEST and drift.distance >= DRIFTED:
                 drifted[expert] = max(drift.distance, drifted.get(expert, 0.0))
-        if (report.canary, report.production) == (entry.sequence, served):
-            for expert, some in report.comparisons.items():
-                counts[expert] = counts.get(expert, Comparison()) + some
+    both = (entry.sequence, served)
+    counted = {r.replica: r.comparisons for r in reports if (r.canary, r.production) == both}
     document = None if production is None else fleet.document(production.generation or 0)
     # One package per expert, plus one for the backbone's column even if the backbone is on a hub.
-    experts = len(counts) if document is None else len(document.packages) + 1
-    decision = decide(counts, limits, experts=experts)
+    experts = len(_sum(counted)) if document is None else len(document.packages) + 1
+    decision = _agreed(counted, limits, experts=experts, replicas=len(reports))
     if drifted:  # both read the same texts: report it, but do not decide by it
         far = ", ".join(f"{expert} by {d:.2f}" for expert, d in sorted(drifted.items()))
         decision = replace(decision, why=f"{decision.why}; texts have drifted from cards: {far}")
@@ -162,6 +161,41 @@ def judge(fleet: Fleet, limits: Limits | None = None) -> tuple[Decision, StageEn
     if decision.action != "hold":
         fleet.promote(None, stage=CANARY, after=entry, why=f"{decision.action}: {decision.why}")
     return decision, entry
+
+
+def _agreed(
+    counted: Mapping[str, Mapping[str, Comparison]],
+    limits: Limits | None,
+    *,
+    experts: int,
+    replicas: int,
+) -> Decision:
+    """Decide by all replicas' counts; promote only if that depends on no single replica.
+
+    Args:
+        counted: By replica: its counts by expert.
+        limits: Error rates and margins of the decision.
+        experts: As in `decide`.
+        replicas: Number of replicas that report, with counts or without.
+    """
+    decision = decide(_sum(counted), limits, experts=experts)
+    if decision.action != "promote" or replicas == 1:
+        return decision
+    for replica in counted:
+        others = {name: counts for name, counts in counted.items() if name != replica}
+        if decide(_sum(others), limits, experts=experts).action != "promote":
+            why = f"{decision.why}; but not without the counts of {replica} alone"
+            return replace(decision, action="hold", why=why)
+    return decision
+
+
+def _sum(counted: Mapping[str, Mapping[str, Comparison]]) -> dict[str, Comparison]:
+    """Return the counts of all replicas by expert."""
+    every: dict[str, Comparison] = {}
+    for counts in counted.values():
+        for expert, count in counts.items():
+            every[expert] = every.get(expert, Comparison()) + count
+    return every
 
 
 def _times(log_evidence: float) -> str:

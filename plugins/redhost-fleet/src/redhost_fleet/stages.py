@@ -21,7 +21,7 @@ __all__ = ["CANARY", "PRODUCTION", "STAGES", "StageLog"]
 PRODUCTION, CANARY = "production", "canary"
 STAGES = (PRODUCTION, CANARY)
 
-_ENTRY = re.compile(r"(\d{8,})\.json")
+_ENTRY = re.compile(r"([0-9]{8,18})\.json")
 
 
 class StageLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 import redhost
 from redhost_fleet.documents import ReplicaReport, StageEntry
 from redhost_fleet.fleet import Fleet
+from redhost_fleet.reports import RefusedReport
 from redhost_fleet.stages import CANARY, PRODUCTION
 
 __all__ = ["FleetStatus", "ReplicaStatus", "fleet_status", "live_shares", "status_lines"]
@@ -42,11 +44,13 @@ class FleetStatus:
         production: The last entry of production's log; None before the first.
         canary: The last entry of the canary's log.
         replicas: The replicas, ordered by id.
+        refused: Files among the reports that do not count.
     """
 
     production: StageEntry | None
     canary: StageEntry | None
     replicas: tuple[ReplicaStatus, ...]
+    refused: tuple[RefusedReport, ...] = ()
 
 
 def fleet_status(fleet: Fleet) -> FleetStatus:
@@ -59,19 +63,22 @@ def fleet_status(fleet: Fleet) -> FleetStatus:
     production, canary = (fleet.stages[stage].last() for stage in (PRODUCTION, CANARY))
     last = 0 if production is None else production.sequence
     now = datetime.now(UTC)
-    replicas = []
-    for report in fleet.reports():
+    found, replicas = fleet.read_reports(canary), []
+    for report in found.reports:
         age = (now - datetime.fromisoformat(report.when)).total_seconds()
-        lag = last - report.production
+        lag = max(0, last - report.production)  # it may have followed an entry since
         lost = age > LOST_AFTER
         replicas.append(ReplicaStatus(report=report, age=round(age, 1), lag=lag, lost=lost))
-    return FleetStatus(production=production, canary=canary, replicas=tuple(replicas))
+    return FleetStatus(
+        production=production, canary=canary, replicas=tuple(replicas), refused=found.refused
+    )
 
 
 def live_shares(status: FleetStatus) -> redhost.plugins.LiveShares | None:
     """Return the experts' live shares: the mean of the replicas' estimates, weighted by texts.
 
-    Replicas that are lost, or serve another generation than production, are left out.
+    Replicas that are lost, or serve another generation than production, are left out, and so are
+    those that name other experts than most do.
 
     Returns:
         The shares; None if no replica has received a text.
@@ -82,6 +89,8 @@ def live_shares(status: FleetStatus) -> redhost.plugins.LiveShares | None:
         for r in status.replicas
         if not r.lost and r.report.generation == number and r.report.shares
     ]
+    named = Counter(frozenset(r.shares) for r in seen).most_common(1)
+    seen = [r for r in seen if r.shares.keys() == named[0][0]]
     texts = sum(r.texts for r in seen)
     if number is None or not texts:
         return None
@@ -118,3 +127,8 @@ def status_lines(status: FleetStatus) -> Iterator[str]:
             line = f"    {expert:<14} {live:>4.0%} of {report.texts:,} texts, {prior:.0%} expected"
             drift = report.drift.get(expert)
             yield line if drift is None else f"{line}, drift {drift.distance:.2f}"
+    if status.refused:
+        yield ""
+        yield "refused reports, which do not count:"
+    for refused in status.refused:
+        yield f"    {refused.file}: {refused.reason}"

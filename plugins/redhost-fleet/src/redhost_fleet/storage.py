@@ -7,14 +7,17 @@ a file atomically; it is used for files that have a single writer.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import redhost
+from redhost_fleet.documents import RefusedFileError
 
 __all__ = ["FolderStorage", "ObjectStorage", "Storage", "open_storage"]
 
@@ -22,6 +25,9 @@ ATOMIC = ("s3", "s3a", "gs", "gcs")
 """Protocols whose libraries create a file by a conditional request, not by checking first."""
 
 TEMPORARY = ".tmp-"
+
+LARGEST = 2**24
+"""Bytes of the largest document that is read; others that write to the store could write more."""
 
 OPTIONS: dict[str, Any] = {
     "s3": {
@@ -47,8 +53,12 @@ class Storage(Protocol):
         """The address, for display."""
         ...
 
-    def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if it does not exist."""
+    def read(self, name: str, *, limit: int = LARGEST) -> bytes | None:
+        """Return a file's bytes; None if it does not exist.
+
+        Raises:
+            RefusedFileError: If it is no regular file, cannot be opened, or has more bytes.
+        """
         ...
 
     def create(self, name: str, data: bytes) -> bool:
@@ -83,13 +93,19 @@ class FolderStorage:
         """The address, for display."""
         return str(self.folder)
 
-    def read(self, name: str) -> bytes | None:
-        """Return a file's bytes; None if it does not exist."""
+    def read(self, name: str, *, limit: int = LARGEST) -> bytes | None:
+        """Return a regular file's bytes; None if it does not exist."""
+        path = self.folder / name
         with _reporting(self.url, "read"):
             try:
-                return (self.folder / name).read_bytes()
+                data = _read_regular(path, most=limit + 1)
             except FileNotFoundError:
                 return None
+            except OSError as e:
+                if not path.parent.is_dir():  # then it is the store that cannot be read
+                    raise
+                raise _refused(self.url, name, (e.strerror or str(e)).lower()) from e
+        return _bounded(self.url, name, data, limit)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file unless it exists; return whether it now has these bytes."""
@@ -98,7 +114,7 @@ class FolderStorage:
             try:
                 os.link(temporary, target)  # unlike a rename, never replaces an existing file
             except FileExistsError:
-                return target.read_bytes() == data
+                return self.read(name, limit=max(LARGEST, len(data))) == data
             _sync(target.parent)
             return True
 
@@ -168,13 +184,19 @@ class ObjectStorage:
         """The address, for display."""
         return self._url
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, *, limit: int = LARGEST) -> bytes | None:
         """Return a file's bytes; None if it does not exist."""
+        path = self._path(name)
         with _reporting(self.url, "read"):
             try:
-                return bytes(self._files.cat_file(self._path(name)))
+                data = bytes(self._files.cat_file(path, start=0, end=limit + 1))
             except FileNotFoundError:
                 return None
+            except OSError:  # an empty file has no byte that could be asked for
+                if self._files.info(path)["size"]:
+                    raise
+                return b""
+        return _bounded(self.url, name, data, limit)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file unless it exists; return whether it now has these bytes."""
@@ -182,7 +204,7 @@ class ObjectStorage:
             try:
                 self._files.pipe_file(self._path(name), data, mode="create")
             except FileExistsError:  # may be our own: a lost reply makes the library retry
-                return self.read(name) == data
+                return self.read(name, limit=max(LARGEST, len(data))) == data
             return True
 
     def write(self, name: str, data: bytes) -> None:
@@ -222,6 +244,41 @@ def open_storage(url: str) -> Storage:
     if url.startswith("file://"):
         return FolderStorage(Path(url.removeprefix("file://")))
     return ObjectStorage(url)
+
+
+def _read_regular(path: Path, *, most: int) -> bytes:
+    """Return at most so many bytes of a regular file.
+
+    Raises:
+        OSError: If it is missing, or is a link, a folder, a pipe or a device.
+    """
+    # Non-blocking, because opening a pipe for reading would wait for a writer indefinitely.
+    flags = (getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_BINARY"))
+    fd = os.open(path, os.O_RDONLY | sum(flags))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "something else")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(fd)
+
+
+def _bounded(url: str, name: str, data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise _refused(url, name, "more", expected=f"at most {limit:,} bytes")
+    return data
+
+
+def _refused(
+    url: str, name: str, found: str, *, expected: str = "a regular file"
+) -> RefusedFileError:
+    return RefusedFileError(
+        f"cannot use {name} of the store {url}",
+        expected=expected,
+        found=found,
+        hint="Find out who wrote it, and remove it.",
+    )
 
 
 @contextmanager

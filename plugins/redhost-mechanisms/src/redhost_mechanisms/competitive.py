@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from .dispatch import probabilities
+from .dispatch import dispatch, probabilities
 from .hard_routing import check_router
 from .naming import numbered
 from .straight_through import straight_through
@@ -25,8 +25,10 @@ __all__ = ["WinnerTakesAll"]
 class WinnerTakesAll(nn.Module):
     """Parts with a trained selector that chooses exactly one of them for each row.
 
-    All parts run on all rows, so that the selector's gradient compares them. `HardRouting` runs
-    only the chosen part, and its gradient depends on that part alone.
+    A part runs on the rows that it won. While the selector learns, it runs on the other rows too,
+    without a gradient of its own, so that the selector's gradient compares all parts; an answer
+    there that is not finite counts as 0. `HardRouting` runs only the chosen part in both cases, and
+    its gradient depends on that part alone.
 
     Args:
         selector: A module that maps ``(..., D_in)`` to logits ``(..., E)``.
@@ -49,6 +51,23 @@ class WinnerTakesAll(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the chosen parts' outputs ``(..., D_out)`` for x ``(..., D_in)``."""
         check_width(x, self.input_width, who="WinnerTakesAll")
-        answers = torch.stack([part(x) for part in self.parts], dim=-2)  # (..., E, D_out)
-        weights = self.selection(x).unsqueeze(-1).to(answers.dtype)  # (..., E, 1)
-        return (weights * answers).sum(dim=-2)
+        rows = x.reshape(-1, self.input_width)  # (N, D_in)
+        weights = self.selection(rows)  # (N, E)
+        winner = weights.argmax(dim=-1, keepdim=True)  # (N, 1)
+        won = dispatch(self.parts, rows, winner, output_width=self.output_width)[:, 0]
+        weights = weights.to(won.dtype)
+        y = weights.gather(-1, winner) * won
+        if weights.requires_grad:
+            gradient = (weights - weights.detach()).unsqueeze(-1)  # its value is 0
+            y = y + (gradient * self._lost(rows, winner).to(won)).sum(dim=-2)
+        return y.reshape(*x.shape[:-1], self.output_width)
+
+    @torch.no_grad()
+    def _lost(self, rows: Tensor, winner: Tensor) -> Tensor:
+        """Return the losing parts' outputs ``(N, E, D_out)``; 0 for the winner's."""
+        lost = rows.new_zeros(len(rows), len(self.parts), self.output_width)
+        for i, part in enumerate(self.parts):
+            places = (winner[:, 0] != i).nonzero()[:, 0]
+            if len(places):
+                lost[places, i] = part(rows[places]).nan_to_num(0, 0, 0).to(lost)
+        return lost

@@ -69,7 +69,7 @@ class _States(nn.Module):
 
     def __init__(self, encoder: TextEncoder) -> None:
         super().__init__()
-        self.model, self.features = encoder.model, encoder.features
+        self.model, self.encoder = encoder.model, encoder
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return states ``(B, T, D)`` for token ids ``(B, T)``."""
@@ -77,13 +77,10 @@ class _States(nn.Module):
         output = model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            output_hidden_states=self.features is not None,
+            output_hidden_states=self.encoder.features is not None,
             use_cache=False,
         )
-        if self.features is None:
-            states: Tensor = output.last_hidden_state
-            return states
-        return torch.cat([output.hidden_states[n] for n in self.features.layers], dim=-1)
+        return self.encoder.read(output)
 
 
 def _export(encoder: TextEncoder, path: Path) -> None:

@@ -1,4 +1,8 @@
-"""redhost's jobs on Ray Core. Ray is imported when the engine runs, not when it is listed."""
+"""Jobs of redhost, on this machine and on Ray Core.
+
+`redhost_ray.jobs` has the names for engines of other packages. Nothing heavy is imported before it
+is used: neither torch by ``--help``, nor Ray where another engine runs.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from redhost import hookimpl
-from redhost_ray.engine import RayEngine
 
-__all__ = ["RayEngine", "redhost_register_engines"]
+__all__ = ["redhost_register_engines"]
 
 
 @hookimpl
 def redhost_register_engines(register: Callable[[str, Any], None]) -> None:
     """Register the engine `ray`."""
+    from redhost_ray.engine import RayEngine
+
     register("ray", RayEngine())

@@ -81,6 +81,6 @@ def _import() -> Any:
         import ray
     except ImportError as e:
         raise redhost.MissingError(
-            "engine 'ray' needs Ray", found=str(e), hint="Run: pip install 'ray>=2.60,<3'"
+            "engine 'ray' needs Ray", found=str(e), hint="Run: pip install 'redhost-ray[ray]'"
         ) from e
     return ray

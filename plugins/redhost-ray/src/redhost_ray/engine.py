@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-import redhost
 from redhost_ray.cluster import joined
+from redhost_ray.job import Job, JobResult
 from redhost_ray.work import do
 
 __all__ = ["RETRIES", "RayEngine"]
@@ -27,14 +27,14 @@ class RayEngine:
     """Runs jobs as Ray tasks."""
 
     def run(
-        self, jobs: Sequence[redhost.jobs.Job], *, inputs: Mapping[str, bytes], workers: int
-    ) -> Iterator[redhost.jobs.JobResult]:
+        self, jobs: Sequence[Job], *, inputs: Mapping[str, bytes], workers: int
+    ) -> Iterator[JobResult]:
         """Yield results as tasks finish; closing the generator cancels those that have not."""
         with joined(workers) as ray:
             store = _ObjectStore(ray, jobs, inputs)
             task = ray.remote(num_cpus=1, max_retries=RETRIES)(do)
             waiting = deque(jobs)
-            flying: dict[Any, redhost.jobs.Job] = {}
+            flying: dict[Any, Job] = {}
 
             def fill() -> None:
                 while waiting and len(flying) < workers:
@@ -59,14 +59,12 @@ class _ObjectStore:
     Workers on any machine receive bytes, never a path of this machine.
     """
 
-    def __init__(
-        self, ray: Any, jobs: Sequence[redhost.jobs.Job], inputs: Mapping[str, bytes]
-    ) -> None:
+    def __init__(self, ray: Any, jobs: Sequence[Job], inputs: Mapping[str, bytes]) -> None:
         self.ray, self.inputs = ray, inputs
         self.readers = Counter(sha for job in jobs for sha in set(job.inputs.values()))
         self.refs: dict[str, Any] = {}
 
-    def arguments(self, job: redhost.jobs.Job) -> list[Any]:
+    def arguments(self, job: Job) -> list[Any]:
         """Return the arguments of a task: the job, its inputs' digests, a reference to each."""
         digests = sorted(set(job.inputs.values()))
         refs = [self._ref(sha) for sha in digests]
@@ -82,11 +80,11 @@ class _ObjectStore:
         return ref
 
 
-def _result(ray: Any, done: Any, job: redhost.jobs.Job) -> redhost.jobs.JobResult:
+def _result(ray: Any, done: Any, job: Job) -> JobResult:
     """Fetch a result; a task that Ray gave up on becomes an error of its job."""
     try:
-        return msgspec.msgpack.decode(ray.get(done), type=redhost.jobs.JobResult)
+        return msgspec.msgpack.decode(ray.get(done), type=JobResult)
     except ray.exceptions.RayError as e:
         line = str(e).strip().splitlines()[0]
         end = f"Ray gave up on it after {RETRIES + 1} attempts ({type(e).__name__}: {line})"
-        return redhost.jobs.JobResult(key=job.key, error=f"{job.name}: {end}")
+        return JobResult(key=job.key, error=f"{job.name}: {end}")

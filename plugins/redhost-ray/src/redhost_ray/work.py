@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-import redhost
+from redhost_ray.job import Job
+from redhost_ray.runner import run_job
 
 __all__ = ["do"]
 
@@ -24,7 +25,5 @@ def do(request: bytes, digests: list[str], *inputs: bytes) -> bytes:
     Returns:
         The result, as msgpack.
     """
-    job = msgspec.msgpack.decode(request, type=redhost.jobs.Job)
-    return msgspec.msgpack.encode(
-        redhost.jobs.run_job(job, dict(zip(digests, inputs, strict=True)))
-    )
+    job = msgspec.msgpack.decode(request, type=Job)
+    return msgspec.msgpack.encode(run_job(job, dict(zip(digests, inputs, strict=True))))

@@ -31,9 +31,9 @@ from torch import Tensor
 
 import redhost
 from redhost.core.batching import batched_slices
+from redhost.core.bus.temperature import fit_temperature
 from redhost.core.evaluation.with_router import with_router
 from redhost.core.routers.cards import gate_rows
-from redhost.core.training.expert import fit_temperature
 from redhost.core.types import Encode
 
 __all__ = ["Advice", "advise", "capacity_of", "information", "merging_costs", "weighed"]
@@ -103,12 +103,11 @@ def advise(
         redhost.UsageError: If the composition has no labels, or fewer than two domains have gate
             rows.
     """
-    head = composed.bus.task.head
-    if head.vocabulary or not head.distribution:
+    if not composed.bus.task.one_label:
         raise redhost.UsageError(
             "advice on merging is given for labels alone",
             expected="a composition that answers labels",
-            found=head.noun,
+            found=composed.bus.task.head.noun,
         )
     h, rows = gate_rows([composed.cards[i] for i in composed.bus.ids], encode=encode)
     ids = [i for i in composed.bus.ids if any(r.domain == i for r in rows)]

@@ -71,7 +71,7 @@ def check(request: Request, token: str) -> None:
     Raises:
         HttpProblem: 403 for another machine, 401 without the token.
     """
-    if request.client is None or not _is_loopback(request.client.host):
+    if not _is_local(request):
         raise HttpProblem(403, "changes are made from this machine only")
     require_token(request, token)
 
@@ -188,6 +188,13 @@ async def _change(service: Service, how: Callable[[redhost.Live], object]) -> Re
 
 def _swap(change: Change) -> Callable[[redhost.Live], int]:
     return lambda live: live.swap(change.generation, expected=change.expected_generation)
+
+
+def _is_local(request: Request) -> bool:
+    """Return whether a request comes from this machine: by loopback, or by a Unix socket."""
+    if request.client is None:  # a Unix socket has no addresses
+        return (request.scope.get("server") or ("", 0))[1] is None
+    return _is_loopback(request.client.host)
 
 
 def _is_loopback(host: str) -> bool:

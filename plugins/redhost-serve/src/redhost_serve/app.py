@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from importlib.resources import files
@@ -13,9 +14,11 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+import redhost
 from redhost_serve import openai_wire, wire
 from redhost_serve.admin import admin_routes
 from redhost_serve.feedback import feedback_routes
@@ -40,9 +43,12 @@ PAGE = {
     "/static/traffic.js": ("traffic.js", "text/javascript; charset=utf-8"),
 }
 POLICY = (
-    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+ORIGIN = re.compile(r"\*|https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 
 
 def create_app(service: Service, *, token: str | None = None) -> FastAPI:
@@ -76,9 +82,51 @@ def create_app(service: Service, *, token: str | None = None) -> FastAPI:
         seconds=options.seconds,
         metrics=service.metrics,
         hosts=options.hosts,
+        root_path=_checked_prefix(options.root_path, app),
     )
+    if options.origins:  # outside of the limits, so that a page can read a refusal as well
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=_checked_origins(options.origins),
+            allow_methods=["GET", "HEAD", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
     _describe(app)
     return app
+
+
+def _checked_prefix(prefix: str, app: FastAPI) -> str:
+    """Return a prefix of paths, checked: it must not be the beginning of a route.
+
+    Raises:
+        UsageError: If it is, or is not of the form ``/a/b``.
+    """
+    prefix = prefix.rstrip("/")
+    first = {"/" + path.split("/")[1] for path in (*app.openapi()["paths"], *PAGE)}
+    if prefix and (not PREFIX.fullmatch(prefix) or "/" + prefix.split("/")[1] in first):
+        raise redhost.UsageError(
+            f"the prefix {prefix!r} of paths",
+            expected="/NAME, where no route begins with NAME",
+            found=prefix,
+        )
+    return prefix
+
+
+def _checked_origins(origins: Sequence[str]) -> list[str]:
+    """Return origins of web pages, checked.
+
+    Raises:
+        UsageError: If one is not of the form ``https://NAME:PORT``.
+    """
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin):
+            raise redhost.UsageError(
+                "an origin of web pages",
+                expected="https://NAME, https://NAME:PORT or *",
+                found=repr(origin),
+            )
+    return list(origins)
 
 
 def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
@@ -95,7 +143,7 @@ def _add_routes(app: FastAPI, service: Service, *, token: str | None) -> None:
 
 def _add_page(app: FastAPI, path: str, name: str, media: str) -> None:
     data = files("redhost_serve").joinpath("static", name).read_bytes()
-    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
     async def page() -> Response:
         return Response(data, media_type=media, headers=headers)

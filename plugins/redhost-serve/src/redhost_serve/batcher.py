@@ -7,6 +7,7 @@ arrive meanwhile form the next batch. A request is never split: one generation a
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -15,7 +16,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from redhost_serve.threads import WorkError, run_contained
+
 __all__ = ["Batcher", "FullError"]
+
+log = logging.getLogger("redhost.serve")
 
 Q = TypeVar("Q")
 """An item of a request: a text, or a text with options."""
@@ -65,6 +70,11 @@ class Batcher(Generic[Q, A]):
         """Return how many requests wait."""
         return len(self._waiting)
 
+    @property
+    def working(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
     async def ask(self, texts: Sequence[Q]) -> list[A]:
         """Wait for the answers to the texts of one request.
 
@@ -87,10 +97,19 @@ class Batcher(Generic[Q, A]):
         self._thread.join()
 
     def _work(self) -> None:
-        while batch := self._take():
-            self.observe(sum(len(r.texts) for r in batch))
-            self._answer(batch)
-            del batch  # otherwise the last answers stay in memory until the next request
+        try:
+            while batch := self._take():
+                self._answer(batch)
+                del batch  # otherwise the last answers stay in memory until the next request
+        except BaseException:  # of this class's own code: what `predict` raises is contained
+            log.critical("a worker thread ended; restart the server", exc_info=True)
+        finally:  # without this thread nobody would answer what waits
+            with self._changed:
+                self._closed = True
+                for request in self._waiting:
+                    if request.answer.set_running_or_notify_cancel():
+                        request.answer.set_exception(WorkError("the thread ended"))
+                self._waiting.clear()
 
     def _take(self) -> list[_Request[Q, A]]:
         """Wait for requests; return a batch, empty if the queue is closed and empty."""
@@ -122,15 +141,22 @@ class Batcher(Generic[Q, A]):
     def _answer(self, batch: Sequence[_Request[Q, A]]) -> None:
         """Answer a batch; if it fails, answer each request alone, since one may be the cause."""
         try:
-            answers = iter(self.predict([t for r in batch for t in r.texts]))
+            answers = iter(
+                run_contained(lambda: self._predict([t for r in batch for t in r.texts]))
+            )
         except Exception as e:
             if len(batch) == 1:
-                # asyncio drops a StopIteration, and the request would wait for ever.
-                error = RuntimeError(repr(e)) if isinstance(e, StopIteration) else e
-                batch[0].answer.set_exception(error)
+                batch[0].answer.set_exception(e)
                 return
             for request in batch:
                 self._answer([request])
             return
         for request in batch:
             request.answer.set_result([next(answers) for _ in request.texts])
+
+    def _predict(self, texts: Sequence[Q]) -> Sequence[A]:
+        self.observe(len(texts))
+        answers = self.predict(texts)
+        if len(answers) != len(texts):
+            raise WorkError(f"{len(answers)} answers to {len(texts)} texts")
+        return answers

@@ -10,6 +10,7 @@ import click
 __all__ = ["bench", "serve", "soak", "storm"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
+HOST, PORT = "127.0.0.1", 8080
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -20,10 +21,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--question", metavar="NAME", help="Serve this named question alone.")
 @click.option("--backbone", help="The installed backbone to compose on, with --watch.")
 @click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default=HOST, show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
-    default=8080,
+    default=PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 for any that is free.",
@@ -35,36 +36,32 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     multiple=True,
     help="A name that clients may ask for, beside localhost and the address; repeat for more.",
 )
+@click.option(
+    "--uds",
+    metavar="PATH[:MODE]",
+    help="Listen on a Unix socket instead; its owner alone may connect, or as MODE says (660).",
+)
+@click.option(
+    "--root-path", default="", metavar="PREFIX", help="Prefix of all paths behind a proxy."
+)
+@click.option(
+    "--cors",
+    "origins",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Origin of web pages that may read answers, or *; never with credentials.",
+)
 @click.option("--admin-token", type=FILE, help="File with the secret that allows changes.")
 @click.option("--watch", is_flag=True, help="Follow what is installed, without a restart.")
 @click.option("--follow", metavar="URL", help="Serve what this fleet's store has in production.")
 @click.option(
-    "--queue",
-    default=256,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Requests that may wait; more get 503.",
-)
-@click.option(
-    "--batch",
-    default=64,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Most texts of a batch; 1 answers one request at a time.",
-)
-@click.option(
-    "--batch-ms",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0, 1000),
-    help="How long a batch waits for more requests.",
-)
-@click.option(
-    "--grace",
-    default=5.0,
-    show_default=True,
-    type=click.FloatRange(0, 600),
-    help="Seconds between SIGTERM and the end of new requests.",
+    "--limit",
+    "limits",
+    metavar="NAME=NUMBER",
+    multiple=True,
+    help="A limit; repeat for more: queue=256 requests wait, more get 503; batch=64 texts at a"
+    " time (1: one request); batch-ms=0 for which a batch waits; body=1048576 bytes;"
+    " seconds=10 for it to arrive; grace=5 seconds between SIGTERM and the end of new requests.",
 )
 def serve(
     *,
@@ -75,13 +72,13 @@ def serve(
     host: str,
     port: int,
     hosts: tuple[str, ...],
+    uds: str | None,
+    root_path: str,
+    origins: tuple[str, ...],
     admin_token: Path | None,
     watch: bool,
     follow: str | None,
-    queue: int,
-    batch: int,
-    batch_ms: float,
-    grace: float,
+    limits: tuple[str, ...],
 ) -> None:
     """Serve the current generation over HTTP; swap it under load.
 
@@ -100,11 +97,11 @@ def serve(
             admin_token=admin_token,
             watch=watch,
             follow=follow,
-            queue=queue,
-            batch=batch,
-            wait=batch_ms / 1000,
-            grace=grace,
+            limits=limits,
             hosts=hosts,
+            origins=origins,
+            root_path=root_path,
+            uds=uds,
         )
     )
 

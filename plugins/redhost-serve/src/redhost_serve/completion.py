@@ -7,14 +7,24 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import redhost
 from redhost_serve.problems import HttpProblem
 
-__all__ = ["Completion", "Shape", "UntilStop", "render", "require_generating", "usage"]
+if TYPE_CHECKING:
+    from redhost_generate import Token
+
+__all__ = [
+    "Completion",
+    "Shape",
+    "UntilStop",
+    "require_chat_template",
+    "require_generating",
+    "usage",
+]
 
 
 class UntilStop:
@@ -67,7 +77,7 @@ class Piece:
 
     text: str
     start: int
-    token: redhost.plugins.Token | None = None
+    token: Token | None = None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -87,10 +97,10 @@ class Completion:
     limit: int
     longest: int | None
     stop: UntilStop
-    tokens: list[redhost.plugins.Token] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
     text: str = ""
 
-    async def chunks(self, tokens: AsyncIterator[redhost.plugins.Token]) -> AsyncIterator[Piece]:
+    async def chunks(self, tokens: AsyncIterator[Token]) -> AsyncIterator[Piece]:
         """Yield the text that can be shown after each token, and finally the text held back."""
         start = 0
         async for token in tokens:
@@ -203,7 +213,7 @@ class Shape:
         self,
         index: int,
         text: str,
-        tokens: Sequence[redhost.plugins.Token],
+        tokens: Sequence[Token],
         *,
         finish: str | None,
         part: bool,
@@ -222,11 +232,11 @@ class Shape:
         return made
 
 
-def _log(token: redhost.plugins.Token) -> float:
+def _log(token: Token) -> float:
     return math.log(max(token.probability, 1e-45))  # the smallest float32: JSON has no infinity
 
 
-def _text_logprobs(tokens: Sequence[redhost.plugins.Token], *, start: int) -> dict[str, Any]:
+def _text_logprobs(tokens: Sequence[Token], *, start: int) -> dict[str, Any]:
     starts = [start]
     for token in tokens:
         starts.append(starts[-1] + len(token.text))
@@ -238,7 +248,7 @@ def _text_logprobs(tokens: Sequence[redhost.plugins.Token], *, start: int) -> di
     }
 
 
-def _chat_logprobs(tokens: Sequence[redhost.plugins.Token]) -> dict[str, Any]:
+def _chat_logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
     return {
         "content": [
             {"token": t.text, "logprob": _log(t), "bytes": [*t.text.encode()], "top_logprobs": []}
@@ -257,7 +267,7 @@ def require_generating(model: redhost.ComposedModel, name: str) -> None:
     Raises:
         HttpProblem: 400, naming the routes to use instead.
     """
-    if not model.backbone.task.head.vocabulary:
+    if not model.backbone.task.unit.generates:
         raise HttpProblem(
             400,
             f"backbone {model.backbone.name!r} does not generate text; use /classify or "
@@ -265,19 +275,13 @@ def require_generating(model: redhost.ComposedModel, name: str) -> None:
         )
 
 
-def render(model: redhost.ComposedModel, messages: Sequence[dict[str, str]]) -> str:
-    """Return the prompt of a conversation, formatted by the backbone's own chat template.
+def require_chat_template(model: redhost.ComposedModel) -> None:
+    """Refuse a conversation if the backbone has no chat template.
 
     Raises:
-        HttpProblem: 400, if the backbone has none, or it cannot render these messages.
+        HttpProblem: 400.
     """
-    tokenizer: Any = model.backbone.trunk.tokenizer
-    if not getattr(tokenizer, "chat_template", None):
+    if not getattr(model.backbone.trunk.tokenizer, "chat_template", None):
         raise HttpProblem(
             400, f"backbone {model.backbone.name!r} has no chat template; use /v1/completions"
         )
-    try:
-        made = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as e:  # a template may raise any exception
-        raise HttpProblem(400, "the backbone's chat template refuses these messages") from e
-    return str(made)

@@ -71,7 +71,7 @@ class RecentMoments:
             return {}
         distances = seen.drift_from(model.moments).tolist()
         found = zip(model.bus.ids, seen.rows.tolist(), distances, strict=True)
-        return {i: Drift(texts=round(n), distance=d) for i, n, d in found if not math.isnan(d)}
+        return {i: Drift(texts=round(n), distance=d) for i, n, d in found if math.isfinite(d)}
 
     def _answering(self) -> redhost.ComposedModel | None:
         return None if self._model is None else self._model()

@@ -37,7 +37,7 @@ def embed(model: redhost.ComposedModel, texts: Sequence[str]) -> list[Embedding]
     """
     backbone = replace(model.backbone, layout=None)
     unit = backbone.task.unit
-    if unit.value != "text":
+    if not unit.whole:
         raise redhost.UsageError(
             f"backbone {backbone.name!r} {unit.does} and has no vector of a whole text",
             expected="a backbone that answers whole texts",

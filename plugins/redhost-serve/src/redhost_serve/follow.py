@@ -78,6 +78,7 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
     follower.look()  # once before the first request: load the current production
     service.follows = lambda: follower.latest
     follower.start()
+    service.helpers.append(follower)
     try:
         yield
     finally:

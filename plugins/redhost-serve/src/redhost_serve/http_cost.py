@@ -38,7 +38,7 @@ def measure(*, clients: int, seconds: float) -> dict[str, Any]:
         home = Path(folder, "home")
         host = compose_home(home)
         texts = list(dict.fromkeys(row.text for row in host.composed.evaluation))[:TEXTS]
-        with serving(home) as batched, serving(home, "--batch", "1") as single:
+        with serving(home) as batched, serving(home, "--limit", "batch=1") as single:
             query = _latency(host, batched.url, texts)
             rates = _rates(
                 host,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-import redhost
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
     EVENTS,
@@ -42,6 +42,9 @@ from redhost_serve.wire import (
     texts_of,
 )
 
+if TYPE_CHECKING:
+    from redhost_generate import Token
+
 __all__ = ["inference_routes"]
 
 EXTENSIONS = ["model_repository", "metrics"]
@@ -51,7 +54,7 @@ def inference_routes(service: Service) -> APIRouter:
     """Return the routes."""
     answers, routes = InferenceRoutes(service), APIRouter(tags=["inference"])
     for path, answer, responses in (
-        ("/v2/health/live", answers.live, responses_for(dict)),
+        ("/v2/health/live", answers.live, responses_for(dict, 503)),
         ("/v2/health/ready", answers.ready, _ready()),
         ("/v2", answers.server, responses_for(Metadata)),
         ("/v2/models/{name}", answers.model, responses_for(ModelMetadata, 404, 503)),
@@ -95,12 +98,17 @@ class InferenceRoutes:
         self.service = service
 
     async def live(self) -> Response:
-        """Report that the process runs."""
-        return reply({"live": True})
+        """Report whether the process and all its threads run; if not, it must be restarted."""
+        working = self._working
+        return reply({"live": working}, status=200 if working else 503)
 
     async def ready(self) -> Response:
-        """Report whether new requests are accepted: at least one question is answered."""
-        return _is_ready(any(service.ready for service in self.service.every))
+        """Report whether new requests are accepted: a question is answered, all threads run."""
+        return _is_ready(self._working and any(service.ready for service in self.service.every))
+
+    @property
+    def _working(self) -> bool:
+        return all(service.working for service in self.service.every)
 
     async def server(self) -> Response:
         """Return the server's metadata."""
@@ -141,7 +149,8 @@ class InferenceRoutes:
             temperature=wanted.temperature,
             seed=wanted.seed,
         )
-        generation, made = model.generation, list[redhost.plugins.Token]()
+        generation = model.generation
+        made: list[Token] = []
         async with AsyncExitStack() as under_way:
             await under_way.enter_async_context(aclosing(tokens))
             if wanted.stream:
@@ -154,7 +163,7 @@ class InferenceRoutes:
 
 
 async def _events(
-    generation: int | None, tokens: AsyncIterator[redhost.plugins.Token]
+    generation: int | None, tokens: AsyncIterator[Token]
 ) -> AsyncGenerator[bytes, None]:
     """Yield an event for each token, then the reply without its tokens, or an error."""
     made = []
@@ -187,7 +196,7 @@ def _metadata(service: Service) -> ModelMetadata:
         TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
         TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
     ]
-    if bus.task.head.several:
+    if "scores" in bus.task.head.fields:
         shape = [-1, len(bus.labels)]
         outputs.append(TensorMetadata(name="scores", datatype="FP64", shape=shape))
     return ModelMetadata(
@@ -195,5 +204,5 @@ def _metadata(service: Service) -> ModelMetadata:
         versions=[str(service.live.generation)],
         platform="redhost",
         inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],
-        outputs=[] if bus.task.head.vocabulary else outputs,  # `infer` returns no tokens
+        outputs=[] if bus.task.unit.generates else outputs,  # `infer` returns no tokens
     )

@@ -9,7 +9,6 @@ point of (Saerens, Latinne and Decaestecker 2002)
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +18,15 @@ import msgspec
 import torch
 
 import redhost
+from redhost_serve.threads import attempt
 
 __all__ = ["RecentWeights", "Saver", "expected_shares", "live_shares"]
-
-log = logging.getLogger("redhost.serve")
 
 SIZE = 2000
 """Number of texts in the window."""
 ROUNDS, CLOSE = 500, 1e-6
+
+FAILED = "live shares are not written"
 
 
 class RecentWeights:
@@ -94,11 +94,19 @@ def expected_shares(host: redhost.Host, generation: int) -> dict[str, float]:
     Empty if the receipt is damaged, or older than this field.
     """
     try:
-        receipt = msgspec.json.decode(host.generations.file(generation, "receipt.json"))
+        data = host.generations.file(generation, "receipt.json")
+        found = msgspec.json.decode(data, type=_Receipt).router.shares
     except (redhost.RedhostError, msgspec.DecodeError):
         return {}
-    found: dict[str, float] = receipt.get("router", {}).get("shares", {})
     return found if all(share > 0 for share in found.values()) else {}
+
+
+class _Shares(msgspec.Struct):
+    shares: dict[str, float] = {}
+
+
+class _Receipt(msgspec.Struct):
+    router: _Shares = msgspec.field(default_factory=_Shares)
 
 
 class Saver(threading.Thread):
@@ -121,8 +129,8 @@ class Saver(threading.Thread):
     def run(self) -> None:
         """Write periodically until it is stopped, then once more."""
         while not self._ended.wait(self.every):
-            self._save()
-        self._save()
+            attempt(self._save, what=FAILED)
+        attempt(self._save, what=FAILED)
 
     def stop(self) -> None:
         """Write the current shares, and end."""
@@ -130,10 +138,7 @@ class Saver(threading.Thread):
         self.join()
 
     def _save(self) -> None:
-        try:
-            found = self._now()
-            if found is not None and found.shares != self._last:
-                redhost.plugins.write_live_shares(self.home, found)
-                self._last = found.shares
-        except (OSError, redhost.RedhostError) as e:  # answering continues
-            log.info("live shares are not written: %s", e)
+        found = self._now()
+        if found is not None and found.shares != self._last:
+            redhost.plugins.write_live_shares(self.home, found)
+            self._last = found.shares

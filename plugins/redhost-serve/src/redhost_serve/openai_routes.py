@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -20,7 +20,7 @@ from redhost_serve.completion import (
     Completion,
     Shape,
     UntilStop,
-    render,
+    require_chat_template,
     require_generating,
     usage,
 )
@@ -45,6 +45,9 @@ from redhost_serve.reply import (
 )
 from redhost_serve.service import Service
 from redhost_serve.wire import Failure, decode
+
+if TYPE_CHECKING:
+    from redhost_generate import Token
 
 __all__ = ["openai_routes"]
 
@@ -125,7 +128,8 @@ class OpenAiRoutes:
         wanted = await _body(request, ChatRequest)
         service, model, expert = self._named(wanted.model)
         require_generating(model, service.model)
-        prompt = render(model, [msgspec.to_builtins(m) for m in wanted.messages])
+        require_chat_template(model)
+        prompt = await service.render(model, [msgspec.to_builtins(m) for m in wanted.messages])
         return await self._go_on(
             request,
             wanted,
@@ -246,7 +250,7 @@ class OpenAiRoutes:
         return reply(shape.whole([completion for completion, _ in begun]))
 
 
-Begun = tuple[Completion, AsyncGenerator[redhost.plugins.Token, None]]
+Begun = tuple[Completion, "AsyncGenerator[Token, None]"]
 """A choice, and the iterator of its tokens."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -13,7 +15,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
 import redhost
-from redhost_serve.problems import problem_of
+from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.threads import error_name, run_contained
 from redhost_serve.wire import Failure, decode
 
 __all__ = [
@@ -26,6 +29,8 @@ __all__ = [
     "responses_for",
     "run_in_thread",
 ]
+
+log = logging.getLogger("redhost.serve")
 
 S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -41,7 +46,9 @@ REASONS = {
     409: "Another change is in progress.",
     412: "The served generation is not the expected one.",
     413: "The body is too long.",
+    415: "The body is encoded otherwise than by gzip.",
     422: "It cannot be composed or served; the old generation is still served.",
+    431: "The headers are too long, or too many.",
     503: "Unavailable now: too many requests wait, nothing is served, or the server stops.",
 }
 
@@ -90,9 +97,14 @@ async def run_in_thread(work: Callable[[], R], *, otherwise: int = 503) -> R:
         otherwise: The status of errors without a status of their own.
     """
     try:
-        return await anyio.to_thread.run_sync(work)
+        return await anyio.to_thread.run_sync(partial(run_contained, work))
     except redhost.RedhostError as e:
         raise problem_of(e, otherwise=otherwise) from None
+    except HttpProblem:
+        raise
+    except Exception as e:
+        log.exception("a request failed")
+        raise HttpProblem(503, f"the server failed on this: {error_name(e)}") from None
 
 
 def responses_for(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -101,7 +113,7 @@ def responses_for(kind: object, *statuses: int) -> dict[int | str, dict[str, Any
         200: {"description": "Done.", "content": _content(kind)},
         **{
             status: {"description": REASONS[status], "content": _content(Failure)}
-            for status in sorted({408, 413, *statuses})
+            for status in sorted({408, 413, 415, 431, *statuses})
         },
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
@@ -10,15 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
 
 import redhost
 from redhost_serve.app import create_app
+from redhost_serve.limits import HEAD_BYTES
+from redhost_serve.listener import bind
 from redhost_serve.service import Options, Service
 
-__all__ = ["Server", "bind", "running"]
+__all__ = ["Server", "running"]
 
 log = logging.getLogger("redhost.serve")
 
@@ -54,6 +58,8 @@ class Server(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=ENDING,
+            http=_protocol(),
+            h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
         )
         super().__init__(config)
@@ -90,25 +96,13 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        SettingsError: If the address is not available.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _protocol() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Return the parser of HTTP; h11, where there is no other, has a bound of its own."""
     try:
-        listener.bind((host, port))
-    except OSError as e:
-        listener.close()
-        raise redhost.errors.SettingsError(
-            f"cannot listen on {host}, port {port}",
-            found=e.strerror or str(e),
-            hint="Choose another with --port.",
-        ) from e
-    return listener
+        from redhost_serve.protocol import BoundedProtocol
+    except ImportError:
+        return "h11"
+    return BoundedProtocol
 
 
 @contextlib.contextmanager

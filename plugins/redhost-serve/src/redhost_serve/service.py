@@ -11,23 +11,28 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 import redhost
 from redhost_serve.batcher import Batcher, FullError
+from redhost_serve.chat_process import ChatProcess
 from redhost_serve.drift import Drift, RecentMoments
 from redhost_serve.embedding import Embedding, embed
 from redhost_serve.live_shares import RecentWeights, Saver, expected_shares
 from redhost_serve.memory import give_back
 from redhost_serve.metrics import Metrics
 from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.threads import error_name, run_contained
 from redhost_serve.tracing import note_answers
 from redhost_serve.traffic import LastMinute
 from redhost_serve.trial import Labelled, Question, ScoredAnswer, Trial, score
 from redhost_serve.wire import TrafficReply, model_name
 from redhost_serve.writer import Writer
+
+if TYPE_CHECKING:
+    from redhost_generate import Token
 
 __all__ = ["Candidate", "Options", "Service"]
 
@@ -35,6 +40,9 @@ log = logging.getLogger("redhost.serve")
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+Conversation = tuple[Any, Sequence[Mapping[str, str]]]
+"""The tokenizer that has the chat template, and the messages."""
 
 SHOWN = 20
 """Number of generations in the listing."""
@@ -54,6 +62,8 @@ class Options:
         body: Maximum number of bytes in a request's body.
         seconds: Seconds in which a client has to send the body.
         hosts: Accepted Host names, in addition to loopback and the address of the connection.
+        origins: Origins of web pages that may read answers; ``*`` for all.
+        root_path: The prefix of all paths behind a proxy.
     """
 
     queue: int = 256
@@ -62,6 +72,8 @@ class Options:
     body: int = 2**20
     seconds: float = 10.0
     hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    root_path: str = ""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +103,7 @@ class Service:
         trial: The canary, while there is one.
         follows: Returns the follower's latest report; None if no fleet is followed.
         named: The services of the named questions of the same home, by name.
+        helpers: Further threads that the server needs: those of `--watch` and `--follow`.
     """
 
     live: redhost.Live
@@ -101,6 +114,7 @@ class Service:
     trial: Trial | None = None
     follows: Callable[[], msgspec.Struct] | None = None
     named: dict[str, Service] = field(default_factory=dict)
+    helpers: list[threading.Thread] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Start the worker threads."""
@@ -122,6 +136,12 @@ class Service:
         )
         self.choosing = self._batcher(self.live.route)
         self.writer = Writer(queue=self.options.queue)
+        self._chats = ChatProcess()
+        self.conversations: Batcher[Conversation, str] = Batcher(
+            lambda chats: [self._chats.render(*chat) for chat in chats],
+            queue=self.options.queue,
+            texts=1,
+        )
         self._workers: tuple[Batcher[Any, Any] | Writer, ...] = (
             self.batcher,
             self.labelled,
@@ -130,6 +150,7 @@ class Service:
             self.embedding,
             self.choosing,
             self.writer,
+            self.conversations,
         )
         self._recent, self._expected = RecentWeights(), dict[int, dict[str, float]]()
         self._moments = RecentMoments()
@@ -178,8 +199,9 @@ class Service:
                 if name in self.named or self._refused.get(name) == pointer:
                     continue
                 try:
-                    self.named[name] = Service(self.live.of_question(name), options=self.options)
-                except redhost.RedhostError as e:
+                    live = self.live.of_question(name)
+                    self.named[name] = run_contained(partial(Service, live, options=self.options))
+                except Exception as e:  # of any package that it loads
                     self._refused[name] = pointer
                     log.warning("question %r is not served: %s", name, e)
 
@@ -199,9 +221,15 @@ class Service:
         return self.of_model(model_name(name))
 
     @property
+    def working(self) -> bool:
+        """Whether all its threads run; a thread that ended is replaced by a restart only."""
+        alive = [thread.is_alive() for thread in (self._saver, *self.helpers)]
+        return all(alive) and all(worker.working for worker in self._workers)
+
+    @property
     def ready(self) -> bool:
         """Whether the server accepts new requests."""
-        return not self.draining and self.live.generation is not None
+        return not self.draining and self.live.generation is not None and self.working
 
     @property
     def home(self) -> Path:
@@ -326,6 +354,18 @@ class Service:
         """
         return await self._ask(self.choosing, texts)
 
+    async def render(
+        self, model: redhost.ComposedModel, messages: Sequence[Mapping[str, str]]
+    ) -> str:
+        """Return the prompt of a conversation, rendered by the backbone's own chat template.
+
+        Raises:
+            HttpProblem: As `ask` does; also 400 if the template refuses the messages, or needs more
+                than its limits of time and memory.
+        """
+        [prompt] = await self._ask(self.conversations, [(model.backbone.trunk.tokenizer, messages)])
+        return prompt
+
     async def generate(
         self,
         model: redhost.ComposedModel,
@@ -335,7 +375,7 @@ class Service:
         temperature: float,
         seed: int,
         expert: str | None = None,
-    ) -> AsyncGenerator[redhost.plugins.Token, None]:
+    ) -> AsyncGenerator[Token, None]:
         """Continue a prompt: return its tokens as they are generated, all by one generation.
 
         The text counts towards the limit on concurrent texts until it ends or is closed.
@@ -343,7 +383,7 @@ class Service:
         Args:
             model: The generation; a swap does not affect this text.
             prompt: The text.
-            max_tokens: As for `redhost.generate`, like the rest.
+            max_tokens: As for `redhost_generate.generate`, like the rest.
             temperature: T.
             seed: Seed of the sampling.
             expert: The expert that continues the prompt alone.
@@ -353,7 +393,7 @@ class Service:
                 backbone does not generate text, 404 if the expert is not composed.
         """
         tokens = self._written(
-            lambda: redhost.generate(
+            lambda: _generate()(
                 model,
                 prompt,
                 max_tokens=max_tokens,
@@ -363,7 +403,7 @@ class Service:
             )
         )
         await anext(tokens)  # None: it has begun, so closing it ends it
-        return cast("AsyncGenerator[redhost.plugins.Token, None]", tokens)
+        return cast("AsyncGenerator[Token, None]", tokens)
 
     async def _written(self, begin: Callable[[], Iterator[A]]) -> AsyncGenerator[A | None, None]:
         """Yield None when generation has started, then the tokens; raise errors as problems."""
@@ -383,17 +423,21 @@ class Service:
             yield
         except FullError:
             raise HttpProblem(
-                503, "too many requests wait; try again", headers={"Retry-After": "1"}
+                503,
+                "too many requests wait, or the server stops; try again",
+                headers={"Retry-After": "1"},
             ) from None
+        except HttpProblem:
+            raise
         except redhost.errors.UnknownNameError as e:
             raise problem_of(e) from None
         except redhost.UsageError as e:
             raise HttpProblem(400, e.problem) from None
         except redhost.MissingError as e:
             raise problem_of(e, otherwise=503) from None
-        except Exception:
+        except Exception as e:
             log.exception("generation %s failed", self.live.generation)
-            raise HttpProblem(503, "the generation failed on this") from None
+            raise HttpProblem(503, f"the generation failed on this: {error_name(e)}") from None
 
     def change(self, how: Callable[[], object]) -> tuple[int | None, int | None]:
         """Change the generation and count the outcome.
@@ -505,3 +549,18 @@ class Service:
         self._saver.stop()
         for worker in self._workers:
             worker.close()
+        self._chats.close()
+
+
+def _generate() -> Callable[..., Iterator[Token]]:
+    """Return the function that continues a prompt.
+
+    Raises:
+        MissingError: If its plugin is not installed.
+    """
+    try:
+        from redhost_generate import generate
+    except ImportError as e:
+        hint = "Run: pip install 'redhost[generate]'"
+        raise redhost.MissingError("text generation is part of redhost-generate", hint=hint) from e
+    return generate

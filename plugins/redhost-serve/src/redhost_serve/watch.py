@@ -18,6 +18,7 @@ from typing import Any
 
 import redhost
 from redhost_serve.service import Candidate, Service
+from redhost_serve.threads import attempt
 
 __all__ = ["Watch", "packages_changed"]
 
@@ -55,11 +56,7 @@ class Watch(threading.Thread):
             self._try(self.look)
 
     def _try(self, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except (redhost.RedhostError, OSError) as e:
-            if not self._ended.is_set():
-                log.warning("cannot look at the environment: %s", e)
+        attempt(look, what="cannot look at the environment", ended=self._ended.is_set)
 
     def stop(self) -> None:
         """Stop; abort a running composition and start no other."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 import redhost
 from redhost_serve.problems import HttpProblem
+
+if TYPE_CHECKING:
+    from redhost_generate import Token as Generated
 
 __all__ = [
     "MAX_CHARACTERS",
@@ -263,6 +266,23 @@ class GenerateRequest(Struct, kw_only=True):
     question: Id | None = None
 
 
+class Token(Struct, kw_only=True):
+    """One generated token.
+
+    Attributes:
+        text: The text it adds; empty while a character of several tokens is incomplete.
+        id: Its number in the vocabulary.
+        probability: p(x_t+1 | x_≤t) of the bus, independent of the temperature.
+        weights: α by column: the weight of each expert. If an adapter is composed, these are the
+            weights after the prompt, and the column with the largest one generates alone.
+    """
+
+    text: str
+    id: int
+    probability: float
+    weights: dict[str, float]
+
+
 class GenerateReply(Struct, kw_only=True):
     """The continuation of a prompt, all by one generation.
 
@@ -279,7 +299,7 @@ class GenerateReply(Struct, kw_only=True):
     expert: str | None
     weights: dict[str, float]
     text: str
-    tokens: list[redhost.plugins.Token] = []
+    tokens: list[Token] = []
 
 
 class Change(Struct, kw_only=True):
@@ -388,9 +408,7 @@ def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
     )
 
 
-def generate_reply(
-    generation: int | None, tokens: Sequence[redhost.plugins.Token]
-) -> GenerateReply:
+def generate_reply(generation: int | None, tokens: Sequence[Generated]) -> GenerateReply:
     """Return the reply to a request to continue a prompt."""
     weights = tokens[0].weights if tokens else {}
     return GenerateReply(
@@ -398,7 +416,10 @@ def generate_reply(
         expert=max(weights, key=weights.__getitem__) if weights else None,
         weights=weights,
         text="".join(t.text for t in tokens),
-        tokens=list(tokens),
+        tokens=[
+            Token(text=t.text, id=t.id, probability=t.probability, weights=t.weights)
+            for t in tokens
+        ],
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-from redhost_serve.batcher import FullError
+from redhost_serve.batcher import Batcher, FullError
 
 __all__ = ["Writer"]
 
@@ -24,11 +23,18 @@ class Writer:
 
     def __init__(self, *, queue: int) -> None:
         self.queue, self.under_way = queue, 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="redhost-writer")
+        self._steps: Batcher[Callable[[], Any], Any] = Batcher(
+            lambda steps: [step() for step in steps], queue=sys.maxsize, texts=1
+        )
 
     def __len__(self) -> int:
         """Return the number of concurrent texts."""
         return self.under_way
+
+    @property
+    def working(self) -> bool:
+        """Whether its thread runs."""
+        return self._steps.working
 
     async def write(self, begin: Callable[[], Iterator[T]]) -> AsyncGenerator[T | None, None]:
         """Yield None when generation has started, then the tokens; closing it ends it early.
@@ -51,8 +57,9 @@ class Writer:
             self.under_way -= 1
 
     async def _call(self, step: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, step)
+        [result] = await self._steps.ask([step])
+        return cast("T", result)
 
     def close(self) -> None:
         """Generate the requested tokens, then stop."""
-        self._thread.shutdown()
+        self._steps.close()

@@ -61,9 +61,13 @@ class Scale(redhost.Expert):
         return ScaledMlp(self.by)
 
 
+def make(tensors):
+    return Scale(tensors["by"])
+
+
 @redhost.hookimpl
-def redhost_make_expert(manifest, tensors, bus):
-    return Scale(tensors["by"]) if manifest.form == "myplugin:scale" else None
+def redhost_register_forms(register):
+    register("myplugin:scale", make)
 """
 
 
@@ -185,10 +189,12 @@ def test_a_form_that_cannot_act_here_is_left_out_with_its_reason(
     assert left_out["scaled"].code == code and reason in left_out["scaled"].reason
 
 
-def test_where_text_is_generated_only_what_works_row_by_row_acts_inside(form, backbone) -> None:
+def test_where_text_is_generated_only_what_works_row_by_row_acts_inside(
+    form, backbone, generation
+) -> None:
     import dataclasses
 
-    generating = dataclasses.replace(backbone, task=redhost.plugins.make_task("generation"))
+    generating = dataclasses.replace(backbone, task=generation)
     scale, by = form["Scale"], torch.ones(backbone.width)
     for options in ({}, {"rowwise": False}, {"changes_h": False}):
 

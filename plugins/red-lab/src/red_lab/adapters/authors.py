@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from redhost_peft.adapter import TrainedAdapterRecipe
 
 import redhost
 from red_lab.adapters import tasks
 from red_lab.authors import make_backbone, train_once
 from red_lab.newsgroups import encoder
-from redhost.core.training.adapter import TrainedAdapterRecipe
 
 __all__ = ["AdapterAuthors", "open_authors"]
 

@@ -15,17 +15,17 @@ from time import process_time
 from typing import Any
 
 import torch
+from redhost_peft.lora import Lora
+from redhost_peft.lora_run import fresh_adapter
+from redhost_peft.rows import encode_with_states, moved_together
 from torch import Tensor
 
 from red_lab.adapters.passes import expert_of, files_of
 from red_lab.adapters.strangers import BLOCKS, language_model
 from red_lab.adapters.study import Study
 from red_lab.bench.rounds import in_turns, spread, times
-from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.rows import encode_with_states, moved_together
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.routers.ridge import RidgeRouter
-from redhost.core.training.lora_run import fresh_adapter
 
 __all__ = ["measure_cost"]
 
@@ -68,7 +68,7 @@ def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
     half = [expert_of(files_of(p)).intervention(bare) for p in opened.adapters.values()]
     whole = expert_of(fresh_adapter(bare, blocks=2 * BLOCKS)).intervention(bare)
 
-    def ours(acts: Sequence[Intervention]) -> Callable[[], Tensor]:
+    def ours(acts: Sequence[Lora]) -> Callable[[], Tensor]:
         def run() -> Tensor:
             _, states = encode_with_states(trunk, texts, acts)
             return moved_together(trunk, texts, acts, states)

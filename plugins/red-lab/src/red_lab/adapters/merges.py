@@ -12,9 +12,9 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from redhost_peft.lora_run import FORMAT
 
 from red_lab.adapters.passes import Files
-from redhost.core.training.lora_run import FORMAT
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
 __all__ = ["combined", "in_peft"]

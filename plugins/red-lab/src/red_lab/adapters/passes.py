@@ -11,12 +11,12 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from redhost_peft.lora import LoraExpert, lora_from_files
 from torch import Tensor
 
 import redhost
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.interventions.graft import moved_by, states_below
-from redhost.core.backbones.interventions.lora import LoraExpert, lora_from_files
 from redhost.core.bus.experts import Expert
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins
@@ -84,6 +84,4 @@ def head_of(package: Path) -> Expert:
     """Return an adapter's expert with its own head: on the bus it is that head alone."""
     files = read_expert(from_folder(package)).unwrap(package.name)
     bus = redhost.BusConfig(width=files.manifest.reads.width, labels=())
-    return make_expert_module(files, bus=bus, plugins=Plugins(()), providers={}).unwrap(
-        package.name
-    )
+    return make_expert_module(files, bus=bus, plugins=Plugins(), providers={}).unwrap(package.name)

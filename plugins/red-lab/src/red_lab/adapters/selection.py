@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 
+import redhost_generate
 import torch
 from torch import Tensor
 
@@ -112,7 +113,7 @@ class Selection:
         """Return [z | c] ``(T, 3·D)`` for a text's states ``(T, D)``."""
         eps = self.study.context.backbone.eps
         z = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
-        return torch.cat([z, redhost.authoring.contexts(h, eps=eps)], dim=1)
+        return torch.cat([z, redhost_generate.contexts(h, eps=eps)], dim=1)
 
 
 def digests(packages: Mapping[str, Path]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from redhost_generate.tokens import start_of, tokenize
 from torch import Tensor
 
 import redhost
@@ -19,7 +20,6 @@ from red_lab.adapters.joint import shuffled_windows, train_joint
 from red_lab.adapters.strangers import language_model, train_stranger, training_windows
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
-from redhost.core.backbones.tokens import start_of, tokenize
 
 __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 
@@ -125,7 +125,7 @@ def _backbone(project: Path) -> Path:
             project,
             "smollm2",
             f"gguf:{smollm2_file()}",
-            task=redhost.plugins.make_task("generation"),
+            task=redhost.plugins.Plugins().task("generation"),
             background=[redhost.authoring.BackgroundRow(text=t) for t in background(BACKGROUND)],
         )
     return next((project / "src").iterdir())

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import redhost_generate
 import torch
+from redhost_generate.causal import KINDS as CAUSAL_KINDS
+from redhost_generate.decode import DecodingSession
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -21,7 +24,7 @@ from red_lab.bench.in_memory import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk
-from redhost.core.model.decode import DecodingSession
+from redhost.core.routers import KINDS
 
 __all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
 
@@ -83,12 +86,13 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
     backbone = redhost.Backbone(
         trunk=trunk,
         classifier=head,
-        task=redhost.plugins.make_task("generation"),
-        layout=redhost.authoring.context_layout(width),
+        task=redhost.plugins.Plugins().task("generation"),
+        layout=redhost_generate.context_layout(width),
     )
-    router = redhost.plugins.build_router(kind, backbone.bus_config(), (*parts, "backbone"), 0)
-    if router is None:
+    kinds = {k.kind: redhost.plugins.router_factory(k) for k in (*KINDS, *CAUSAL_KINDS)}
+    if kind not in kinds:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
+    router = kinds[kind](kind, backbone.bus_config(), (*parts, "backbone"), 0)
     bus = redhost.Bus(
         norm=redhost.plugins.LayerNorm(width=width, eps=backbone.eps),
         router=router,

@@ -27,9 +27,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import redhost_ray.jobs
+from redhost_ray.functions import verify_package
+
 import redhost
 from red_lab.bench.section import SectionSettings
-from redhost.core.jobs.functions import verify_package
 from redhost.registry.environment import python_command
 
 __all__ = ["TITLE", "measure", "page", "write_plan"]
@@ -141,14 +143,14 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
 
 def _overhead(engine: str, workers: int) -> dict[str, float]:
     """Return the seconds until the first of many empty jobs is done, and per further job."""
-    jobs = redhost.jobs.JobBatch()
+    jobs = redhost_ray.jobs.JobBatch()
     shared = jobs.put("shared", {"input": bytes(SHARED)})
     for n in range(JOBS):
         jobs.add(f"job {n}", verify_package, {"n": n}, shared)  # no expert: nothing to compute
     start = time.perf_counter()
     done: list[float] = []
 
-    def on_result(_: redhost.jobs.Job, __: Mapping[str, bytes]) -> None:
+    def on_result(_: redhost_ray.jobs.Job, __: Mapping[str, bytes]) -> None:
         done.append(time.perf_counter() - start)
 
     failures = _worker_pool(engine, workers).run(jobs, on_result)
@@ -159,12 +161,14 @@ def _overhead(engine: str, workers: int) -> dict[str, float]:
     return {"first": done[0], "each": (done[-1] - done[0]) / (JOBS - 1)}
 
 
-def _worker_pool(engine: str, workers: int) -> redhost.jobs.WorkerPool:
+def _worker_pool(engine: str, workers: int) -> redhost_ray.jobs.WorkerPool:
     if engine != "ray":
-        return redhost.jobs.choose_pool(redhost.plugins.Plugins(()), engine=engine, workers=workers)
+        return redhost_ray.jobs.choose_pool(
+            redhost.plugins.Plugins(()), engine=engine, workers=workers
+        )
     from redhost_ray.engine import RayEngine  # this process trusts it by importing it
 
-    return redhost.jobs.WorkerPool(name=engine, engine=RayEngine(), workers=workers)
+    return redhost_ray.jobs.WorkerPool(name=engine, engine=RayEngine(), workers=workers)
 
 
 def _ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:

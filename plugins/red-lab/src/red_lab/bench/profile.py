@@ -64,7 +64,7 @@ PREDICT: Steps = {
     "cards": [f"{CORE}.model.build:read_card", f"{CORE}.model.stored:read_card"],
     "router and bus": [
         f"{CORE}.model.stored:make_router",
-        f"{CORE}.model.stored:build_model",
+        f"{CORE}.model.stored:build_bus",
     ],
     "background and evaluation rows": [
         f"{CORE}.model.stored:rows_of",
@@ -77,7 +77,7 @@ RECOMPOSE: Steps = {
     **_BACKBONE,
     "what is installed, and its verdicts": [f"{CORE}.host:select_installed"],
     "read and check packages": [
-        f"{CORE}.composition.candidates:read_expert",
+        f"{REGISTRY}.environment.status:read_expert",
         f"{CORE}.model.build:read_backbone",
         f"{CORE}.model.build:audit_installed",
     ],
@@ -88,7 +88,7 @@ RECOMPOSE: Steps = {
     "feature cache": [f"{CORE}.backbones.feature_cache:FeatureCache.encode"],
     "what columns learn from": [f"{CORE}.composition.recompose:columns_data"],
     "train the router": [f"{CORE}.composition.recompose:train_router"],
-    "judge on gate rows": [f"{CORE}.composition.recompose:judge_gates"],
+    "judge on gate rows": [f"{CORE}.composition.gates:judge_gates"],
     "digests before and after": [f"{CORE}.composition.recompose:_digests"],
     "load the current generation": [f"{CORE}.composition.changes:_load_previous"],
     "write": [f"{CORE}.host:publish"],

@@ -66,15 +66,21 @@ def _let_in(home: Watched, package: Path) -> str | None:
 
 
 def _write_loud(folder: Path, factor: int) -> Path:
-    """Write range1's package under another id, with V and the canary's Δ times a factor."""
+    """Write range1's package under another id, with V and the canary's Δ times a factor.
+
+    The canary's tolerance grows with its Δ, as far as a package's may: rounding does so too, and
+    differs from one processor to the next.
+    """
     files = _files("red_expert_range1")
     manifest = json.loads(files["expert.json"])
     manifest |= {"id": "loud", "norm_bound": None, "off_domain": None}
     for part, name in (("weights", "V"), ("canary", "delta")):
         file = manifest[part]["file"]
         tensors = load(files[file])
-        files[file] = save({**tensors, name: tensors[name] * factor})
+        tensors[name] = tensors[name] * factor
+        files[file] = save(tensors)
         manifest[part]["sha256"] = hashlib.sha256(files[file]).hexdigest()
+    manifest["canary"]["tolerance"] *= max(1.0, float(abs(tensors["delta"]).max()))
     files["expert.json"] = json.dumps(manifest).encode()
     folder.mkdir(parents=True)
     for name, data in files.items():

@@ -14,14 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from redhost_peft.adapter import TrainedAdapterRecipe
+
 import redhost
 from red_lab.adapters.merges import combined, in_peft
 from red_lab.adapters.passes import Files, expert_of, files_of, shuffled
 from red_lab.merging.folded import joint
 from red_lab.merging.judge import hits, size
-from red_lab.ranks.subjects import Subject
+from red_lab.merging.subjects import Subject
 from redhost.core.evaluation.evaluate import hits_by_system
-from redhost.core.training.adapter import TrainedAdapterRecipe
 
 __all__ = ["EPOCHS", "MERGES", "RANK", "RATES", "adapters"]
 

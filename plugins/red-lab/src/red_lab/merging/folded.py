@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from redhost_merge.distill import DistillSettings, merge
 from torch import Tensor
 
 import redhost
 from red_lab.merging.judge import alone, hits, moved, right, size
-from red_lab.ranks.subjects import Subject, expert_in, train_one
+from red_lab.merging.subjects import Subject, expert_in, train_one
 from red_lab.text.measure import shuffled
 from redhost.core.evaluation.evaluate import hits_by_system
-from redhost.core.training.distill import DistillSettings, merge
 
 __all__ = ["SHARPNESS", "STEPS", "average", "folded", "joint"]
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import redhost
-from red_lab.ranks.subjects import Subject
+from red_lab.merging.subjects import Subject
 from redhost.core.backbones.interventions.layout import acts_inside, bus_part, inside_reader
-from redhost.core.training.expert import expert_logits
 
 __all__ = ["alone", "hits", "moved", "right", "size"]
 
@@ -22,7 +21,7 @@ def alone(expert: redhost.Expert, subject: Subject, texts: Sequence[str]) -> Ten
     norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
     read = inside_reader(backbone, "alone", expert)(texts) if acts_inside(expert) else norm(h)
     with torch.inference_mode():
-        logits = expert_logits(bus_part(expert, backbone), h, read, backbone.classifier)
+        logits = bus_part(expert, backbone).logits(h, read, backbone.classifier)
         return torch.log_softmax(logits, dim=-1)
 
 

@@ -13,9 +13,9 @@ from red_lab.intervals import Array, interval
 from red_lab.merging.adapters import adapters
 from red_lab.merging.folded import folded
 from red_lab.merging.page import draw, page
+from red_lab.merging.subjects import SUBJECTS, Subject
 from red_lab.metrics import cached_json, read_metrics, write_results
 from red_lab.progress import Bar
-from red_lab.ranks.subjects import SUBJECTS, Subject
 from red_lab.toy.data import one_thread
 
 __all__ = ["run", "summary"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from redhost_port.affine_map import fit_affine
 from torch import Tensor
 
 import redhost
@@ -19,7 +20,6 @@ from red_lab.adapters.passes import Passes, expert_of, files_of, head_of, shuffl
 from red_lab.intervals import interval
 from red_lab.port.versions import further_trained
 from redhost.core.bus.experts import Expert, MappedExpert
-from redhost.core.training.affine_map import fit_affine
 from redhost.core.training.linear_head import solve_linear_head
 
 __all__ = ["TASKS", "lines", "measure"]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from redhost_port.porting import SHARE
 
 from red_lab.metrics import Metrics, cached_json, read_metrics, write_results
 from red_lab.port import adapters, sums
 from red_lab.port.measure import measure_bad, measure_pair
 from red_lab.port.subjects import JUDGE, LEARN, PAIRS, TOKENS
 from red_lab.port.versions import MOVED
-from redhost.core.training.porting import SHARE
 
 __all__ = ["page", "retained", "run"]
 

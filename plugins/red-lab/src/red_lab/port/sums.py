@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from redhost_port.affine_map import fit_affine
 from torch import Tensor, nn
 
 import redhost
@@ -23,7 +24,6 @@ from red_lab.text.desk import best_of, hits
 from redhost.authoring import AuthoringContext
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.least_squares import LeastSquares
-from redhost.core.training.affine_map import fit_affine
 
 __all__ = ["lines", "measure"]
 

@@ -89,7 +89,7 @@ class Above(nn.Module):
         # With so few tokens the fused kernel's backward pass takes a fifth of a step on a CPU.
         model.set_attn_implementation("eager")
         self.model = model.requires_grad_(True)
-        self.pooling = trunk.pooling
+        self.pooling = trunk.pooling.mode
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return h ``(B, D)`` for H ``(B, T, D)``, right-padded, and its mask ``(B, T)``."""

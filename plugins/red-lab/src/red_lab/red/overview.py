@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from red_lab.metrics import write_json
-from red_lab.red.published import PUBLISHED
 from red_lab.red.summary import earlier_rule, key_of
 
 __all__ = ["overview", "overview_table", "write_overview"]
@@ -35,7 +34,9 @@ def write_overview(folder: Path) -> None:
         "not repeated after the rule was changed, so its questions differ from those of the "
         "neighbouring run. All systems except the global head share one training budget, and MoE "
         "and RED share one router, trained on range labels. The protocol and base `seed` follow "
-        "[seed 001](../../departures.md), the text that describes RED.",
+        "[seed 001](../../departures.md), the text that describes RED. Figures that its author "
+        "published elsewhere are of [another task]"
+        "(../../departures.md#figures-of-the-authors-repository) and stand in no table here.",
         "",
     ]
     (folder / "README.md").write_text("\n".join(lines), "utf-8")
@@ -85,8 +86,4 @@ def overview_table(runs: Sequence[Mapping[str, Any]], *, links: str) -> list[str
         cells += [f"{run['seen']['training']:.1%}", "?" if read is None else f"{read:.1%}"]
         cells += [f"{run['systems'][s]['mean']:.3f}" for s in SYSTEMS]
         lines.append(f"| {' | '.join(cells)} | {red['low']:.3f}–{red['high']:.3f} |")
-    for task, theirs in PUBLISHED.items():
-        cells = [f"published: Qwen3-0.6B, {task}, seed", "seed", "", "", ""]
-        cells += [f"{theirs[s]:.4g}" if s in theirs else "" for s in SYSTEMS]
-        lines.append(f"| {' | '.join(cells)} | |")
     return lines

@@ -9,7 +9,6 @@ from red_lab.red.advantages import advantages, spread
 from red_lab.red.claims import claims
 from red_lab.red.experts import NAMES
 from red_lab.red.measure import SHARES
-from red_lab.red.published import published_table
 from red_lab.red.queries import RULE
 from red_lab.red.summary import earlier_rule, titled
 
@@ -32,7 +31,6 @@ def page(metrics: Mapping[str, Any]) -> str:
         *_head(metrics),
         *_systems(metrics),
         *_paired(metrics),
-        *published_table(metrics),
         *claims(metrics),
         *advantages(metrics),
         *_curves(metrics),
@@ -176,7 +174,8 @@ def _cost(metrics: Mapping[str, Any]) -> list[str]:
         "|---|---|---|",
         *table,
         "",
-        f"Seconds (median over seeds, on a machine shared with other work): {seconds}. "
+        f"Seconds (median over seeds, on a machine shared with other work): {seconds}; "
+        f"{sum(metrics['seconds'].values()) / 60:.0f} minutes in all. "
         f"Peak memory {metrics['peak_memory_mb']:.0f} MiB. {_device(metrics)}",
         "",
     ]

@@ -21,8 +21,8 @@ import redhost
 from red_lab.authors import Authors, make_backbone
 from red_lab.several.corpora import Study, union
 from red_lab.text.measure import shuffled
-from redhost.core.bus.tasks import Task
-from redhost.core.model.spans import read_labels
+from redhost.core.bus.label_set_head import SigmoidHead
+from redhost.core.bus.task import Task
 
 __all__ = ["Desk", "apart", "measure", "regression"]
 
@@ -49,7 +49,7 @@ class Desk(Authors):
             work / f"red-backbone-{study.task}",
             study.task,
             source,
-            task=redhost.plugins.make_task(study.task),
+            task=redhost.plugins.Plugins().task(study.task),
             max_tokens=128,
             background=study.background(),
         )
@@ -149,16 +149,13 @@ def regression(desk: Desk, rows: redhost.authoring.DataSplits) -> list[str]:
         return float(loss), models
 
     _, models = min((fitted(c) for c in INVERSE), key=lambda pair: pair[0])
+    assert isinstance(head, SigmoidHead)  # noqa: S101  (the studies' tasks are sets and spans)
     reads = redhost.Expert(space="labels", labels=labels)
     sizes = [len(desk.context.backbone.unit_rows([r])) for r in rows.valid]
     head.fit(reads, _probabilities(models, aside), right, sizes=sizes)
-    return read_labels(
-        head.fitted_by([reads]),
-        _probabilities(models, _features(desk, desk.test)),
-        labels,
-        trunk=desk.context.backbone.trunk,
-        rows=desk.test,
-    )
+    p = _probabilities(models, _features(desk, desk.test))
+    texts = desk.task.unit.answers(desk.context.backbone.trunk, [r.text for r in desk.test])
+    return [a.label for a in texts.predictions(head.fitted_by([reads]), p, labels)]
 
 
 def _features(desk: Desk, rows: Sequence[redhost.Row]) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from redhost_peft.adapter import AdapterRecipe, TrainedAdapterRecipe
 
 import redhost
 from red_lab.adapters.passes import files_of, shuffled
@@ -25,7 +26,6 @@ from red_lab.text.monoliths import MONOLITHS
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
-from redhost.core.training.adapter import AdapterRecipe, TrainedAdapterRecipe
 from redhost.core.training.packaging import save_expert
 from redhost.core.types import Encode
 

@@ -24,9 +24,10 @@ from torch import Tensor
 import redhost
 from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
-from redhost.core.composition.gates import refuse_harm
+from redhost.core.composition.gates import harm
 from redhost.core.composition.options import RecomposeInputs
 from redhost.core.composition.recompose import RecomposeResult, recompose
+from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
 
 __all__ = ["HIJACKS", "by_kind", "deal_joins"]
@@ -134,7 +135,7 @@ class _Host:
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
             gates = msgspec.to_builtins(result.receipt.accuracy)
-            refuse_harm(result.receipt.accuracy, tolerance=None)
+            accepted(harm(result.receipt.accuracy, tolerance=None))
         except redhost.RedhostError as e:
             reason = e.reason
         return {

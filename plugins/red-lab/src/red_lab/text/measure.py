@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from redhost_report.ood import evaluate_ood
 
 import redhost
 from red_lab.text.desk import Desk, best_of, hits
@@ -21,7 +22,6 @@ from redhost.core.bus.bus import BACKBONE, Bus
 from redhost.core.bus.layout import WideNorm
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
-from redhost.core.evaluation.ood import evaluate_ood
 from redhost.core.routers.ridge import choose_regression
 from redhost.core.training.router_data import columns_data
 

@@ -22,10 +22,10 @@ const post = (path, told, headers = {}) =>
 
 async function refresh() {
   try {
-    const models = (await ask("/v1/models")).data.filter((m) => m.id === m.root);
+    const models = (await ask("v1/models")).data.filter((m) => m.id === m.root);
     const found = models.find((m) => m.id === asked)
       ?? models.find((m) => m.generation !== null) ?? models[0];
-    const generations = await ask(`/v1/generations?model=${encodeURIComponent(found.id)}`);
+    const generations = await ask(`v1/generations?model=${encodeURIComponent(found.id)}`);
     const now = JSON.stringify([models, generations, found.id]);
     if (now !== shown) {
       drawQuestions(models, found);
@@ -151,7 +151,7 @@ function swapCell(generation) {
     "aria-label": `Serve generation ${generation.number}`,
   });
   button.disabled = generation.serving;
-  button.addEventListener("click", () => change("/admin/swap", generation.number));
+  button.addEventListener("click", () => change("admin/swap", generation.number));
   made.append(button);
   return made;
 }
@@ -163,7 +163,7 @@ async function answer(event) {
   at("ask-problem").textContent = "";
   const tensor = { name: "text", datatype: "BYTES", shape: [1], data: [at("text").value] };
   try {
-    const reply = await post(`/v2/models/${encodeURIComponent(model.id)}/infer`, { inputs: [tensor] });
+    const reply = await post(`v2/models/${encodeURIComponent(model.id)}/infer`, { inputs: [tensor] });
     const outputs = new Map(reply.outputs.map((o) => [o.name, o]));
     const sure = outputs.get("probability");
     at("label").textContent = outputs.get("label").data[0];
@@ -215,7 +215,7 @@ at("question").addEventListener("change", () => {
 });
 at("admin").addEventListener("submit", (event) => {
   event.preventDefault();
-  change("/admin/rollback", null);
+  change("admin/rollback", null);
 });
 refresh();
 setInterval(refresh, EVERY);

@@ -26,7 +26,7 @@ function trafficRow(expert) {
 }
 
 function follow() {
-  const source = new EventSource(`/v1/traffic/events${location.search}`);
+  const source = new EventSource(`v1/traffic/events${location.search}`);
   source.addEventListener("traffic", (event) => draw(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     source.close();

@@ -133,13 +133,15 @@ class _Life:
 
     def _written(self, count: int) -> int:
         """Return the number of written parts, given an earlier number."""
-        while self._part(count).exists():
+        while self._part(count) is not None:
             count += 1
         return count
 
     def _at(self, number: int) -> float:
         """Return the time at which a part was written, in seconds."""
-        return self._part(number).stat().st_mtime_ns / 1e9
+        part = self._part(number)
+        assert part is not None, number  # noqa: S101  (it is asked for after it was written)
+        return part.stat().st_mtime_ns / 1e9
 
-    def _part(self, number: int) -> Path:
-        return self.parts / f"{number:06}.jsonl"
+    def _part(self, number: int) -> Path | None:
+        return next(self.parts.glob(f"{number:06}-*.jsonl"), None)

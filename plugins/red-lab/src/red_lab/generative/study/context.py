@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import redhost_generate
 import torch
 from torch import Tensor
 
@@ -133,13 +134,13 @@ class StudyContext:
             h=self.cache.encode(texts),
             target=torch.tensor([token for ids in each for token in ids]),
             lengths=tuple(map(len, each)),
-            sizes=tuple(redhost.authoring.byte_counts(self.backbone.trunk, texts)),
+            sizes=tuple(redhost_generate.byte_counts(self.backbone.trunk, texts)),
         )
 
     def router_input(self, tokens: PassageTokens) -> Tensor:
         """Return the router input [z | c] ``(N, 3·D)``, computed passage by passage."""
         eps = self.backbone.eps
-        context = [redhost.authoring.contexts(h, eps=eps) for h in tokens.by_passage(tokens.h)]
+        context = [redhost_generate.contexts(h, eps=eps) for h in tokens.by_passage(tokens.h)]
         return torch.cat([self.norm(tokens.h), torch.cat(context)], dim=1)
 
     def logits(self, h: Tensor, *, expert: redhost.Expert | None) -> Tensor:

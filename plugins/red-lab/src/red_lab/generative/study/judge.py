@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from redhost_generate.vocabulary_head import VocabularyHead
 from torch import Tensor
 
 import redhost
@@ -111,7 +112,7 @@ def sums(
     """Return the largest |Σ_v Σ_j γ_j p_j(v) − 1| over some real rows."""
     every = max(1, len(tokens) // CHECKED)
     h, weights = tokens.h[::every], log_gate[::every].exp()
-    output = redhost.plugins.make_task("generation").head.output
+    output = VocabularyHead().output
     with torch.inference_mode():
         mixed = torch.zeros(len(h), len(context.head))
         for j, expert in enumerate(experts):

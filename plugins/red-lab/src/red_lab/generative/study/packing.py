@@ -25,7 +25,7 @@ def write_backbone(context: StudyContext, project: Path) -> Path:
             part,
             BACKBONE_ID,
             context.backbone.name,
-            task=redhost.plugins.make_task("generation"),
+            task=redhost.plugins.Plugins().task("generation"),
             background=[
                 redhost.authoring.BackgroundRow(text=t)
                 for t in context.some(context.background, most=context.setting.card)

@@ -103,7 +103,7 @@ def open_source(source: str, *, work: Path) -> redhost.Backbone:
         source = f"hf:{tiny_language_model(work)}"
     if source == "smollm2":
         source = f"gguf:{smollm2_file()}"
-    return redhost.Backbone.load(source, task=redhost.plugins.make_task("generation"))
+    return redhost.Backbone.load(source, task=redhost.plugins.Plugins().task("generation"))
 
 
 def name_of(source: str) -> str:

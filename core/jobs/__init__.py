@@ -1,1 +1,0 @@
-"""Jobs: work as plain data, a pool that caches results, and engines that run the jobs."""

@@ -1,1 +1,0 @@
-"""Test tools: the certification kit, throw-away environments, fault injection."""

@@ -1,0 +1,15 @@
+from .decode import Token, generate
+from .documents import read_documents, split_documents
+from .pipeline import TextGeneration
+from .tokens import byte_counts, context_layout, contexts
+
+__all__ = [
+    "TextGeneration",
+    "Token",
+    "byte_counts",
+    "context_layout",
+    "contexts",
+    "generate",
+    "read_documents",
+    "split_documents",
+]

@@ -1,0 +1,153 @@
+"""The command that continues a text: generate."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from redhost.commands.common import (
+    composition_options,
+    device_option,
+    json_option,
+    open_host,
+    print_json,
+    seed_option,
+    typed,
+)
+from redhost.commands.printing import Verbatim
+from redhost.commands.tables import table
+
+if TYPE_CHECKING:
+    from redhost_generate.decode import Token
+    from redhost_generate.printed import Generated
+
+__all__ = ["generate", "stream"]
+
+
+COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
+"""Colours of the columns, in turn; the backbone's own column has the terminal's colour."""
+
+CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\t"}
+"""Control characters of terminals, which a model's text must not contain."""
+
+
+@click.command()
+@click.argument("prompt")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Most tokens to add.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Tokens are sampled from p^(1/T); 0 takes the most probable one.",
+)
+@seed_option
+@click.option("--expert", metavar="ID", help="Generate with one expert, or backbone, alone.")
+@click.option("--explain", is_flag=True, help="Show the heaviest expert of each token.")
+@composition_options
+@device_option
+@json_option("redhost_generate.printed.Generated")
+def generate(
+    *,
+    prompt: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    expert: str | None,
+    explain: bool,
+    home: Path | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Continue PROMPT, token by token; - reads standard input."""
+    text = typed(prompt)
+    if prompt == "-":
+        text = text.removesuffix("\n")
+    host = open_host(home, device=device)
+    from redhost_generate.decode import generate as go_on
+
+    composed = host.composed  # another may be published before the last token is printed
+    tokens = go_on(
+        composed,
+        text,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        expert=expert,
+    )
+    if not as_json:
+        stream(text, tokens, explain=explain)
+        return
+    made = list(tokens)
+    report: Generated = {
+        "prompt": text,
+        "text": "".join(t.text for t in made),
+        "generation": composed.generation,
+        "seed": seed,
+        "temperature": temperature,
+        "tokens": len(made),
+        "weights": _means(made),
+    }
+    if explain:
+        report["table"] = made
+    print_json(report)
+
+
+def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:
+    """Print tokens as they are generated; if interrupted, end the line."""
+    seen: list[Token] = []
+    terminal = sys.stdout.isatty()
+    painted = explain and terminal and not os.environ.get("NO_COLOR")
+    click.echo(prompt, nl=False)
+    try:
+        for token in tokens:
+            seen.append(token)
+            shown = token.text.translate(CONTROL) if terminal else token.text
+            sys.stdout.write(Verbatim(_paint(shown, token.weights) if painted else shown))
+            sys.stdout.flush()
+    finally:
+        click.echo()
+    if explain and seen:
+        _explain(seen, painted=painted)
+
+
+def _paint(text: str, weights: dict[str, float], column: str | None = None) -> str:
+    """Colour a text by a column; by default the one with the largest weight."""
+    columns = [c for c in weights if c != "backbone"]
+    column = column or max(weights, key=weights.__getitem__)
+    if not text or column not in columns:
+        return text
+    return click.style(text, fg=COLOURS[columns.index(column) % len(COLOURS)])
+
+
+def _explain(tokens: Sequence[Token], *, painted: bool) -> None:
+    """Print each column's mean weight, and the share of tokens where its weight is largest."""
+    means, first = _means(tokens), tokens[0].weights
+    heaviest = Counter(max(t.weights, key=t.weights.__getitem__) for t in tokens)
+    shares = {c: heaviest[c] / len(tokens) for c in means}
+    if not painted:
+        rows = [(c, f"{means[c]:.3f}", f"{shares[c]:.1%}") for c in means]
+        table("who carried the text", ("column", "mean weight", "of the tokens"), rows)
+        return
+    for column, mean in means.items():
+        name = _paint(f"{column:<12}", first, column)
+        share = f"{shares[column]:4.0%} of the tokens, mean weight {mean:.2f}"
+        sys.stdout.write(Verbatim(f"  {name} {share}\n"))
+
+
+def _means(tokens: Sequence[Token]) -> dict[str, float]:
+    """Return the mean weight of every column over the tokens; empty without tokens."""
+    columns = tokens[0].weights if tokens else ()
+    return {c: sum(t.weights[c] for t in tokens) / len(tokens) for c in columns}

@@ -1,0 +1,60 @@
+"""Continued texts as transformers returns them: the pipeline ``text-generation``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from redhost.core.types import as_list
+from redhost_generate.decode import generate
+
+if TYPE_CHECKING:
+    from redhost.core.host import Host
+
+__all__ = ["TextGeneration"]
+
+
+class TextGeneration:
+    """Prompts → generated texts.
+
+    Args:
+        host: The host whose current generation generates.
+    """
+
+    task = "text-generation"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def __call__(
+        self,
+        text_inputs: str | Iterable[str],
+        *,
+        max_new_tokens: int = 100,
+        do_sample: bool = True,
+        temperature: float = 1.0,
+        seed: int = 0,
+        return_full_text: bool = True,
+    ) -> list[Any]:
+        """Return the continuations of prompts.
+
+        Args:
+            text_inputs: One prompt, or any iterable of prompts.
+            max_new_tokens: How many tokens at most.
+            do_sample: Whether tokens are sampled; otherwise the most probable one is taken.
+            temperature: The temperature of sampling.
+            seed: The seed of sampling.
+            return_full_text: Whether the prompt precedes its continuation.
+
+        Returns:
+            A list with one dictionary, with ``generated_text``; for several prompts, a list of
+            those.
+        """
+        one, prompts = isinstance(text_inputs, str), as_list(text_inputs, str, "text")
+        t, model = temperature if do_sample else 0.0, self.host.composed
+        made = []
+        for prompt in prompts:
+            tokens = generate(model, prompt, max_tokens=max_new_tokens, temperature=t, seed=seed)
+            text = "".join(token.text for token in tokens)
+            made.append([{"generated_text": prompt + text if return_full_text else text}])
+        return made[0] if one else made

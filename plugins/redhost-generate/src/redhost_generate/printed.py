@@ -1,0 +1,36 @@
+"""The output type of ``redhost generate --json``.
+
+Only type checkers and the reference import this module: the command builds a plain dictionary.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+from redhost_generate.decode import Token
+
+__all__ = ["Generated"]
+
+
+class Generated(TypedDict):
+    """A text and its continuation.
+
+    Attributes:
+        prompt: The given text.
+        text: The added text.
+        generation: The generation that wrote it.
+        seed: The random seed.
+        temperature: The given temperature.
+        tokens: The number of added tokens.
+        weights: Mean α over the tokens, by column.
+        table: Each token, with ``--explain``.
+    """
+
+    prompt: str
+    text: str
+    generation: int | None
+    seed: int
+    temperature: float
+    tokens: int
+    weights: dict[str, float]
+    table: NotRequired[list[Token]]

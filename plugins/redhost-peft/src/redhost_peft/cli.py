@@ -1,0 +1,112 @@
+"""What adapters add to the command line: `redhost export`, and ``new-expert --from peft:DIR``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from redhost.commands.author import rows_for
+from redhost.commands.common import backbone_option, bar, home_option
+from redhost.commands.trained import print_trained
+from redhost.registry.package.forms import ADAPTER
+
+if TYPE_CHECKING:
+    from redhost.registry.package.project import ExpertPlan
+
+
+@click.command()
+@click.argument("name", metavar="EXPERT|WHEEL|DIR")
+@click.option("--to", type=click.Choice(["peft"]), required=True, help="The file format.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: EXPERT-peft."
+)
+@backbone_option
+@home_option
+def export(
+    *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
+) -> None:
+    """Export an expert's adapter as PEFT's two files."""
+    from redhost.registry.atomic import making
+    from redhost.registry.errors import UsageError
+    from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
+    from redhost.registry.package.project import check_free
+    from redhost.registry.queries.check import resolve_targets
+    from redhost.registry.queries.settings import resolve_home
+
+    target = resolve_targets([name], home=resolve_home(home), backbone=backbone)[0]
+    for wrong in target.violations:
+        raise wrong.error(f"expert {name!r}")
+    files = target.files
+    if files is None or not files.manifest.adapter:
+        raise UsageError(
+            f"expert {name!r} cannot be written for {to}",
+            expected="an expert of the form 'lora'",
+            found=f"the form {files.manifest.form!r}" if files else "none",
+        )
+    folder = out or Path(f"{files.manifest.id}-{to}")
+    check_free(folder)
+    with making(folder):
+        folder.mkdir(parents=True)
+        (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
+        (folder / WEIGHTS).write_bytes(files.weights)
+    click.echo(f"{folder}")
+
+
+def import_project(
+    project: Path,
+    plan: ExpertPlan,
+    source: str | None,
+    data: str | None,
+    *,
+    fields: tuple[str, str],
+    home: Path | None,
+    device: str | None,
+) -> None:
+    """Write the project of an adapter; `fields` are the names of the text and label fields."""
+    from redhost.registry.package.discover import discover
+    from redhost.registry.queries.settings import choose_backbone, resolve_home, wanted_backbone
+
+    files = _adapter_files(source, data, plan)
+    plan = msgspec.structs.replace(plan, form=ADAPTER)
+    wanted = wanted_backbone(resolve_home(home), plan.backbone)
+    package = choose_backbone(discover("backbone"), wanted)
+    rows = rows_for(package, text_field=fields[0], label_field=fields[1])(str(data))
+    from .adapter import import_adapter  # loads torch: after the files are read
+
+    with bar("new-expert") as progress:
+        made = import_adapter(
+            project, plan, files, rows, package=package, home=home, device=device, progress=progress
+        )
+    print_trained(made)
+    click.echo(f"next: redhost pack {project}")
+
+
+def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Mapping[str, bytes]:
+    """Read an adapter's files before anything is written.
+
+    Raises:
+        UsageError: If the options are incompatible.
+        RedhostError: If the files are not an adapter.
+    """
+    from redhost.registry.errors import UsageError
+    from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
+
+    from .folder import read_folder
+
+    kind, _, folder = (source or "").partition(":")
+    given = plan.rank, plan.blocks, plan.targets
+    own = plan.form in {None, ADAPTER} and not any(given) and plan.writes != "logits"
+    final = plan.reads_tap == plan.writes_tap == "final"
+    if kind != "peft" or not folder or data is None or not own or not final:
+        raise UsageError(
+            "an adapter comes with its form and rank",
+            expected="--from peft:DIR and --data FILE, and neither --form, --rank nor a tap",
+            found=f"--from {source}, --data {data}",
+        )
+    files = read_folder(Path(folder).expanduser()).unwrap(f"adapter {folder}")
+    read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(f"adapter {folder}")
+    return files

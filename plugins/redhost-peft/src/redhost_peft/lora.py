@@ -1,0 +1,330 @@
+"""LoRA adapters inside the blocks: additions to the output of linear layers.
+
+    y = x Wᵀ + b + s (x Aᵀ) Bᵀ                  LoRA; s = α / R, for rsLoRA α / √R
+    y = c ∘ (x Wᵀ + s (x Aᵀ) Bᵀ) + b            DoRA; c = m / ‖W + s B A‖, row by row
+
+While the adapter is active, A and B are treated as linear layers of the encoder, so their rows are
+computed in the same tiles (`backbones.tiles`). Biases and fully saved modules are replaced by the
+adapter's. Operations and their order are those of PEFT, so results are bitwise identical.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.encoder import TextEncoder, blocks_of, linears_of
+from redhost.core.backbones.interventions import hooked
+from redhost.core.backbones.tiles import tiled
+from redhost.core.bus.experts import Expert, Space
+from redhost.registry.errors import ContractError
+from redhost.registry.package.checked import listed
+from redhost.registry.package.manifest import ExpertManifest
+from redhost.registry.package.peft_adapter import (
+    CONFIG,
+    FOREIGN,
+    START,
+    WEIGHTS,
+    Adapter,
+    check_targets,
+    head_misfit,
+    read_adapter,
+    saved_module,
+)
+from redhost.registry.package.safetensors_check import sha256_hex, show
+
+from .rows import RowPasses, shares_passes
+
+
+class LoraLayer(nn.Module):
+    """The addition of an adapter to one linear layer.
+
+    Args:
+        A: ``(R, in)``.
+        B: ``(out, R)``.
+        b: The bias of B, ``(out,)``.
+        m: The magnitudes of DoRA, ``(out,)``.
+        scale: s.
+    """
+
+    def __init__(
+        self, *, A: Tensor, B: Tensor, b: Tensor | None, m: Tensor | None, scale: float
+    ) -> None:
+        super().__init__()
+        self.scale = scale
+        self.A = nn.Linear(A.shape[1], A.shape[0], bias=False)
+        self.B = nn.Linear(B.shape[1], B.shape[0], bias=b is not None)
+        for linear, weight in ((self.A, A), (self.B, B)):
+            linear.weight = nn.Parameter(weight.t().contiguous().t())  # as in `Tiles`
+        if b is not None:
+            self.B.bias = nn.Parameter(b)
+        self.m = None if m is None else nn.Parameter(m)
+
+    def magnitude(self, weight: Tensor) -> Tensor | None:
+        """Return c ``(1, out)`` for W ``(out, in)``; None without magnitudes."""
+        if self.m is None:
+            return None
+        with torch.no_grad():
+            eye = torch.eye(weight.shape[1], device=weight.device)
+            moved = weight + self.scale * self.B(self.A(eye)).T
+            norm: Tensor = torch.linalg.norm(moved, dim=1)
+            return (self.m / norm).view(1, -1)
+
+    def forward(self, x: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
+        """Return y ``(…, out)`` for x ``(…, in)`` and the frozen layer's output for x."""
+        return self._sum(self.B(self.A(x)), output, bias, c)
+
+    def add_to(
+        self, output: Tensor, x: Tensor, *, tile: int, bias: Tensor | None, c: Tensor | None
+    ) -> None:
+        """Turn the frozen layer's output ``(N, out)`` into y in place; N is a tile at most.
+
+        Gradients are not supported. If s is a power of two, multiplying by s is exact, so a fused
+        operation that rounds once gives the same bits as two operations.
+        """
+        inner = tiled(x, tile, self.A.weight, None)
+        added = tiled(inner, tile, self.B.weight, self.B.bias)
+        if c is None and math.frexp(self.scale)[0] == 0.5:  # noqa: PLR2004
+            output.add_(added, alpha=self.scale)
+        else:
+            output.copy_(self._sum(added, output, bias, c))
+
+    def _sum(self, added: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
+        if c is None:
+            return output + added * self.scale
+        product = output if bias is None else output - bias
+        return output + ((c - 1) * product + c * added * self.scale)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lora:
+    """An adapter in one encoder.
+
+    Attributes:
+        layers: The additions, each with the encoder's module and c ``(1, out)``.
+        own: Modules, names of their parameters, and the adapter's replacements for these.
+        lowest: The lowest block that it changes.
+        key: The digest of the adapter; experts with the same adapter share its cached rows.
+    """
+
+    layers: Sequence[tuple[LoraLayer, nn.Module, Tensor | None]]
+    own: Sequence[tuple[nn.Module, str, nn.Parameter]]
+    lowest: int
+    key: str
+    changes_h: bool = field(default=True, init=False)
+    rowwise: bool = field(default=True, init=False)
+
+    @contextmanager
+    def apply(self, encoder: TextEncoder) -> Iterator[None]:
+        """Act in every pass of a ``with`` block."""
+        products = [linear for layer, _, _ in self.layers for linear in (layer.A, layer.B)]
+        hooks = [(module, partial(_add, layer, c)) for layer, module, c in self.layers]
+        with encoder.lock, ExitStack() as stack:
+            for module, name, parameter in self.own:
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, parameter)
+            stack.enter_context(encoder.with_linears(products))
+            stack.enter_context(hooked(encoder, *hooks))
+            yield
+
+    def shared_passes(self, encoder: TextEncoder) -> RowPasses | None:
+        """Return how texts share passes with those of other adapters; None if they cannot."""
+        return RowPasses(encoder) if shares_passes(encoder) else None
+
+
+def _add(
+    layer: LoraLayer, c: Tensor | None, module: nn.Module, inputs: tuple[Tensor], output: Tensor
+) -> Tensor:
+    made: Tensor = layer(inputs[0], output, module.bias, c)
+    return made
+
+
+class LoraExpert(Expert):
+    """An expert that is an adapter: it adds h' − h, or predicts labels of its own from h'.
+
+    Args:
+        adapter: The adapter.
+        tensors: Its tensors by name.
+        key: Its digest.
+        space: ``hidden``, or ``labels``.
+        labels: The labels it may predict.
+        head: W ``(L, D)`` and b ``(L,)`` if it writes `labels`.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        tensors: Mapping[str, Tensor],
+        *,
+        key: str,
+        space: Space,
+        labels: Sequence[str],
+        head: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(space=space, labels=labels)
+        self.adapter, self.key = adapter, key
+
+        def part(module: str, role: str) -> Tensor:
+            return tensors[adapter.tensors[module][role]].to(torch.float32)
+
+        self.layers = nn.ModuleList(
+            LoraLayer(
+                A=part(module, "A"),
+                B=part(module, "B"),
+                b=part(module, "b") if "b" in adapter.tensors[module] else None,
+                m=part(module, "m") if "m" in adapter.tensors[module] else None,
+                scale=layer.scale,
+            )
+            for module, layer in adapter.layers.items()
+        )
+        self.biases = nn.ParameterList(part(module, "bias") for module in adapter.biases)
+        self.saved = nn.ParameterList(
+            tensors[f"{START}{name}"].to(torch.float32) for name in adapter.saved
+        )
+        self.W = None if head is None else nn.Parameter(head["W"].to(torch.float32))
+        self.b = None if head is None else nn.Parameter(head["b"].to(torch.float32))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the adapter's A and B under PEFT's names: all tensors of plain LoRA."""
+        made = dict[str, Tensor]()
+        for module, layer in zip(self.adapter.layers, self.layers, strict=True):
+            for role in ("A", "B"):
+                linear = cast("nn.Linear", getattr(layer, role))
+                made[self.adapter.tensors[module][role]] = linear.weight.detach().contiguous()
+        return made
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return Δ ``(B, out)`` for its bus input: W z' + b for z' ``(B, D)``, or h' − h itself."""
+        return z if self.W is None else nn.functional.linear(z, self.W, self.b)
+
+    def intervention(self, backbone: Backbone) -> Lora:
+        """Return the intervention of the adapter in a backbone.
+
+        Raises:
+            ContractError: If the adapter does not fit the backbone.
+        """
+        trunk, who = backbone.trunk, f"an adapter on backbone {backbone.name!r}"
+        linears = linears_of(trunk.model)
+        for wrong in check_targets(self.adapter, linears, who=backbone.name):
+            raise wrong.error(who)
+        prefix, modules = self.adapter.prefix(linears) or "", dict(trunk.model.named_modules())
+        on_cpu = trunk.device.type == "cpu"  # the expert stays on the CPU, where the bus runs
+        layers = []
+        for name, own in zip(self.adapter.layers, self.layers, strict=True):
+            module, layer = modules[name.removeprefix(prefix)], cast("LoraLayer", own)
+            layer = layer if on_cpu else copy.deepcopy(layer).to(trunk.device)
+            weight = cast("Tensor", module.weight)
+            c = layer.magnitude(weight if isinstance(module, nn.Linear) else weight.T)
+            layers.append((layer, module, c))
+        self._check_saved(prefix, trunk.model, who=who)
+        whole = list[tuple[nn.Module, str, nn.Parameter]]()
+        for name, parameter in self._parameters_of_its_own():
+            owner, _, part = name.removeprefix(prefix).rpartition(".")
+            found = getattr(modules.get(owner), part, None)
+            if not isinstance(found, nn.Parameter) or found.shape != parameter.shape:
+                expected = f"a module {owner!r} with a {part} of {show(tuple(parameter.shape))}"
+                given = show(tuple(found.shape)) if isinstance(found, Tensor) else "none"
+                raise ContractError(who, expected=expected, found=given, hint=FOREIGN)
+            if isinstance(modules[owner], nn.Linear) and part == "weight":
+                parameter.data = parameter.data.t().contiguous().t()  # as in `Tiles`
+            placed = parameter if on_cpu else nn.Parameter(parameter.to(trunk.device))
+            whole.append((modules[owner], part, placed))
+        changed = (*self.adapter.layers, *(name for name, _ in self._parameters_of_its_own()))
+        names = [n.removeprefix(prefix) for n in changed]
+        return Lora(layers=layers, own=whole, lowest=_lowest(trunk, names), key=self.key)
+
+    def _parameters_of_its_own(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters that replace those of the encoder, under the adapter's names."""
+        yield from zip((f"{n}.bias" for n in self.adapter.biases), self.biases, strict=True)
+        yield from zip(self.adapter.saved, self.saved, strict=True)
+
+    def _check_saved(self, prefix: str, model: nn.Module, *, who: str) -> None:
+        """Check that fully saved modules exist in the encoder and that their tensors are complete.
+
+        Raises:
+            ContractError: If one does not exist or is incomplete.
+        """
+        adapter, modules = self.adapter, {f"{prefix}{n}" for n, _ in model.named_modules()}
+        for name in adapter.saved:
+            module = saved_module(adapter.config, name)
+            if module is not None and module not in modules:
+                raise head_misfit(module, who=type(model).__name__).error(who)
+        parts = (f"{prefix}{n}" for n, _ in model.named_parameters())
+        whole = {n for n in parts if saved_module(adapter.config, n)}
+        if without := sorted(whole - adapter.saved.keys()):
+            expected = f"tensors for every module that {CONFIG} saves"
+            raise ContractError(who, expected=expected, found=f"none for {listed(without)}")
+
+
+def _lowest(trunk: TextEncoder, names: Sequence[str]) -> int:
+    """Return the lowest block with one of these modules; 0 if one is outside all blocks."""
+    path, _ = blocks_of(trunk.model)
+    if not all(n.startswith(f"{path}.") for n in names):
+        return 0
+    return min(int(n.removeprefix(f"{path}.").partition(".")[0]) for n in names)
+
+
+def build_lora(manifest: ExpertManifest, files: Mapping[str, bytes]) -> LoraExpert:
+    """Build the expert of an adapter from checked bytes.
+
+    Args:
+        manifest: The expert's manifest, of the form ``lora``.
+        files: The files of its package by name.
+    """
+    ref = manifest.adapter
+    assert ref  # noqa: S101  (a valid manifest of this form has one)
+    expert = lora_from_files(
+        {CONFIG: files[ref.file], WEIGHTS: files[manifest.weights.file]},
+        who=f"expert {manifest.id!r}",
+        space=manifest.writes.space,
+        labels=manifest.labels,
+        head=safetensors.torch.load(files[manifest.head.file]) if manifest.head else None,
+    )
+    expert.temperature = manifest.temperature
+    return expert
+
+
+def lora_from_files(
+    files: Mapping[str, bytes],
+    *,
+    who: str,
+    space: Space,
+    labels: Sequence[str],
+    head: Mapping[str, Tensor] | None = None,
+) -> LoraExpert:
+    """Build an expert from an adapter's two files.
+
+    Args:
+        files: The files `CONFIG` and `WEIGHTS`.
+        who: Name of the adapter in messages.
+        space: ``hidden``, or ``labels``.
+        labels: The labels it may predict.
+        head: See `LoraExpert`.
+
+    Raises:
+        ContractError: If the files are not a valid adapter.
+    """
+    config, weights = files[CONFIG], files[WEIGHTS]
+    return LoraExpert(
+        read_adapter(config, weights).unwrap(who),
+        safetensors.torch.load(weights),
+        key=adapter_key(config, weights),
+        space=space,
+        labels=labels,
+        head=head,
+    )
+
+
+def adapter_key(config: bytes, weights: bytes) -> str:
+    """Return the key of an adapter's rows in the feature cache."""
+    return f"adapter {sha256_hex((sha256_hex(config) + sha256_hex(weights)).encode())}"

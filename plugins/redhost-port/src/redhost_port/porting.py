@@ -1,0 +1,437 @@
+"""Port an expert to another backbone: its bytes unchanged, behind a map fitted on texts.
+
+The expert's input is A z + c for z of the new backbone (`affine_map`). The result is measured: the
+expert answers its card's gate rows on both backbones, and a port that keeps less than `SHARE` of
+its gain is refused. Gate rows are not used in the fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.bus.experts import Expert, MappedExpert
+from redhost.core.model.build import make_expert_module
+from redhost.core.model.canary import make_canary
+from redhost.core.plugins.manager import Plugins
+from redhost.core.routers.cards import FAR, read_card
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.linear_head import solve_linear_head
+from redhost.core.training.packaging import TOLERANCE, vectors_card, write_package
+from redhost.core.types import CardRow, Row
+from redhost.registry.atomic import making
+from redhost.registry.errors import BackboneMismatchError, HarmError, UsageError, short
+from redhost.registry.package.forms import DEFAULT_TASK, FORMS
+from redhost.registry.package.manifest import (
+    BackboneRef,
+    CanaryRef,
+    CardRef,
+    ExpertManifest,
+    FileRef,
+    Ported,
+    Reads,
+    dumps,
+)
+from redhost.registry.package.project import write_project
+from redhost.registry.package.readers import ExpertFiles
+from redhost.registry.package.rules import MAX_ROWS
+from redhost.registry.package.safetensors_check import sha256_hex
+from redhost_port.affine_map import fit_affine
+
+SHARE = 0.95
+"""The smallest share of an expert's gain over a constant answer that a port must keep."""
+
+FEWEST_GATE = 30
+"""Fewest gate rows with which a port can be judged."""
+
+FEWEST_TEXTS, MOST_TEXTS = 2, 2000
+"""Fewest and most unlabelled texts that a map is fitted on."""
+
+CANARY_ROWS, DRAWS = 8, 2000
+
+
+class PortReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The accuracy that a port keeps, on the card's gate rows; shares and accuracies are 0–1.
+
+    Attributes:
+        id: The expert.
+        old: The backbone it was trained on.
+        new: The backbone it was ported to.
+        ported_from: The digest of the package that was ported.
+        map: The digest of the map.
+        texts: Number of unlabelled texts that the map was fitted on.
+        unexplained: The share of the old z's variance that the map misses on texts left out.
+        rows: Number of gate rows.
+        nothing: Accuracy of their most frequent label.
+        own: Accuracy of the expert on its own backbone.
+        ported: Accuracy behind the map.
+        retrained: Accuracy of a linear head solved on the new backbone from the labelled rows that
+            the map was fitted with: an alternative that does not need the expert.
+        share: (ported − nothing) / (own − nothing), the share of the gain that is kept.
+        interval: 95 % confidence interval of the share: a paired bootstrap over rows.
+        bound: The required minimum of the share.
+        sums: Whether sums of its author's rows are included, transformed by a map of their own.
+    """
+
+    id: str
+    old: str
+    new: str
+    ported_from: str
+    map: str
+    texts: int
+    unexplained: float
+    rows: int
+    nothing: float
+    own: float
+    ported: float
+    retrained: float
+    share: float
+    interval: tuple[float, float]
+    bound: float
+    sums: bool
+
+
+class PortedExpert(msgspec.Struct, frozen=True, kw_only=True):
+    """A port that passed the bound: the files to write, and the figures.
+
+    Attributes:
+        manifest: The manifest of the new build.
+        files: Its files by name, including ``expert.json``.
+        report: The figures.
+    """
+
+    manifest: ExpertManifest
+    files: dict[str, bytes]
+    report: PortReport
+
+    def save(self, folder: Path) -> None:
+        """Write the package's files, the manifest last."""
+        write_package(folder, self.files, "expert.json")
+
+
+def write_port(project: Path, ported: PortedExpert, *, version: str) -> None:
+    """Write the project of a port: a separate build, whose version names its backbone.
+
+    Args:
+        project: The project's folder.
+        ported: The port to write.
+        version: The version of the build that was ported.
+    """
+    manifest = ported.manifest
+    with making(project):
+        inner = write_project(
+            project,
+            kind="expert",
+            package_id=manifest.id,
+            summary=manifest.domain,
+            version=f"{version}+{manifest.backbone.fingerprint[:12]}",
+            license=manifest.license,
+        )
+        ported.save(inner)
+
+
+def port_expert(
+    files: ExpertFiles,
+    *,
+    old: AuthoringContext,
+    new: AuthoringContext,
+    texts: Sequence[str] = (),
+    rows: Sequence[Row] = (),
+    bound: float = SHARE,
+) -> PortedExpert:
+    """Port an expert to another backbone.
+
+    Args:
+        files: The expert.
+        old: The backbone it was trained on.
+        new: The backbone to port it to.
+        texts: Unlabelled texts for the map; by default both backbones' background cards. The
+            texts of the card's fit rows are used as well, without their labels.
+        rows: Labelled rows that the expert never trained on, for an expert whose card has no texts.
+            Every second one is a gate row, and all of them form a card of the new backbone's
+            vectors.
+        bound: The smallest share of its gain that it must keep.
+
+    Raises:
+        UsageError: If a map of z cannot port this kind of expert, or it cannot be judged.
+        BackboneMismatchError: If the expert was not trained on `old`.
+        HarmError: If it keeps less than the bound; the figures are in the message.
+    """
+    _require_portable(files, old, new)
+    fit, gate = _rows(files, rows)
+    bus = old.backbone.bus_config()
+    made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
+    expert = made.unwrap(f"expert {files.manifest.id!r}")  # this also checks the author's canary
+    read = _read(texts, fit=fit, gate=gate, old=old, new=new, expert_id=files.manifest.id)
+    fitted = fit_affine(read.new, read.old)
+    mapped = MappedExpert(expert, A=fitted.A, c=fitted.c)
+    sums = _moved_sums(files, fit, read, on=new) if rows else None
+    map_bytes = safetensors.torch.save({"A": fitted.A, "c": fitted.c})
+    own, ported = _right(expert, gate, on=old), _right(mapped, gate, on=new)
+    nothing, share, interval = _share_of_gain(own, ported, gate)
+    report = PortReport(
+        id=files.manifest.id,
+        old=old.manifest.id,
+        new=new.manifest.id,
+        ported_from=files.digest,
+        map=sha256_hex(map_bytes),
+        texts=fitted.rows,
+        unexplained=fitted.unexplained,
+        rows=len(gate),
+        nothing=nothing,
+        own=float(own.mean()),
+        ported=float(ported.mean()),
+        retrained=_retrained(fit, gate, labels=expert.labels, on=new) if fit else nothing,
+        share=share,
+        interval=interval,
+        bound=bound,
+        sums=sums is not None,
+    )
+    _require_bound(report)
+    card = _vectors(files, fit, gate, sums, on=new) if rows else _texts(files)
+    manifest, parts = _build(files, mapped, map_bytes, new=new, fit=fit, card=card)
+    return PortedExpert(manifest=manifest, files=parts, report=report)
+
+
+def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringContext) -> None:
+    """Refuse an expert that a map of z cannot port."""
+    manifest, trained = files.manifest, files.manifest.backbone.fingerprint
+    who = f"expert {manifest.id!r} cannot be ported"
+    retrain = "Retrain it on the new backbone."
+    if manifest.ported:
+        hint = f"Port the build its author made, {short(manifest.ported.digest)}."
+        raise UsageError(who, expected="an author's build", found="a port", hint=hint)
+    if manifest.form not in FORMS or manifest.reads.tap != "final":
+        expected = f"one of the forms {', '.join(FORMS)} that reads z at the end of the trunk"
+        found = f"{manifest.form!r} that reads at {manifest.reads.tap!r}"
+        raise UsageError(who, expected=expected, found=found, hint=retrain)
+    if not manifest.writes.spec.own_labels or new.manifest.task != DEFAULT_TASK:
+        expected = "labels of its own: what it writes elsewhere is the old backbone's to read"
+        raise UsageError(who, expected=expected, found=repr(manifest.writes.space), hint=retrain)
+    if old.manifest.fingerprint != trained:
+        raise BackboneMismatchError(
+            who,
+            expected=f"{short(trained)} ({manifest.backbone.name}), which it was trained on",
+            found=f"{short(old.manifest.fingerprint)} ({old.manifest.id})",
+            hint="Name it with --from.",
+        )
+    if new.manifest.fingerprint == trained:
+        raise UsageError(f"{who}: it fits backbone {new.manifest.id!r} as it is")
+
+
+def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[CardRow]]:
+    """Return the rows to fit the map with and the gate rows, from the card or as given."""
+    manifest = files.manifest
+    if strange := sorted({r.label for r in rows} - set(manifest.labels)):
+        found = ", ".join(map(repr, strange[:5]))
+        raise UsageError("rows of another expert", expected="labels of its own", found=found)
+    known = read_card(manifest, files.files).rows
+    if rows:
+        # A file may be sorted by label, so that its first rows all have the same one.
+        labels = {r.text: r.label for r in reversed(rows)}  # the first row of a text wins
+        given = sorted(labels, key=lambda text: sha256_hex(text.encode()))[: 2 * MAX_ROWS]
+        known = tuple(
+            CardRow(text=text, label=labels[text], part=("fit", "gate")[n % 2])
+            for n, text in enumerate(given)
+        )
+    fit, gate = ([r for r in known if r.part == part] for part in ("fit", "gate"))
+    if len(gate) < FEWEST_GATE:
+        raise UsageError(
+            f"expert {manifest.id!r} cannot be ported: nothing could prove it",
+            expected=f"at least {FEWEST_GATE} gate rows that are texts",
+            found=f"{len(gate)}, and a card of the kind {manifest.card.kind!r}",
+            hint="Vectors and sums are the old backbone's. Bring labelled rows that it never "
+            "trained on with --rows, or retrain it on the new backbone.",
+        )
+    return fit, gate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Read:
+    """z of the same texts on both backbones: ``(N, D)`` of the old one, ``(N, D')`` of the new."""
+
+    old: Tensor
+    new: Tensor
+
+
+def _read(
+    texts: Sequence[str],
+    *,
+    fit: Sequence[CardRow],
+    gate: Sequence[CardRow],
+    old: AuthoringContext,
+    new: AuthoringContext,
+    expert_id: str,
+) -> _Read:
+    """Return z of the texts that maps are fitted on; texts of gate rows are excluded."""
+    given = texts or [r.text for context in (new, old) for r in context.background]
+    unseen = {r.text for r in gate}
+    taken = [t for t in dict.fromkeys([*(r.text for r in fit), *given]) if t not in unseen]
+    taken = taken[:MOST_TEXTS]
+    if len(taken) < FEWEST_TEXTS:
+        raise UsageError(
+            f"expert {expert_id!r} cannot be ported: there is nothing to fit a map on",
+            expected=f"at least {FEWEST_TEXTS} texts that are no gate row's",
+            found=str(len(taken)),
+            hint="Bring texts with --texts.",
+        )
+    return _Read(old=_z(old, taken), new=_z(new, taken))
+
+
+def _moved_sums(
+    files: ExpertFiles, fit: Sequence[CardRow], read: _Read, *, on: AuthoringContext
+) -> Statistics | None:
+    """Return a card's sums, mapped to the new backbone, if they are consistent with the rows.
+
+    A host refuses a card whose sums are too far from its rows.
+    """
+    sums = read_card(files.manifest, files.files).statistics
+    if sums is None:
+        return None
+    back = fit_affine(read.old, read.new)
+    z, labels = _z(on, [r.text for r in fit]), [r.label for r in fit]
+    moved = sums.moved(back.A, back.c, spread=back.spread).plus(z, labels)
+    return moved if moved.distance(z, labels) <= FAR else None
+
+
+def _texts(files: ExpertFiles) -> tuple[CardRef, dict[str, bytes]]:
+    """Return the author's card unchanged."""
+    ref = files.manifest.card
+    return ref, {name: files.files[name] for name in (ref.file,) if name}
+
+
+def _vectors(
+    files: ExpertFiles,
+    fit: Sequence[CardRow],
+    gate: Sequence[CardRow],
+    sums: Statistics | None,
+    *,
+    on: AuthoringContext,
+) -> tuple[CardRef, dict[str, bytes]]:
+    """Return a card with the new backbone's vectors of the given rows."""
+    made = vectors_card(
+        fit_z=_z(on, [r.text for r in fit]),
+        fit_labels=[r.label for r in fit],
+        gate_h=on.encode([r.text for r in gate]),
+        gate_labels=[r.label for r in gate],
+        labels=files.manifest.labels,
+        eps=on.backbone.eps,
+        statistics=sums,
+    )
+    name, data = "ported-card.safetensors", made.data or b""
+    ref = CardRef(kind=made.kind, file=name, sha256=sha256_hex(data), fit=made.fit, gate=made.gate)
+    return ref, {name: data}
+
+
+def _z(context: AuthoringContext, texts: Sequence[str]) -> torch.Tensor:
+    norm = LayerNorm(width=context.backbone.width, eps=context.backbone.eps)
+    with torch.inference_mode():
+        z: torch.Tensor = norm(context.encode(texts))
+    return z.clone()
+
+
+def _build(
+    files: ExpertFiles,
+    mapped: MappedExpert,
+    map_bytes: bytes,
+    *,
+    new: AuthoringContext,
+    fit: Sequence[CardRow],
+    card: tuple[CardRef, dict[str, bytes]],
+) -> tuple[ExpertManifest, dict[str, bytes]]:
+    """Return manifest and files of the new build: the author's files, the map, a new canary."""
+    origin, raw = files.manifest, files.files["expert.json"]
+    z = _z(new, [r.text for r in fit[:CANARY_ROWS]])
+    canary = make_canary(mapped, z)
+    with torch.inference_mode():
+        largest = float(mapped(z).abs().max())
+    parts = {
+        origin.weights.file: files.weights,
+        "ported-from.json": raw,
+        "ported-map.safetensors": map_bytes,
+        "ported-canary.safetensors": canary,
+        **card[1],
+    }
+    manifest = msgspec.structs.replace(
+        origin,
+        backbone=BackboneRef(name=new.manifest.id, fingerprint=new.manifest.fingerprint),
+        reads=Reads(width=new.backbone.width),
+        card=card[0],
+        norm_bound=None,  # the author's bound holds for z of the old backbone
+        canary=CanaryRef(
+            file="ported-canary.safetensors",
+            sha256=sha256_hex(canary),
+            tolerance=min(TOLERANCE, largest / 4) or TOLERANCE,
+        ),
+        ported=Ported(
+            file="ported-from.json",
+            sha256=sha256_hex(raw),
+            digest=files.digest,
+            width=origin.reads.width,
+            map=FileRef(file="ported-map.safetensors", sha256=sha256_hex(map_bytes)),
+        ),
+    )
+    return manifest, parts | {"expert.json": dumps(manifest)}
+
+
+def _share_of_gain(
+    own: torch.Tensor, ported: torch.Tensor, gate: Sequence[CardRow]
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the accuracy of a constant answer, the share of the gain that is kept, its 95 % CI.
+
+    Args:
+        own: 1 for each row that the expert answers correctly on its own backbone, ``(N,)``.
+        ported: The same behind the map; both are resampled on the same rows.
+        gate: The rows.
+    """
+    [(usual, _)] = Counter(r.label for r in gate).most_common(1)
+    constant = torch.tensor([r.label == usual for r in gate]).double()
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(gate), (DRAWS, len(gate)), generator=generator)
+    least = 1 / len(gate)  # the smallest gain: one row
+    stays, gain = ((right - constant)[drawn].mean(1) for right in (ported, own))
+    low, high = (float((stays / gain.clamp(min=least)).quantile(q)) for q in (0.025, 0.975))
+    known = float((own - constant).mean())
+    share = float((ported - constant).mean()) / known if known >= least else 0.0
+    return float(constant.mean()), share, (low, high)
+
+
+def _retrained(
+    fit: Sequence[CardRow], gate: Sequence[CardRow], *, labels: Sequence[str], on: AuthoringContext
+) -> float:
+    """Return the gate accuracy of a head that is solved from the fit rows alone."""
+    z, answers = _z(on, [r.text for r in fit]), [r.label for r in fit]
+    return float(_right(solve_linear_head(z, answers, labels).expert, gate, on=on).mean())
+
+
+def _right(expert: Expert, rows: Sequence[CardRow], *, on: AuthoringContext) -> torch.Tensor:
+    """Return 1 for each row that is answered with its label, else 0; ``(N,)``."""
+    with torch.inference_mode():
+        best = expert(_z(on, [r.text for r in rows])).argmax(-1).tolist()
+    hits = [expert.labels[n] == row.label for n, row in zip(best, rows, strict=True)]
+    return torch.tensor(hits).double()
+
+
+def _require_bound(report: PortReport) -> None:
+    """Refuse a port whose share is below the bound, with the figures."""
+    if report.share >= report.bound:
+        return
+    low, high = report.interval
+    raise HarmError(
+        f"expert {report.id!r} does not survive on backbone {report.new!r}",
+        expected=f"at least {report.bound:.0%} of its gain over one answer to all",
+        found=f"{report.share:.1%} ({low:.1%} … {high:.1%}): accuracy {report.ported:.3f} after "
+        f"{report.own:.3f} on {report.rows} gate rows, {report.nothing:.3f} for one answer, "
+        f"{report.retrained:.3f} retrained on its card's rows",
+        hint="Bring unlabelled texts of its domain with --texts, or retrain it on the new "
+        "backbone.",
+    )

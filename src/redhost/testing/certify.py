@@ -1,0 +1,278 @@
+"""The certification kit: test helpers for authors of experts and plugins.
+
+Public as `redhost.testing`. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.label_sets import NONE
+from ..registry.package.checked import Violation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..core.bus.bus import Bus
+    from ..core.model.composed import ComposedModel
+    from ..registry.queries.check import Target
+
+
+def judge_expert(
+    source: Path | Mapping[str, bytes], *, digest: str | None = None
+) -> str | tuple[Violation, ...]:
+    """Check an expert's bytes as attaching does; stop where attaching would stop.
+
+    Every byte is checked, the card is read and the canary computed; plugins are not used.
+
+    Args:
+        source: A wheel, or the bytes of a package by file name.
+        digest: The digest in a lock or a generation; any other content is refused.
+
+    Returns:
+        The digest of the expert that would be attached, or all violations.
+    """
+    from ..core.model.verify import verify_expert
+    from ..core.plugins.manager import Plugins
+    from ..registry.errors import short
+    from ..registry.package.readers import read_expert
+    from ..registry.wheel.wheel import read_wheel
+
+    if isinstance(source, Path):
+        wheel = read_wheel(source)
+        if wheel.value is None:
+            return wheel.violations
+        source = wheel.value.files
+    read = read_expert(source)
+    if read.value is None:
+        return read.violations
+    files = read.value
+    if broken := verify_expert(files, backbone=None, plugins=Plugins(())):
+        return broken
+    if digest not in {None, files.digest}:
+        hint = "Install the version that was composed, or recompose."
+        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
+    return files.digest
+
+
+def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
+    """Check an expert as `redhost check` does: every promise of its manifest, including the canary.
+
+    Args:
+        target: A project or package folder, a wheel, or the id of an installed expert.
+        backbone: The backbone to check against; by default the one its manifest names, if that is
+            installed.
+
+    Raises:
+        AssertionError: Lists every broken promise, one per line.
+    """
+    from ..core.model.verify import verify_expert
+    from ..registry.queries.check import resolve_targets, static_check
+    from ..registry.queries.settings import resolve_home
+
+    broken = []
+    for found in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
+        resolved = found if backbone is not None else _beside_its_own(found)
+        violations = static_check(resolved)
+        if not violations and resolved.files is not None:
+            violations = verify_expert(resolved.files, backbone=resolved.backbone)
+        broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
+    assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
+
+
+def _beside_its_own(target: Target) -> Target:
+    """Return a target with the installed backbone that its manifest names, or with none."""
+    from ..registry.errors import RedhostError
+    from ..registry.package.discover import discover
+    from ..registry.package.readers import read_backbone
+    from ..registry.queries.settings import choose_backbone
+
+    if target.files is None:
+        return target
+    with suppress(RedhostError):  # an expert can be valid without an installed backbone
+        package = choose_backbone(discover("backbone"), target.files.manifest.backbone.name)
+        return replace(target, backbone=read_backbone(package).value)
+    return replace(target, backbone=None)
+
+
+def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:
+    """Check the algebraic laws of a bus on features ``(N, D)``.
+
+    With α = 0 the answer is bitwise identical to the backbone's. With one column at weight 1 it is
+    that expert's. If the task answers distributions, every answer is one. A batch equals its rows.
+
+    Args:
+        bus: The bus.
+        h: Features, at least two rows.
+        tolerance: Largest deviation where batched products may change bits.
+
+    Raises:
+        AssertionError: Names the broken laws.
+    """
+    import torch
+
+    with torch.inference_mode():
+        z = bus.norm(h)
+        p, alpha = bus(h)
+        nothing = bus.probabilities(h, z, torch.zeros_like(alpha))
+        only = torch.eye(len(bus.columns)).to(alpha)
+        rows = torch.cat([bus(h[i : i + 1])[0] for i in range(len(h))])
+        laws = {
+            "answers are distributions": bus.task.head.places((), bus.labels) is None
+            or torch.allclose(p.sum(-1), torch.ones(len(h)), atol=tolerance),
+            "α = 0 is the backbone, bit for bit": torch.equal(nothing, _backbone(bus, h)),
+            "a batch equals its rows": torch.allclose(p, rows, atol=tolerance),
+            "mixing one column is that column": all(
+                torch.allclose(
+                    bus.alone(h, z, k), bus.mixture(h, z, only[k].expand_as(alpha)), atol=tolerance
+                )
+                for k in range(len(bus.columns))
+            ),
+        }
+    broken = [law for law, holds in laws.items() if not holds]
+    assert not broken, f"broken laws: {', '.join(broken)}"  # noqa: S101
+
+
+def assert_same_answers(one: ComposedModel, two: ComposedModel, texts: Sequence[str]) -> None:
+    """Check that the answers of two compositions are bitwise identical.
+
+    Raises:
+        AssertionError: Names the first text with different answers.
+    """
+    import torch
+
+    with torch.inference_mode():
+        p, _ = one.bus(one.backbone.encode(texts))
+        q, _ = two.bus(two.backbone.encode(texts))
+    assert one.bus.labels == two.bus.labels, "other labels"  # noqa: S101
+    differ = [t for t, a, b in zip(texts, p, q, strict=True) if not torch.equal(a, b)]
+    assert not differ, f"other probabilities for {differ[0]!r}"  # noqa: S101
+
+
+def tiny_backbone(folder: str | Path, *, seed: int = 0, width: int = 16) -> Path:
+    """Write an ordinary Hugging Face folder: a tiny random Qwen3 with characters as tokens.
+
+    Args:
+        folder: The folder to write.
+        seed: The seed of the weights.
+        width: D.
+
+    Returns:
+        The folder, for ``redhost.Backbone.load(f"hf:{folder}")``.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3Model
+
+    folder, tokenizer = Path(folder), _character_tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3Model(
+            Qwen3Config(
+                vocab_size=len(tokenizer),
+                hidden_size=width,
+                intermediate_size=2 * width,
+                num_hidden_layers=3,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                max_position_embeddings=64,
+            )
+        )
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.3)  # features that differ between texts
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def backbone_project(project: Path, *, seed: int = 0) -> Path:
+    """Write the project of a tiny random backbone without labels; return the project's folder.
+
+    Args:
+        project: The folder to write.
+        seed: The seed of the weights.
+    """
+    from ..core.training.new_backbone import new_backbone
+    from ..core.types import BackgroundRow
+
+    model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    new_backbone(project, "tiny-random", f"hf:{model}", pooling="mean", background=background)
+    return project
+
+
+def expert_project(
+    project: Path,
+    expert_id: str,
+    backbone: Path,
+    *,
+    labels: Sequence[str] = ("a", "b"),
+    seed: int = 0,
+    question: str | None = None,
+) -> Path:
+    """Write the project of an expert that fulfils its contract; its weights are hardly trained.
+
+    It has labels of its own, and separates texts such as "ID 7" into odd and even numbers.
+
+    Args:
+        project: The folder to write.
+        expert_id: The expert's id.
+        backbone: The project of the backbone it is for.
+        labels: Its two labels.
+        seed: The seed of its training.
+        question: The question it answers, if that has a name.
+
+    Returns:
+        The project's folder.
+    """
+    from ..core.training.context import open_for_training
+    from ..core.training.data import split_rows
+    from ..core.training.expert import ExpertSettings
+    from ..core.training.recipes import train_package
+    from ..core.types import Row
+    from ..registry.package.project import ExpertPlan, package_in, write_plan, write_project
+
+    # A card of texts works with every kind of router.
+    plan = ExpertPlan(
+        id=expert_id, backbone="tiny-random", form="residual", card="texts", question=question
+    )
+    write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
+    write_plan(project, plan)
+    rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]
+    settings = ExpertSettings(space="labels", rank=4, epochs=3, seed=seed)
+    with tempfile.TemporaryDirectory(prefix="redhost-") as cache:
+        context = open_for_training(package_in(backbone), cache=Path(cache))
+        train_package(project, plan, split_rows(rows), context=context, settings=settings)
+    return project
+
+
+def _character_tokenizer() -> Any:
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from transformers import PreTrainedTokenizerFast
+
+    make: Any = PreTrainedTokenizerFast
+    signs = ["<pad>", "<unk>", *(chr(c) for c in range(32, 127))]
+    characters: Any = Tokenizer(WordLevel({s: i for i, s in enumerate(signs)}, unk_token=signs[1]))
+    characters.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
+    return make(
+        tokenizer_object=characters, unk_token=signs[1], pad_token=signs[0], model_max_length=64
+    )
+
+
+def _backbone(bus: Bus, h: Tensor) -> Tensor:
+    """Return the answers of the backbone alone, ``(N, L)``."""
+    p = h.new_zeros(len(h), bus.answers)
+    if bus.classifier is not None:
+        h = bus.layout.base(h)
+        p[:, : bus.classifier.shape[0]] = bus.task.head.output(h @ bus.classifier.T)
+    elif bus.labels[0] == NONE:
+        p[:, 0] = 1.0
+    return p

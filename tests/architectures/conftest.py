@@ -1,0 +1,8 @@
+"""Models of many kinds: three minutes of one process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # models.py, which imports nothing of ours

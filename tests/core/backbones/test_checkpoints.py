@@ -1,0 +1,127 @@
+"""Checkpoints as people have them: with heads, without poolers, and with tensors gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+import redhost
+from redhost.core.training.context import open_for_training
+from redhost.core.training.new_backbone import new_backbone
+from redhost.registry.package.project import package_in
+from redhost.testing import tiny_backbone
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 66,
+    "pad_token_id": 0,
+}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "RobertaForMaskedLM": ("RobertaConfig", SIZES),
+    "BertForMaskedLM": ("BertConfig", SIZES),
+    "MPNetForMaskedLM": ("MPNetConfig", SIZES),
+    "RobertaForSequenceClassification": ("RobertaConfig", {**SIZES, "num_labels": 3}),
+    "BertForPreTraining": ("BertConfig", SIZES),
+    "GPT2LMHeadModel": ("GPT2Config", GPT2),
+    "ElectraForPreTraining": ("ElectraConfig", SIZES),
+    "LukeForMaskedLM": ("LukeConfig", {**SIZES, "entity_vocab_size": 9, "entity_emb_size": 8}),
+}
+
+
+def write(folder: Path, kind: str) -> Path:
+    """Write a random model of a kind, with the tokenizer of `tiny_backbone`."""
+    words = transformers.AutoTokenizer.from_pretrained(tiny_backbone(folder.with_suffix(".words")))
+    name, sizes = KINDS[kind]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = getattr(transformers, name)(vocab_size=len(words), **sizes)
+        getattr(transformers, kind)(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def change(folder: Path, edit: Any) -> None:
+    """Change the tensors of a folder."""
+    tensors = edit(safetensors.torch.load_file(folder / "model.safetensors"))
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_with_any_head_is_one_backbone_in_every_process(
+    kind: str, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "model", kind)
+    manifest = new_backbone(tmp_path / "here", "mine", f"hf:{source}", features=None)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from redhost.core.training.new_backbone import new_backbone\n"
+        "made = new_backbone(Path(sys.argv[1]), 'mine', sys.argv[2], features=None)\n"
+        "print(made.fingerprint)"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "there"), f"hf:{source}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert made.stdout.split()[-1] == manifest.fingerprint
+    context = open_for_training(package_in(tmp_path / "here"), cache=tmp_path / "cache")
+    assert context.backbone.fingerprint() == manifest.fingerprint
+    plain = transformers.AutoModel.from_pretrained(source).eval()
+    ids = torch.tensor([context.backbone.trunk.tokens("What is red?")])
+    with torch.no_grad():
+        states = plain(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    h = context.backbone.encode(["What is red?"])
+    torch.testing.assert_close(h, states.mean(1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_pooler_is_neither_digested_nor_held(tmp_path: Path) -> None:
+    source = write(tmp_path / "model", "BertForPreTraining")
+    one = redhost.Backbone.load(f"hf:{source}")
+    assert not [name for name in one.trunk.model.state_dict() if "pooler" in name]
+
+    def moved(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {n: 2 * t if "pooler" in n else t for n, t in tensors.items()}
+
+    change(source, moved)
+    assert redhost.Backbone.load(f"hf:{source}").fingerprint() == one.fingerprint()
+
+
+def test_a_missing_block_is_refused_by_its_tensors(tmp_path: Path) -> None:
+    source = write(tmp_path / "model", "RobertaForMaskedLM")
+    change(source, lambda tensors: {n: t for n, t in tensors.items() if ".layer.0." not in n})
+    with pytest.raises(redhost.errors.IntegrityError) as refused:
+        new_backbone(tmp_path / "new", "mine", f"hf:{source}")
+    assert "none of encoder.layer.0.attention.output.LayerNorm.bias" in refused.value.reason
+    assert "and 13 more" in refused.value.reason
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    source, name = write(tmp_path / "model", "BertForMaskedLM"), "encoder.layer.1.output.dense.bias"
+    change(source, lambda tensors: {**tensors, f"bert.{name}": torch.zeros(7)})
+    with pytest.raises(redhost.errors.IntegrityError, match=rf"another shape of {name} \(7,\)"):
+        redhost.Backbone.load(f"hf:{source}")
+
+
+def test_a_block_too_many_is_refused_by_its_tensors(tmp_path: Path) -> None:
+    source = write(tmp_path / "model", "BertForMaskedLM")
+
+    def longer(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        more = {n.replace(".layer.1.", ".layer.2."): t.clone() for n, t in tensors.items()}
+        return {**tensors, **more}
+
+    change(source, longer)
+    with pytest.raises(redhost.errors.IntegrityError, match=r"found also .*encoder\.layer\.2"):
+        redhost.Backbone.load(f"hf:{source}")

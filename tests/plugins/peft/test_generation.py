@@ -1,0 +1,281 @@
+"""Adapters where text is generated: imported or trained, routed once, decoded as PEFT does."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from redhost_generate.decode import ChosenSession, generate, routes_once
+from redhost_generate.documents import split_documents
+from redhost_generate.tokens import start_of, tokenize
+
+import redhost
+from redhost.core.backbones.encoder import blocks_of
+from redhost.core.backbones.feature_cache import FeatureCache
+from redhost.core.backbones.interventions import hooked
+from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
+from redhost.core.bus.signals import BusRouter
+from redhost.core.model.build import make_expert_module
+from redhost.core.model.composed import ComposedModel
+from redhost.core.training.recipes import train_package
+from redhost.registry.package.discover import from_folder
+from redhost.registry.package.project import ExpertPlan, package_in
+from redhost.registry.package.readers import read_expert
+
+PROMPTS = {"sums": "3 + 4 = ", "tales": "the cat sat ", "code": "def f3(x):"}
+LONG = 24
+
+
+@pytest.fixture(scope="module")
+def adapted(speaker_folder, adapter_packages) -> ComposedModel:
+    """The three, under the default router."""
+    torch.set_num_threads(1)
+    return redhost.compose(speaker_folder, list(adapter_packages.values())).composed
+
+
+@pytest.fixture(scope="module")
+def peft_says(saved_adapters, speaker_model) -> Callable[[str, list[int], int], list[int]]:
+    """Return the function from an adapter's name and tokens to what PEFT's model goes on with."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    def says(name: str, ids: list[int], count: int) -> list[int]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
+            named = PeftModel.from_pretrained(model, saved_adapters[name], adapter_name=name).eval()
+            named.set_adapter(name)
+            tokens = torch.tensor([ids])
+            out = named.generate(
+                input_ids=tokens,
+                attention_mask=torch.ones_like(tokens),
+                do_sample=False,
+                max_new_tokens=count,
+            )
+        return out[0, len(ids) :].tolist()
+
+    return says
+
+
+def ids_of(model: ComposedModel, text: str) -> list[int]:
+    trunk = model.backbone.trunk
+    return [start_of(trunk), *tokenize(trunk, text)]
+
+
+class Always(BusRouter):
+    """A router of one column."""
+
+    def __init__(self, column: int, columns: int) -> None:
+        super().__init__()
+        self.logits = torch.full((columns,), -10.0)
+        self.logits[column] = 10.0
+
+    def forward(self, z: torch.Tensor, signals: object = None) -> torch.Tensor:
+        return self.logits.expand(len(z), -1)
+
+
+def chosen(model: ComposedModel, name: str) -> ComposedModel:
+    """Return the composition with a router that always names one column."""
+    bus = copy.copy(model.bus)
+    bus._modules = dict(model.bus._modules)
+    bus.router = Always(model.bus.columns.index(name), len(model.bus.columns))  # type: ignore[assignment]
+    return dataclasses.replace(model, bus=bus)
+
+
+@pytest.mark.parametrize("name", [*PROMPTS])
+def test_it_goes_on_token_for_token_as_pefts_generate(adapted, peft_says, name) -> None:
+    model = chosen(adapted, name)
+    bare = chosen(adapted, "backbone")
+    different = 0
+    for prompt in PROMPTS.values():
+        made = list(generate(model, prompt, max_tokens=LONG, temperature=0))
+        expected = peft_says(name, ids_of(model, prompt), LONG)
+        end = model.backbone.trunk.tokenizer.eos_token_id
+        assert [t.id for t in made] == [t for t in expected if t != end][: len(made)]
+        assert len(made) == LONG or end in expected
+        plain = [t.id for t in generate(bare, prompt, max_tokens=LONG, temperature=0)]
+        different += plain != [t.id for t in made]
+    assert different  # the twin: an adapter that is not applied
+
+
+def test_the_prompt_is_routed_once_and_its_column_goes_on_alone(adapted) -> None:
+    for prompt in PROMPTS.values():
+        [route] = adapted.chooser.route([prompt])
+        made = list(generate(adapted, prompt, max_tokens=8, seed=2))
+        for token in made:
+            assert token.weights == pytest.approx(route.weights, abs=1e-6)
+        session = ChosenSession(adapted, ids_of(adapted, prompt))
+        assert adapted.bus.columns[session.column] == route.expert
+        p, _ = session.step(ids_of(adapted, prompt))
+        assert float(p.sum()) == pytest.approx(1, abs=1e-5)
+        assert made[0].probability == pytest.approx(float(p[made[0].id]), abs=1e-6)
+
+
+def test_only_the_chosen_adapter_runs_and_keeps_keys_and_values_of_its_own(adapted) -> None:
+    model, bare = chosen(adapted, "sums"), chosen(adapted, "backbone")
+    ids = ids_of(model, PROMPTS["sums"])
+    ran, hooks = set[str](), []
+    for n, name in enumerate(adapted.bus.ids):
+        layers = adapted.bus.parts()[n].step.layers  # type: ignore[union-attr]
+        note = partial(lambda name, *_: ran.add(name), name)
+        hooks += [layer.register_forward_hook(note) for layer in layers]
+    mine, plain = ChosenSession(model, ids), ChosenSession(bare, ids)
+    for session in (plain, mine):
+        for fresh in (ids, [7], [9]):
+            session.step(fresh)
+        assert ran == ({"sums"} if session is mine else set())
+    for hook in hooks:
+        hook.remove()
+    first = [c.cache.layers[0] for c in (mine, plain)]
+    assert first[0].keys.shape == first[1].keys.shape
+    assert not torch.equal(first[0].values, first[1].values)
+
+
+def test_the_backbones_column_speaks_as_the_backbone_does(adapted, speaker) -> None:
+    ids = ids_of(adapted, PROMPTS["tales"])
+    p, _ = ChosenSession(chosen(adapted, "backbone"), ids).step(ids)
+    with torch.inference_mode():
+        h = speaker.trunk.hidden_states(torch.tensor([ids]))[0, -1]
+        expected = torch.softmax(h @ speaker.classifier.T, -1)
+    torch.testing.assert_close(p, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_bus_says_of_every_token_what_pefts_model_says(
+    adapted, saved_adapters, speaker_model
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    text, backbone = PROMPTS["code"], adapted.backbone
+    tokens = ids_of(adapted, text)[:-1]
+    h = backbone.encode([text])
+    for n, name in enumerate(adapted.bus.ids):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
+            theirs = PeftModel.from_pretrained(model, saved_adapters[name]).eval()
+        with torch.inference_mode():
+            expected = torch.softmax(theirs(input_ids=torch.tensor([tokens])).logits[0], -1)
+            found = adapted.bus.alone(h, adapted.bus.norm(h), n)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaledMlp:
+    """What a plugin may bring: the output of a block's MLP, multiplied."""
+
+    by: torch.Tensor
+    lowest: int = 1
+    changes_h: bool = True
+    rowwise: bool = True
+    key: str = ""
+
+    def apply(self, encoder):
+        mlp = blocks_of(encoder.model)[1][self.lowest].mlp
+        return hooked(encoder, (mlp, lambda module, inputs, output: output * self.by))
+
+
+class Scale(redhost.Expert):
+    def __init__(self, by: torch.Tensor) -> None:
+        super().__init__(space="hidden", labels=())
+        self.by = torch.nn.Parameter(by)
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z
+
+    def intervention(self, backbone: redhost.Backbone) -> ScaledMlp:
+        return ScaledMlp(self.by)
+
+
+def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
+    adapted, speaker, speaker_model
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    scale = Scale(1 + torch.randn(speaker.width, generator=torch.Generator().manual_seed(1)))
+    wide = with_layout(speaker, {"scaled": scale})
+    none = FeatureCache(None, backbone=wide, fingerprint="").encode([])
+    assert none.shape == (0, wide.total_width)  # of a backbone without a background card, say
+    columns = ("scaled", "backbone")
+    parts = {"scaled": bus_part(scale, speaker)}
+    norm = redhost.plugins.LayerNorm(width=speaker.width, eps=speaker.eps)
+    router: Any = Always(0, len(columns))
+    bus = redhost.Bus(
+        norm=norm,
+        router=router,
+        experts=parts,
+        classifier=speaker.classifier,
+        task=speaker.task,
+        backbone_column=True,
+        layout=wide.layout,
+    )
+    model = dataclasses.replace(adapted, backbone=wide, bus=bus)
+    assert routes_once(model)
+    theirs = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32).eval()
+    for prompt in PROMPTS.values():
+        ids = torch.tensor([ids_of(model, prompt)])
+        made = [t.id for t in generate(model, prompt, max_tokens=LONG, temperature=0)]
+        plain, expected = (
+            _go_on(theirs, ids, scale.by.detach() if scaled else None) for scaled in (False, True)
+        )
+        assert made == expected[: len(made)] != plain[: len(made)] and len(made) > 1
+
+
+def _go_on(model: Any, ids: torch.Tensor, by: torch.Tensor | None) -> list[int]:
+    """Return what a model of transformers goes on with, with a block changed by hand."""
+    mlp, by = model.model.layers[1].mlp, torch.ones(()) if by is None else by
+    hook = mlp.register_forward_hook(lambda _m, _i, output: output * by)
+    with contextlib.ExitStack() as stack:
+        stack.callback(hook.remove)
+        out = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=LONG,
+        )
+    return [int(t) for t in out[0, ids.shape[1] :]]
+
+
+def test_without_an_adapter_every_token_is_routed(composed, adapted) -> None:
+    assert routes_once(adapted) and not routes_once(composed)
+
+
+def test_one_that_is_trained_here_learns_its_domain_and_peft_reads_it(
+    context, rows_of, speaker_model, tmp_path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    project = tmp_path / "red-expert-sums"
+    redhost.authoring.write_project(project, kind="expert", package_id="sums", summary="sums")
+    plan = ExpertPlan(id="sums", form="lora", rank=4, blocks=2, targets=("v_proj", "down_proj"))
+    settings = redhost.authoring.ExpertSettings(
+        form="lora", space="hidden", rank=4, epochs=3, batch=4, learning_rate=1e-2, off_domain=0.0
+    )
+    splits = split_documents(rows_of("sums"))
+    made = train_package(project, plan, splits, context=context, settings=settings)
+    found = made.training.metrics
+    assert found["bits_per_byte"] < found["backbone_bits_per_byte"] - 0.1
+    assert made.adapter and all(shape for shape in made.adapter.modules.values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_pretrained(speaker_model, dtype=torch.float32)
+        theirs = PeftModel.from_pretrained(model.model, package_in(project)).eval()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    files = read_expert(from_folder(package_in(project))).unwrap("sums")
+    expert = make_expert_module(
+        files, bus=context.backbone.bus_config(), plugins=redhost.plugins.Plugins(), providers={}
+    ).unwrap("sums")
+    with torch.inference_mode():
+        added = read_tokens(expert, context.backbone, ids)
+        h = context.backbone.trunk.hidden_states(ids)[:, -1]
+        expected = theirs(input_ids=ids).last_hidden_state[:, -1]
+    torch.testing.assert_close(h + added, expected, rtol=1e-4, atol=1e-5)
+    assert float(added.norm()) > 0.01

@@ -1,0 +1,143 @@
+"""Texts that go on side by side, each with its own adapter: the bits of a pass of its own."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redhost_peft.lora import LoraExpert
+from redhost_peft.rows import (
+    encode_with_states,
+    moved_together,
+    shares_passes,
+)
+
+import redhost
+from redhost.core.backbones.encoder import blocks_of, linears_of
+from redhost.core.backbones.interventions.layout import (
+    Inside,
+    compute_features,
+    encode_chosen,
+    with_layout,
+)
+
+from .test_lora import TARGETS, encoder_of, expert_of, model_of, save
+
+OPTIONS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "top": ((2,), {"r": 3}),
+    "upper": ((1, 2), {"use_dora": True}),
+    "all": ((0, 1, 2), {"use_rslora": True, "lora_bias": True}),
+    "biases": ((2,), {"bias": "lora_only"}),
+    "norms": ((1,), {"modules_to_save": ["1.attention.output.LayerNorm", "1.input_layernorm"]}),
+}
+"""Adapter → its blocks, and what else it is."""
+LENGTHS = [1, 2, 5, 15, 16, 17, 40]
+TEXTS = [
+    " ".join(["red", "green", "blue", "a", "1"][(n * k) % 5] for k in range(n)) for n in LENGTHS
+]
+
+
+@pytest.fixture(scope="module", params=["bert", "llama"])
+def adapted(
+    request: pytest.FixtureRequest, bare: redhost.Backbone, tmp_path_factory
+) -> tuple[redhost.Backbone, dict[str, LoraExpert]]:
+    """A backbone and an expert of each kind."""
+    kind, vocabulary = request.param, len(bare.trunk.tokenizer.get_vocab())
+    backbone = dataclasses.replace(bare, trunk=encoder_of(model_of(kind, vocabulary), bare))
+    experts = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, (blocks, options) in OPTIONS.items():
+            folder: Path = tmp_path_factory.mktemp(name)
+            model = copy.deepcopy(backbone.trunk.model)
+            targets = [
+                n
+                for n in linears_of(model)
+                if n.endswith(tuple(TARGETS[kind])) and any(f".{b}." in f".{n}" for b in blocks)
+            ]
+            files = save(model, folder, target_modules=targets, **options)
+            experts[name] = expert_of(files)
+    return backbone, experts
+
+
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_each_text_has_the_bits_of_a_pass_of_its_own(adapted, data) -> None:
+    backbone, experts = adapted
+    trunk = backbone.trunk
+    acts = {name: expert.intervention(backbone) for name, expert in experts.items()}
+    pairs = st.tuples(st.sampled_from(TEXTS), st.sampled_from([*acts]))
+    chosen = data.draw(st.lists(pairs, min_size=1, max_size=12))
+    texts = [text for text, _ in chosen]
+    with torch.inference_mode():
+        h, states = encode_with_states(trunk, texts, [*acts.values()])
+        assert torch.equal(h, trunk.encode(texts))
+        rows = moved_together(trunk, texts, [acts[n] for _, n in chosen], states)
+        alone = [compute_features(acts[n], trunk, [text]) for text, n in chosen]
+    assert torch.equal(rows, torch.cat(alone))
+    assert torch.equal(trunk.encode(texts), h)  # nothing is left behind
+
+
+def test_rows_that_want_an_adapter_get_it_and_no_other_is_run(adapted, monkeypatch) -> None:
+    backbone, experts = adapted
+    wide = with_layout(backbone, experts)
+    assert wide.layout is not None and shares_passes(wide.trunk)
+    makers = [s.compute for s in wide.layout.segments]
+    assert all(isinstance(m, Inside) and m.shared for m in makers)
+    texts = TEXTS * 12  # more than are held at a time
+    wanted = torch.zeros(len(texts), len(makers), dtype=torch.bool)
+    wanted[torch.arange(0, len(texts), 2), torch.arange(0, len(texts), 2) % len(makers)] = True
+    starts = iter(range(0, len(texts), 64))
+
+    def choose(h: torch.Tensor) -> torch.Tensor:
+        assert not h[:, wide.trunk.width :].any()
+        start = next(starts)
+        return wanted[start : start + len(h)]
+
+    with torch.inference_mode():
+        made, whole = encode_chosen(wide, texts, choose), wide.encode(texts)
+    width = wide.trunk.width
+    assert torch.equal(made[:, :width], whole[:, :width])
+    for s in range(len(makers)):
+        part = slice(width * (s + 1), width * (s + 2))
+        own = wanted[:, s]
+        assert torch.equal(made[own, part], whole[own, part]) and whole[own, part].any()
+        assert not made[~own, part].any()
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_pass_over_the_upper_blocks_runs_no_lower_one(adapted, count) -> None:
+    backbone, experts = adapted
+    trunk, acts = backbone.trunk, experts["top"].intervention(backbone)
+    calls = dict.fromkeys(range(3), 0)
+
+    def counted(n: int) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            calls[n] += 1
+
+        return call
+
+    blocks = blocks_of(trunk.model)[1]
+    products = [
+        next(m for m in block.modules() if isinstance(m, torch.nn.Linear)) for block in blocks
+    ]
+    hooks = [p.register_forward_hook(counted(n)) for n, p in enumerate(products)]
+    texts = TEXTS[:3] * count
+    with torch.inference_mode():
+        _, states = encode_with_states(trunk, texts, [acts])
+        before = dict(calls)
+        moved_together(trunk, texts, [acts] * len(texts), states)
+    for hook in hooks:
+        hook.remove()
+    assert before[0] == before[1] == before[2] > 0
+    assert (calls[0], calls[1]) == (before[0], before[1]) and calls[2] > before[2]
