@@ -156,7 +156,7 @@ def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
 
     if model.backbone.task.name != DEFAULT_TASK:
         return
-    known = {*model.bus.labels, "none"}
+    known = {*filter(None, model.bus.labels), "none"}
     if unknown := [(n, r.label) for n, r in enumerate(rows, start=1) if r.label not in known]:
         n, label = unknown[0]
         click.echo(

@@ -1,24 +1,29 @@
-"""Sets of labels as text: ``news|sport``, sorted, and ``none`` for the empty set.
+r"""Sets of labels as text: ``news|sport``, sorted, and ``none`` for the empty set.
 
-This is their form in rows, answers and cards; it is parsed and written here, without torch.
+This is their form in rows, answers and cards; it is parsed and written here, without torch. In a
+label ``|`` is written ``\|``, and a backslash twice; ``\none`` is the set of the label ``none``.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 NONE = "none"
-"""The empty set; also the answer to a declined text."""
+"""How the empty set is written, and the answer to a declined text."""
+
+DECLINED = ""
+"""The output of a bus that is written `NONE`. No label is empty; one may be called ``none``."""
 
 BETWEEN = "|"
 """The separator of the labels in a set."""
 
+_ALONE = "\\" + NONE
 
-RENAME = "'none' is the answer to a declined text. Rename the label in the data, e.g. to 'other'."
-"""What to do with data that have a label of this name."""
+_ELEMENT = re.compile(r"(?:^|\|)((?:\\[|\\]|[^|])*)")
 
 
 def composed(cell: object) -> object:
@@ -30,12 +35,20 @@ def composed(cell: object) -> object:
 
 def join_labels(labels: Iterable[str]) -> str:
     """Return a set of labels as text."""
-    return BETWEEN.join(sorted({*labels})) or NONE
+    return join_parts(sorted({*labels}))
+
+
+def join_parts(parts: Iterable[str]) -> str:
+    """Return the elements of an answer as text, in their order."""
+    text = BETWEEN.join(re.sub(r"([|\\])", r"\\\1", part) for part in parts)
+    return _ALONE if text == NONE else text or NONE
 
 
 def split_labels(answer: str) -> tuple[str, ...]:
     """Return the labels of a set in text form, in its order."""
-    return () if answer == NONE else tuple(answer.split(BETWEEN))
+    if answer in {NONE, _ALONE}:
+        return () if answer == NONE else (NONE,)
+    return tuple(re.sub(r"\\([|\\])", r"\1", part) for part in _ELEMENT.findall(answer))
 
 
 def read_label_set(cell: object) -> str | None:
@@ -46,12 +59,11 @@ def read_label_set(cell: object) -> str | None:
             ``none`` is the empty set; an empty cell is not, as it may have been forgotten.
     """
     if isinstance(cell, str):
-        cell = [] if cell.strip() == NONE else [part.strip() for part in cell.split(BETWEEN)]
+        cell = [part.strip() for part in split_labels(cell.strip())]
     if not isinstance(cell, list):
         return None
     labels = [str(x) for x in cell if _is_label(x)]
-    good = len(labels) == len(cell) and allowed(labels)
-    return join_labels(labels) if good else None
+    return join_labels(labels) if len(labels) == len(cell) and all(labels) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +84,9 @@ class Notation:
 LABEL_SETS = Notation(
     read=lambda cell, _: read_label_set(cell),
     expected="labels in {field}: a list, or text such as a|b",
-    hint="Of a text without any write [] or none; no label may be 'none' or have a '|'.",
+    hint="Of a text without any write [] or none.",
 )
 """How sets of labels are written in the rows of a file."""
-
-
-def allowed(labels: Collection[str]) -> bool:
-    """Return whether all labels are valid in a set."""
-    return all(y and y != NONE and BETWEEN not in y for y in labels)
 
 
 def _is_label(cell: object) -> bool:

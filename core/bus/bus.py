@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..label_sets import NONE
+from ..label_sets import DECLINED
 from .ensemble import Ensemble
 from .experts import Expert
 from .head import Head
@@ -184,7 +184,7 @@ class Bus(nn.Module):
             logits = self.ensemble.logits(h, z, alpha, outputs=outputs, chosen=chosen)
             return self.task.head.output(logits)
         p = h.new_zeros(h.shape[0], len(self.labels))
-        answered = len(self.shared_labels) or int(self.labels[0] == NONE)  # by p_H
+        answered = len(self.shared_labels) or int(self.labels[0] == DECLINED)  # by p_H
         own = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
             # No p_H takes the rest of the weight; a number is a mean, so the weights sum to 1.
@@ -236,7 +236,7 @@ class Bus(nn.Module):
     ) -> Tensor:
         """Return p_H, the component of all columns that share the classifier, ``(B, C)``."""
         if self.classifier is None:
-            return h.new_ones(h.shape[0], 1)  # `NONE`, of a head that has it
+            return h.new_ones(h.shape[0], 1)  # `DECLINED`, of a head that has it
         # Renormalised, so that an expert with labels of its own leaves p_H bitwise as it was.
         total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
         logits = self.ensemble.logits(h, z, alpha / total, outputs=outputs, chosen=chosen)

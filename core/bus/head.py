@@ -17,7 +17,7 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ...registry.package.manifest import ExpertManifest
 from ..label_scores import LabelMetrics
-from ..label_sets import NONE, RENAME, Notation, composed
+from ..label_sets import DECLINED, NONE, Notation, composed
 from ..types import FoundSpan, Row
 from .experts import Expert
 
@@ -93,8 +93,8 @@ class Head(ABC):
         card: The kind by default, for an expert on the bus with labels of its own.
         fields: The attributes of `Prediction` besides the answer itself that it fills.
         probabilities: Whether outputs are probabilities. If so, logits have a temperature,
-            declining is an output of its own (`NONE`), and a `Prediction` has a ``probability``,
-            not a ``value``.
+            `DECLINED` is an output of its own, and a `Prediction` has a ``probability``, not a
+            ``value``.
         distribution: Whether the probabilities of a row sum to 1, as its answers are mutually
             exclusive.
         several: Whether an answer is a set of labels (`core.label_sets`).
@@ -195,7 +195,7 @@ class Head(ABC):
         Args:
             p: The text's bus output ``(L,)``.
             labels: The L labels.
-            shared: Whether the backbone has labels of its own, so that `NONE` is not an output.
+            shared: Whether the backbone has labels of its own, so that `DECLINED` is not an output.
         """
         return Prediction(label=NONE)
 
@@ -273,17 +273,16 @@ class Head(ABC):
 
     def canonical(self, answer: str, text: str) -> str | None:
         """Return the canonical spelling of an answer to a text; None if it is not valid."""
-        # Declining may be the right answer to a text, although it is never a training label.
-        return answer if answer == NONE or self.expected(answer) is None else None
+        return answer if self.expected(answer) is None else None
 
     def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
         """Return the outputs of a bus: the backbone's labels, then the experts', without repeats.
 
-        If the backbone has no labels, the first output is `NONE`, the backbone column's answer.
+        If the backbone has no labels, the first output is `DECLINED`, the backbone column's answer.
         """
         # Probabilities sum to 1, so somebody has to take the backbone column's share; a number has
         # none.
-        nobody = (NONE,) if self.probabilities else ()
+        nobody = (DECLINED,) if self.probabilities else ()
         return tuple(dict.fromkeys((*(shared or nobody), *own)))
 
 
@@ -303,7 +302,6 @@ def require_answers(head: Head, rows: Iterable[Row]) -> None:
                 "the rows cannot be learnt from",
                 expected=expected,
                 found=repr(label)[:40],
-                hint=RENAME if label == NONE else "",
             )
 
 

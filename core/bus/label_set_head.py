@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..label_scores import measure_label_sets
-from ..label_sets import LABEL_SETS, NONE, allowed, join_labels, read_label_set, split_labels
+from ..label_sets import LABEL_SETS, NONE, join_labels, read_label_set, split_labels
 from ..types import Row
 from .experts import Expert
 from .head import Head, HeldOut, Prediction, Scorer, require_labels
@@ -145,7 +145,7 @@ class SigmoidHead(Head):
 
     def expected(self, answer: str) -> str | None:
         """Return that labels separated by ``|`` are expected, where the answer has none."""
-        return None if allowed(split_labels(answer)) else "labels with '|' between them, or 'none'"
+        return None if all(split_labels(answer)) else "labels with '|' between them, or 'none'"
 
     def canonical(self, answer: str, text: str) -> str | None:
         """Return a set of labels in canonical order, from any order."""

@@ -79,7 +79,12 @@ class SoftmaxHead(Head):
         """Return the most probable label of each row and its probability."""
         p, best = output.max(dim=-1)
         labelled = zip(self.answers(best, labels), p.tolist(), strict=True)
-        return [Prediction(label=label, probability=p) for label, p in labelled]
+        return [Prediction(label=label or NONE, probability=p) for label, p in labelled]
+
+    def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
+        """Return whether each row's label is the most probable output, ``(N,)``."""
+        places = self.places([r.label for r in rows], labels)
+        return (output.max(dim=-1).indices.cpu() == places).to(torch.float64)
 
     def read_columns(
         self, heads: Sequence[Head], p: Tensor, labels: Sequence[Sequence[str]]
@@ -103,9 +108,13 @@ class SoftmaxHead(Head):
         """Return whether the targets are the most probable outputs, ``(N,)``."""
         return logits.argmax(-1) == targets
 
-    def places(self, answers: Sequence[str], labels: Sequence[str]) -> Tensor | None:
-        """Return the index of each label among the outputs ``(N,)``, −1 for an unknown one."""
-        place = {label: n for n, label in enumerate(labels)}
+    def places(self, answers: Sequence[str], labels: Sequence[str]) -> Tensor:
+        """Return the index of each label among the outputs ``(N,)``, −1 for an unknown one.
+
+        `NONE` is the output `DECLINED`, unless an expert has a label of this name.
+        """
+        place = {label or NONE: n for n, label in enumerate(labels)}
+        place |= {label: n for n, label in enumerate(labels)}
         return torch.tensor([place.get(a, -1) for a in answers], dtype=torch.int64)
 
     def log_odds(self, p: Tensor) -> Tensor | None:
@@ -114,7 +123,7 @@ class SoftmaxHead(Head):
         return p.double().amax(-1).logit(eps=SURE)
 
     def unclaimed(self, p: Tensor, to_backbone: Tensor) -> Tensor:
-        """Return which rows' most probable output is `NONE`, the first."""
+        """Return which rows' most probable output is `DECLINED`, the first."""
         return p.argmax(-1) == 0
 
     def declined(self, p: Tensor, labels: Sequence[str], *, shared: bool) -> Prediction:
@@ -138,10 +147,6 @@ class SoftmaxHead(Head):
         if unseen := [*fit, *gate]:
             held = read(unseen)
             expert.temperature = shown_temperature(held.logits, held.targets, loss=self.loss)
-
-    def expected(self, answer: str) -> str | None:
-        """Return that another label is expected, if it is the one reserved for declined texts."""
-        return "labels other than 'none', the answer when declined" if answer == NONE else None
 
 
 class NumberHead(Head):

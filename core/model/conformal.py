@@ -35,7 +35,7 @@ from torch import Tensor
 
 from ...registry.errors import UsageError
 from ..bus.bus import Bus
-from ..label_sets import NONE
+from ..label_sets import DECLINED
 from ..types import Row
 
 CALIBRATION = "calibration.safetensors"
@@ -147,7 +147,7 @@ def groups_of(bus: Bus, alpha: Tensor) -> Tensor:
 
 
 def labels_of(bus: Bus, p: Tensor) -> Tensor:
-    """Return the probabilities ``(N, L)`` with zero for `NONE`, unless it is a label."""
+    """Return the probabilities ``(N, L)`` with zero for `DECLINED`, unless it is no output."""
     return p if bus.shared_labels else p.index_fill(1, torch.tensor([0], device=p.device), 0.0)
 
 
@@ -277,7 +277,7 @@ def label_sets(
     inside = p >= t.to(p.device)[groups_of(bus, alpha)][:, None]
     inside.scatter_(1, p.argmax(-1, keepdim=True), value=True)
     if not bus.shared_labels:
-        inside[:, bus.labels.index(NONE)] = False
+        inside[:, bus.labels.index(DECLINED)] = False
     sets = []
     for row, chosen in zip(p, inside, strict=True):
         places = chosen.nonzero()[:, 0]

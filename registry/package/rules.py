@@ -225,14 +225,6 @@ def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
     if manifest.card.kind == "statistics":
         expected = "rows, or none, where a row has any number of labels"
         yield _field("card.kind", expected, repr(manifest.card.kind))
-    yield from _set_labels(manifest.labels)
-
-
-def _set_labels(labels: tuple[str, ...]) -> Iterator[Violation]:
-    """Check labels of sets, which are written with a separator between them."""
-    if bad := [label for label in labels if not label or "|" in label]:
-        expected = "labels without '|', where a row has any number of them"
-        yield _field("labels", expected, listed(bad))
 
 
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
@@ -243,10 +235,8 @@ def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
     if bad := [label for label in labels if not unicodedata.is_normalized("NFC", label)]:
         # Otherwise two labels could print alike.
         yield _field("labels", "labels in Unicode's composed form (NFC)", ascii(bad[0]))
-    if "none" in labels:  # `core.label_sets.NONE`
-        expected = "labels other than 'none', the answer when declined"
-        hint = "Rename the label in the rows, e.g. to 'other', and train again."
-        yield Violation("manifest_field", "labels", expected, "'none'", hint)
+    if "" in labels:  # `core.label_sets.DECLINED`
+        yield _field("labels", "labels that are not empty", "''")
 
 
 def _card(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -289,8 +279,6 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
         yield _field(
             "labels", f"only {VALUE!r} where numbers are answered", listed(manifest.labels)
         )
-    if spec.several:
-        yield from _set_labels(manifest.labels)
     if not spec.classifier and (manifest.labels or manifest.classifier):
         found = "some" if manifest.labels else "a file"
         what = "text is generated" if spec.generates else f"experts answer {spec.noun}"

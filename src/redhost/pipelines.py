@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .core.host import Host
+from .core.label_sets import NONE
 from .core.types import as_list
 from .registry.errors import UsageError
 
@@ -98,7 +99,10 @@ class TextClassification:
         rows = model.probabilities(texts).sort(dim=-1, descending=True, stable=True)
         scores, places = rows.values[:, :top_k].tolist(), rows.indices[:, :top_k].tolist()
         several = [
-            [{"label": model.bus.labels[n], "score": s} for n, s in zip(at, row, strict=True)]
+            [
+                {"label": model.bus.labels[n] or NONE, "score": s}
+                for n, s in zip(at, row, strict=True)
+            ]
             for at, row in zip(places, scores, strict=True)
         ]
         return several[0] if one else several

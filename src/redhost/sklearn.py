@@ -78,7 +78,7 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
                 "a classifier", expected="a backbone that answers labels", found=task.head.noun
             )
         declines = {NONE} if model.decline or not model.bus.shared_labels else set[str]()
-        names = sorted({*model.bus.labels, *declines})
+        names = sorted({*(label or NONE for label in model.bus.labels), *declines})
         values = _typed(names, labels)
         known = {*values.tolist()}
         for place, label in enumerate(labels.tolist()):
@@ -104,7 +104,8 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         p = self.model_.probabilities(texts_of(X)).double().numpy()
         found = np.zeros((len(p), len(self.classes_)))
-        found[:, [self.place_[label] for label in self.model_.bus.labels]] = p
+        for label, column in zip(self.model_.bus.labels, p.T, strict=True):
+            found[:, self.place_[label or NONE]] += column
         return found
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,14 +18,14 @@ from redhost_serve.service import Options
 
 import redhost
 from redhost.cli import cli
-from redhost.core.label_sets import join_labels
+from redhost.core.label_sets import join_labels, split_labels
 from redhost.core.training.new_backbone import new_backbone
 from redhost.plugins import make_task
 from redhost.registry.errors import UsageError
 from redhost.testing import Environment, assert_bus_laws, judge_expert, tiny_backbone
 
-SITUATIONS = {"red": ("glad", "loud"), "blue": ("firm", "tall")}
-"""The labels of each expert: one for texts with pluses, one for texts with capitals."""
+SITUATIONS = {"red": ("glad", "loud"), "blue": ("none", "a|b:c")}
+"""The labels of each expert, one for texts with pluses, one for texts with capitals: any names."""
 
 
 def rows_of(domain: str, numbers: Iterable[int]) -> list[redhost.Row]:
@@ -87,7 +87,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_lists(domain: str) -> str:
     """Write an author's rows as JSON lines, each with a list of labels; return the file's name."""
     rows = rows_of(domain, range(400))
-    lists = [[] if r.label == "none" else r.label.split("|")[::-1] for r in rows]
+    lists = [[*split_labels(r.label)][::-1] for r in rows]
     lines = [json.dumps({"text": r.text, "label": y}) for r, y in zip(rows, lists, strict=True)]
     Path(f"{domain}.jsonl").write_text("\n".join(lines) + "\n")
     return f"{domain}.jsonl"
@@ -155,8 +155,8 @@ def test_labels_of_sets_may_look_like_a_place_also_where_no_backbone_is(composed
 
 def test_an_answer_has_the_labels_that_hold_and_the_scores_of_all(composed) -> None:
     answers = json.loads(composed("predict", *TEXTS, "--json", "--each"))
-    assert [a["label"] for a in answers] == ["glad|loud", "tall", "none"]
-    assert [a["labels"] for a in answers] == [["glad", "loud"], ["tall"], []]
+    assert [a["label"] for a in answers] == ["glad|loud", r"a\|b:c", "none"]
+    assert [a["labels"] for a in answers] == [["glad", "loud"], ["a|b:c"], []]
     every = {y for labels in SITUATIONS.values() for y in labels}
     for answer in answers:
         assert set(answer["scores"]) == every and answer["value"] is None
@@ -181,8 +181,8 @@ def test_a_file_gets_the_labels_and_their_scores(composed) -> None:
     Path("asked.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
     composed("predict", "--in", "asked.jsonl", "--out", "answers.jsonl")
     rows = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
-    assert [r["answer"] for r in rows] == ["glad|loud", "tall", "none"]
-    assert [r["answers"] for r in rows] == [["glad", "loud"], ["tall"], []]
+    assert [r["answer"] for r in rows] == ["glad|loud", r"a\|b:c", "none"]
+    assert [r["answers"] for r in rows] == [["glad", "loud"], ["a|b:c"], []]
     composed("predict", "--in", "asked.jsonl", "--out", "answers.csv")
     with Path("answers.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -197,7 +197,7 @@ def test_a_server_answers_with_sets(composed) -> None:
         tensor = {"name": "text", "datatype": "BYTES", "shape": [3], "data": [*TEXTS]}
         reply = client.post("/v2/models/redhost/infer", {"inputs": [tensor]}).body
         outputs = {o["name"]: o for o in reply["outputs"]}
-        assert outputs["label"]["data"] == ["glad|loud", "tall", "none"]
+        assert outputs["label"]["data"] == ["glad|loud", r"a\|b:c", "none"]
         shape, labels = (outputs["scores"][key] for key in ("shape", "parameters"))
         assert shape == [3, 4]
         known = [a.scores[y] for a in expected for y in labels["labels"]]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.label_sets import NONE
+from ..core.label_sets import DECLINED
 from ..registry.package.checked import Violation
 
 if TYPE_CHECKING:
@@ -273,6 +273,6 @@ def _backbone(bus: Bus, h: Tensor) -> Tensor:
     if bus.classifier is not None:
         h = bus.layout.base(h)
         p[:, : bus.classifier.shape[0]] = bus.task.head.output(h @ bus.classifier.T)
-    elif bus.labels[0] == NONE:
+    elif bus.labels[0] == DECLINED:
         p[:, 0] = 1.0
     return p

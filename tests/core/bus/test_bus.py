@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 import redhost
 from redhost.core.bus.signals import BusRouter, RouterSignals
+from redhost.core.label_sets import DECLINED
 from redhost.registry.errors import CompositionError
 
 B, D, C, R = 7, 16, 5, 4
@@ -50,7 +51,7 @@ def low_rank(
 
 
 def own_head(
-    seed: int, labels: str, *, temperature: float = 1.0
+    seed: int, labels: Sequence[str], *, temperature: float = 1.0
 ) -> redhost.plugins.ClassifierExpert:
     g = torch.Generator().manual_seed(seed)
     n = len(labels)
@@ -212,7 +213,7 @@ def test_the_backbone_column_changes_nothing(h: Tensor) -> None:
 
 def test_without_backbone_labels_the_backbone_column_says_none(h: Tensor) -> None:
     bus = make_bus({"o": own_head(1, "pq")}, backbone_column=True, classifier=False)
-    assert bus.labels == ("none", "p", "q")
+    assert bus.labels == (DECLINED, "p", "q")
     assert torch.equal(bus.alone(h, bus.norm(h), 1), torch.tensor([[1.0, 0, 0]]).expand(B, -1))
 
 
@@ -243,7 +244,9 @@ def test_labels_are_the_backbones_then_each_experts_own() -> None:
     experts = {"z": own_head(1, "pv"), "m": own_head(2, "qp"), "a": low_rank(3)}
     assert make_bus(experts).labels == (*LABELS, "q", "p")
     own = {name: experts[name] for name in "zm"}
-    assert make_bus(own, classifier=False).labels == ("none", "q", "p", "v")
+    assert make_bus(own, classifier=False).labels == (DECLINED, "q", "p", "v")
+    named = make_bus({"o": own_head(1, ("none", "a|b"))}, classifier=False)
+    assert named.labels == (DECLINED, "none", "a|b")
     assert make_bus({"a": low_rank(1)}).answers == C
     assert make_bus(experts).answers == C + 2
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import redhost
 from redhost.core.bus.task import CLASSIFICATION, NumberHead, SoftmaxHead
 from redhost.core.evaluation.evaluate import evaluate
+from redhost.core.label_sets import DECLINED
 from redhost.core.tasks import HEADS, make_task, register_task
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
@@ -105,6 +106,13 @@ def test_class_indices_have_no_units() -> None:
     head = SoftmaxHead()
     targets = head.targets(["b", "a"], ["a", "b"])
     assert torch.equal(head.units(targets, classifier=None).of(targets), targets)
+
+
+def test_a_row_labelled_none_is_the_label_of_that_name_or_else_a_declined_text() -> None:
+    output, rows = torch.eye(2), [redhost.Row(text="x", label="none")] * 2
+    for labels, right in (((DECLINED, "a"), [1, 0]), ((DECLINED, "none"), [0, 1])):
+        assert SoftmaxHead().right(output, rows, labels).tolist() == right
+        assert [x.label for x in SoftmaxHead().read(output, labels)] == ["none", labels[1]]
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "many", ""])

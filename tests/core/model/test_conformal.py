@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from redhost.core.label_sets import NONE
+from redhost.core.label_sets import DECLINED
 from redhost.core.model.conformal import (
     Calibration,
     calibrate,
@@ -101,7 +101,7 @@ def test_where_labels_are_the_experts_own_nobody_is_no_label_of_a_set() -> None:
     bus = own_labels()
     p = torch.tensor([[0.6, 0.3, 0.1, 0.0, 0.0], [0.1, 0.2, 0.3, 0.0, 0.4]])
     alpha = torch.tensor([[0.2, 0.1, 0.7], [0.2, 0.7, 0.1]])
-    assert bus.labels == (NONE, "a", "b", "c", "d") and p[0].argmax() == 0
+    assert bus.labels == (DECLINED, "a", "b", "c", "d") and p[0].argmax() == 0
     known = Calibration(group=torch.tensor([0, 1]), likelihood=torch.tensor([0.25, 0.35]))
     found = label_sets(bus, p, alpha, calibration=known, share=0.5)
     assert found == [("a",), ("d",)]

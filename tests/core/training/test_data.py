@@ -65,15 +65,6 @@ def test_validation_rows_must_not_be_training_rows() -> None:
         split_rows(ROWS, valid=ROWS[:3])
 
 
-@pytest.mark.parametrize("valid", [False, True])
-def test_what_declined_texts_are_answered_is_no_label_to_learn(valid) -> None:
-    """A host that answered it rightly would be counted as declining."""
-    rows, wrong = rows_of(a=9, b=9), [redhost.Row(text="x", label="none")]
-    with pytest.raises(UsageError, match="labels other than 'none', the answer when declined") as e:
-        split_rows(rows, valid=wrong) if valid else split_rows([*rows, *wrong])
-    assert "Rename the label in the data, e.g. to 'other'" in e.value.hint
-
-
 def test_a_label_in_another_unicode_form_is_refused_where_no_reader_composed_it() -> None:
     rows = [*rows_of(a=9, b=9), redhost.Row(text="x", label="cafe\u0301")]
     with pytest.raises(UsageError, match="composed form"):

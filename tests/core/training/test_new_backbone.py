@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.label_sets import DECLINED
 from redhost.core.training.new_backbone import new_backbone
 from redhost.core.training.rows import read_texts
 from redhost.registry.errors import UsageError
@@ -98,7 +99,7 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
         backbone=backbone, manifest=manifest, background=rows, encode=backbone.encode
     )
     experts = []
-    for name, labels in (("red", "ab"), ("blue", "cd")):
+    for name, labels in (("red", "ab"), ("blue", ("none", "c|d"))):
         plan = ExpertPlan(id=name, rank=4)
         redhost.authoring.write_project(
             tmp_path / name, kind="expert", package_id=name, summary=name
@@ -111,9 +112,15 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
         train_package(tmp_path / name, plan, split_rows(data), context=context, settings=settings)
         experts.append(tmp_path / name / "src" / f"red_expert_{name}")
     composed = redhost.compose(folder, experts).composed
-    assert composed.bus.labels == ("none", "c", "d", "a", "b")
+    assert composed.bus.labels == (DECLINED, "c|d", "none", "a", "b")
     h = backbone.encode(["red 81", "blue 82", "nothing 4"])
     p, alpha = composed.bus(h)
     torch.testing.assert_close(p.sum(-1), torch.ones(3))
     assert alpha.argmax(-1).tolist() == [1, 0, 2]
-    assert composed.answer(["nothing 4"])[0].label == "none"
+    named, declined = composed.answer(["blue 82", "nothing 4"])
+    assert (named.label, named.declined) == ("none", False)
+    assert (declined.label, declined.declined) == ("none", True)
+    assert composed.is_right(named, "none") and not composed.is_right(declined, "none")
+    rows = [redhost.Row(text=t, label="none") for t in ("blue 82", "nothing 4", "red 81")]
+    right = composed.bus.task.head.right(composed.bus(h[[1, 2, 0]])[0], rows, composed.bus.labels)
+    assert right.tolist() == [1, 0, 0]

@@ -84,10 +84,12 @@ def test_the_name_or_the_first_line_tells_the_format(tmp_path, name, data) -> No
 
 
 def test_sets_of_labels_are_lists_or_have_a_sign_between_them(tmp_path) -> None:
-    sets = ["a|b", "none", "7"]
+    sets = ["a|b", "none", "7", r"\none", r"a\|b|c"]
     lists = '{"text": "x", "label": ["b", "a"]}\n{"text": "y", "label": []}\n'
-    lists += '{"text": "z", "label": [7]}'
-    for name, data in (("a.jsonl", lists), ("a.csv", "text,label\nx,b|a\ny,none\nz,7\n")):
+    lists += '{"text": "z", "label": [7]}\n{"text": "u", "label": ["none"]}\n'
+    lists += '{"text": "v", "label": ["c", "a|b"]}'
+    table = "text,label\nx,b|a\ny,none\nz,7\nu,\\none\nv,c|a\\|b\n"
+    for name, data in (("a.jsonl", lists), ("a.csv", table)):
         rows = read_rows(write(tmp_path / name, data), task="multi-label")
         assert [r.label for r in rows] == sets
     table = pytest.importorskip("pyarrow").Table.from_pylist(
@@ -98,7 +100,7 @@ def test_sets_of_labels_are_lists_or_have_a_sign_between_them(tmp_path) -> None:
     assert [r.label for r in rows] == sets[:2]
 
 
-@pytest.mark.parametrize("cell", ['""', "null", '["a|b"]', '["none"]', '"a||b"', "7.5", "{}"])
+@pytest.mark.parametrize("cell", ['""', "null", '[""]', '"a||b"', "7.5", "{}"])
 def test_what_is_no_set_of_labels_is_named_by_its_line(tmp_path, cell) -> None:
     path = write(
         tmp_path / "a.jsonl", f'{{"text": "x", "label": "a"}}\n{{"text": "y", "label": {cell}}}'

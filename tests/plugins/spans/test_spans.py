@@ -245,7 +245,7 @@ def test_an_author_s_spans_are_checked_row_by_row(composed) -> None:
     for label, message in (
         ([[0, 99, "sum"]], "within 0 … 5"),
         ([[3, 3, "sum"]], "within 0 … 5"),
-        ([[0, 2, "none"]], "within 0 … 5"),
+        ([[0, 2, ""]], "within 0 … 5"),
         ([[0, 2, "sum"], [1, 3, "sum"]], "within 0 … 5"),
         ("PER", "within 0 … 5"),
         (3, "within 0 … 5"),

@@ -26,7 +26,7 @@ from torch import Tensor
 from redhost.core.bus.experts import Expert, Space
 from redhost.core.bus.task import CLASSIFICATION
 from redhost.core.digests import library_versions
-from redhost.core.label_sets import NONE
+from redhost.core.label_sets import DECLINED
 from redhost.core.model.composed import ComposedModel, by_domain
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.routers.cards import gate_rows
@@ -175,7 +175,7 @@ def merge(
     if not bus.task.one_label:
         found = f"a bus that answers {bus.task.head.noun}"
         raise UsageError("merge folds answers that are labels", found=found)
-    labels = tuple(y for y in bus.labels if y != NONE)
+    labels = tuple(y for y in bus.labels if y != DECLINED)
     rows, declined = _answered(composed, texts, encode)
     splits = split_rows(rows)
     data, valid, held_out = (
@@ -323,7 +323,7 @@ def _answered(
     with torch.inference_mode():
         p, _ = composed.bus(encode(distinct))
     labels = [composed.bus.labels[int(i)] for i in p.argmax(-1)]
-    rows = [Row(text=t, label=y) for t, y in zip(distinct, labels, strict=True) if y != NONE]
+    rows = [Row(text=t, label=y) for t, y in zip(distinct, labels, strict=True) if y != DECLINED]
     declined = len(distinct) - len(rows)
     _require_enough(len(rows), found=f"{len(rows)}, and {declined} that are declined")
     return rows, declined

@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         fingerprint: The backbone's fingerprint.
         columns: The router's columns.
         labels: The label space.
-        has_shared_labels: Whether `NONE` is not an output of its own.
+        has_shared_labels: Whether declining is not an output of its own, the first label, empty.
         longest: Maximum length of a text in tokens; None for no limit.
         digests: SHA-256 of the other files.
         texts: Number of texts on which torch and onnxruntime were compared.
@@ -128,7 +128,7 @@ class ExportedGeneration:
     def _answer(self, text: str) -> ExportedAnswer:
         p, alpha, declined, cut = self.outputs(text)
         record, best = self.record, int(p.argmax())
-        label, probability = record.labels[best], float(p[best])
+        label, probability = record.labels[best] or NONE, float(p[best])
         if declined:
             label, probability = NONE, 0.0 if record.has_shared_labels else float(p[0])
         return ExportedAnswer(

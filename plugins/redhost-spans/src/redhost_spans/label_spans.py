@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from redhost.core.label_sets import BETWEEN, NONE, Notation, allowed, split_labels
+from redhost.core.label_sets import Notation, join_parts, split_labels
 
 PLACE = re.compile(r"(\d+):(\d+):(?=.)", re.DOTALL)
 
@@ -33,7 +33,7 @@ class Span(msgspec.Struct, frozen=True, order=True):
 
 def join_spans(spans: Iterable[Span]) -> str:
     """Return spans as text."""
-    return BETWEEN.join(f"{s.start}:{s.end}:{s.label}" for s in sorted({*spans})) or NONE
+    return join_parts(f"{s.start}:{s.end}:{s.label}" for s in sorted({*spans}))
 
 
 def split_spans(answer: str) -> tuple[Span, ...]:
@@ -60,7 +60,7 @@ def read_spans(cell: object, text: str) -> str | None:
     if isinstance(cell, str):
         parts = [part.strip() for part in split_labels(cell.strip())]
         if not parts or PLACE.match(parts[0]):
-            spans = [*split_spans(BETWEEN.join(parts))] if parts else []
+            spans = [*split_spans(join_parts(parts))] if parts else []
             return _checked(spans, text) if len(spans) == len(parts) else None
         try:
             cell = msgspec.json.decode(cell)
@@ -84,7 +84,7 @@ def _span(item: object) -> Span:
 def _checked(spans: list[Span], text: str) -> str | None:
     """Return spans in text form; None if one lies outside the text, or has an invalid label."""
     inside = all(0 <= s.start < s.end <= len(text) for s in spans)
-    named = allowed([s.label for s in spans]) and not any(PLACE.match(s.label) for s in spans)
+    named = all(s.label and not PLACE.match(s.label) for s in spans)
     by_label = sorted(spans, key=lambda s: (s.label, s.start))
     apart = all(a.label != b.label or a.end <= b.start for a, b in pairwise(by_label))
     return join_spans(spans) if inside and named and apart else None
@@ -93,7 +93,7 @@ def _checked(spans: list[Span], text: str) -> str | None:
 SPANS = Notation(
     read=read_spans,
     expected="spans in {field}: a list of [start, end, label] within 0 … {size}",
-    hint="Count characters from 0, the end not included; of a text without any write []. No "
-    "label may be 'none' or have a '|', and no two spans of one label overlap.",
+    hint="Count characters from 0, the end not included; of a text without any write []. No two "
+    "spans of one label overlap.",
 )
 """How spans are written in the rows of a file."""
