@@ -187,8 +187,8 @@ class Backbone:
         unit = self.task.unit
         h = unit.encode(self.trunk, texts, self.layout, width=self.width, eps=self.eps)
         segments = () if self.layout is None else self.layout.segments
-        beside = [c.compute(texts) for c in segments if c.compute is not None]
-        return torch.cat([h, *beside], dim=1) if beside else h
+        segment_rows = [c.compute(texts) for c in segments if c.compute is not None]
+        return torch.cat([h, *segment_rows], dim=1) if segment_rows else h
 
     def cuts(self, texts: Sequence[str]) -> list[int | None]:
         """Return, for each text, the limit at which its tokens are cut; None if all are read."""
@@ -265,9 +265,9 @@ class Backbone:
         Raises:
             BackboneMismatchError: If it has a different one; the message names both.
         """
-        found = self.fingerprint()
-        if found != fingerprint:
-            raise _mismatch(self.name, short(fingerprint), short(found))
+        computed = self.fingerprint()
+        if computed != fingerprint:
+            raise _mismatch(self.name, short(fingerprint), short(computed))
 
 
 def _mismatch(name: str, expected: str, found: str) -> BackboneMismatchError:

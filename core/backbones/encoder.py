@@ -289,17 +289,17 @@ class TextEncoder:
     def states(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the states ``(T, D)`` of each text's tokens, bitwise independent of the batch."""
         ids = [self.tokens(t) for t in texts]
-        found: dict[int, Tensor] = {}
+        by_text: dict[int, Tensor] = {}
         with self.lock, torch.inference_mode():
             if self.device.type == "cpu" and self.tiles.is_packed:
                 for pack in packs(ids, tokens=PASS_TOKENS):
                     states = self._states_of(pack)[0]
                     each = (one for run in pack.runs for one in run.of(states))
-                    found |= {n: one.clone() for n, one in zip(pack.index, each, strict=True)}
+                    by_text |= {n: one.clone() for n, one in zip(pack.index, each, strict=True)}
             else:
                 for index, batch in self._batches(ids, most=None):
-                    found |= zip(index, self.hidden_states(batch).float().cpu(), strict=False)
-        return [found[n] for n in range(len(ids))]
+                    by_text |= zip(index, self.hidden_states(batch).float().cpu(), strict=False)
+        return [by_text[n] for n in range(len(ids))]
 
     def hidden_states(self, ids: Tensor) -> Tensor:
         """Return the states ``(B, T, D)`` from which h is pooled, for token ids ``(B, T)``."""
@@ -344,10 +344,10 @@ class TextEncoder:
         return self._in(lambda tiles: replace(tiles, lowered={}))
 
     @contextmanager
-    def _in(self, made: Callable[[Tiles], Tiles]) -> Iterator[None]:
+    def _in(self, change: Callable[[Tiles], Tiles]) -> Iterator[None]:
         with self.lock:
             tiles = self.tiles
-            self.tiles = made(tiles)
+            self.tiles = change(tiles)
             try:
                 yield
             finally:
@@ -484,14 +484,14 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
     Raises:
         UsageError: If the model has no list of two or more modules of one class.
     """
-    found = [
+    lists = [
         (name, m)
         for name, m in model.named_modules()
         if isinstance(m, nn.ModuleList) and len({type(b) for b in m}) == 1
     ]
-    if not found:
+    if not lists:
         raise UsageError(f"{type(model).__name__} has no list of blocks")
-    return max(found, key=lambda pair: len(pair[1]))
+    return max(lists, key=lambda pair: len(pair[1]))
 
 
 def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:

@@ -119,7 +119,7 @@ def _load(
     with _silence_warnings():
         unread = drop_unread(base)
     prefix = model.base_model_prefix
-    require_complete(base, report, prefix=prefix, unread=unread, who=repr(where))
+    require_complete(base, report, prefix=prefix, unread=unread, source=repr(where))
     _unmap(model)
     return tokenizer, model, stated
 
@@ -153,12 +153,12 @@ def head_of(model: PreTrainedModel) -> Tensor:
     Raises:
         UsageError: If they are not; a bias, a scale or a cap would be lost.
     """
-    made: Any = model
-    layer = made.get_output_embeddings()
+    causal: Any = model
+    layer = causal.get_output_embeddings()
     with torch.inference_mode():
         probe = torch.arange(4)[None] % model.config.vocab_size
-        logits = made(input_ids=probe).logits
-        product = made.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
+        logits = causal(input_ids=probe).logits
+        product = causal.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
     if not torch.allclose(logits, product, rtol=1e-4, atol=1e-4):
         raise UsageError(
             f"{type(model).__name__} does more to its states than one product",

@@ -140,15 +140,15 @@ class _Attention(nn.Module):
         value = self.v_proj(x).view(heads).transpose(1, 2)
         query, key = _turned(query, cos, sin), _turned(key, cos, sin)
         if runs is None:
-            made = self._attend(query, key, value)
+            attended = self._attend(query, key, value)
         else:
-            made = by_text(self._attend, query, key, value, runs=runs)
-        out: Tensor = self.o_proj(made.reshape(*x.shape[:-1], -1))
+            attended = by_text(self._attend, query, key, value, runs=runs)
+        out: Tensor = self.o_proj(attended.reshape(*x.shape[:-1], -1))
         return out
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``(B, T, H, W)`` of heads ``(B, H, T, W)``."""
-        made = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             query,
             key,
             value,
@@ -156,7 +156,7 @@ class _Attention(nn.Module):
             is_causal=bool(query.shape[2] > 1),  # the shape is a symbol during export
             enable_gqa=self.grouped,
         )
-        return made.transpose(1, 2).contiguous()
+        return attended.transpose(1, 2).contiguous()
 
 
 class _Block(nn.Module):
@@ -173,8 +173,8 @@ class _Block(nn.Module):
     ) -> Tensor:
         """Return the states ``(B, T, D)`` above the block."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, runs)
-        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return made
+        states: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return states
 
 
 class Qwen3(nn.Module):
