@@ -187,6 +187,7 @@ class Backbone:
         unit = self.task.unit
         h = unit.encode(self.trunk, texts, self.layout, width=self.width, eps=self.eps)
         segments = () if self.layout is None else self.layout.segments
+        # Segments that nothing computes are those of the unit, whose rows have them already.
         segment_rows = [c.compute(texts) for c in segments if c.compute is not None]
         return torch.cat([h, *segment_rows], dim=1) if segment_rows else h
 
@@ -201,6 +202,7 @@ class Backbone:
             # Most texts are short: without this, every one would be tokenized twice.
             if text.isascii() and len(text) + MARKS <= longest:
                 return False
+            # One token past the limit is enough to know, however long the text is.
             return (
                 len(self.trunk.token_ids(text, truncation=True, max_length=longest + 1)) > longest
             )

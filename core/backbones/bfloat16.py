@@ -29,6 +29,7 @@ CAPABLE = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 
 def is_capable() -> bool:
     """Return whether this processor multiplies in bfloat16."""
+    # A torch that cannot tell has no such function: then the answer is no.
     capabilities = getattr(torch.cpu, "get_capabilities", dict[str, object])()
     return torch._C._has_mkldnn and any(capabilities.get(name) is True for name in CAPABLE)
 

@@ -104,6 +104,7 @@ class TextEncoder:
         self.width = self.pooling.width(states) if self.pooling.dense else states
         self.hashing = None
         if self.features is not None:
+            # The last layer is counted already: it alone passes through dense layers.
             self.width += states * (len(self.features.layers) - 1) + self.features.tokens
             if width := self.features.tokens:
                 vocabulary = _setting(model, "vocab_size")
@@ -168,12 +169,15 @@ class TextEncoder:
             )
             for index, rows in passes:
                 order += index
+                # Off the CPU a pass that is not full ends in copies of its first row.
                 parts.append(rows[: len(index)].float().cpu())
             out = torch.cat(parts)
+            # Passes go by length; rows return to the order of the texts.
             if order != sorted(order):
                 out = out[torch.tensor(order).argsort()]
             if self.hashing is not None:
                 for n, cut in enumerate(ids):
+                    # Counts are of the whole text, so also of what the token limit cut off.
                     out[n, -self.hashing.width :] = self.hashing.row(self._whole(texts[n], cut))
         return out
 
@@ -206,6 +210,7 @@ class TextEncoder:
     def _computed(
         self, ids: Sequence[list[int]], compute: Callable[[Tensor], Tensor], *, alone: bool = False
     ) -> Iterator[tuple[Sequence[int], Tensor]]:
+        # Off the CPU the fixed shape of a pass keeps the bits, whatever is computed in it.
         most = 1 if alone and self.device.type == "cpu" else None
         for index, batch in self._batches(ids, most=most):
             yield index, compute(batch)
@@ -295,9 +300,11 @@ class TextEncoder:
                 for pack in packs(ids, tokens=PASS_TOKENS):
                     states = self._states_of(pack)[0]
                     each = (one for run in pack.runs for one in run.of(states))
+                    # Cloned: a view would keep the states of the whole pack in memory.
                     by_text |= {n: one.clone() for n, one in zip(pack.index, each, strict=True)}
             else:
                 for index, batch in self._batches(ids, most=None):
+                    # Not strict: a filled pass has more rows than texts.
                     by_text |= zip(index, self.hidden_states(batch).float().cpu(), strict=False)
         return [by_text[n] for n in range(len(ids))]
 

@@ -72,6 +72,7 @@ class FeatureCache:
         key = (
             fingerprint,
             torch.device(backbone.device).type,
+            # Another torch may round its sums in another order.
             torch.__version__,
             "float32",
             # Sums split among threads are rounded in another order.

@@ -196,6 +196,7 @@ class Bus(nn.Module):
             for columns, p_i in self._own_probabilities(z):  # (n, B, L_i)
                 own_columns, places = (t.to(p.device) for t in self._places[columns])
                 weighted = alpha.index_select(1, own_columns).T[..., None] * p_i
+                # Added, not assigned: experts may have a label in common.
                 p = p.index_add(1, places, weighted.transpose(0, 1).flatten(1))
             return self._mixed(p, alpha)
         for o in outputs:

@@ -102,6 +102,7 @@ class Ensemble(nn.Module):
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of the part of z or z̃ that it reads, ``(B, out)``, in the precision of z."""
         expert, read = self._answering(column), self.layout.read(z, self.ids[column])
+        # A plugin may keep weights in another precision; the bus sums in that of z.
         delta: Tensor = expert(read.to(expert.precision)).to(z.dtype)
         return delta
 
@@ -185,6 +186,7 @@ class Ensemble(nn.Module):
         outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
         stacked, base = (self.hidden_stack, chosen), self.layout.base(h)
         hat = self._add(base, z, alpha, outputs, self.hidden, stacked)
+        # What another combiner makes of Δ is no sum, and has lost no bits.
         if not self._sums:
             return hat
         # In floats h + (h' − h) may differ from h'. Adding the lost part makes α = 1 exactly h'.

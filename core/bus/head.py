@@ -232,6 +232,7 @@ class Head(ABC):
             p: Σ_i α_i p_i, where p_i is 0 for labels that expert i does not have, ``(B, L)``.
             support: Σ α_i over the columns that support each label, ``(B, L)``.
         """
+        # Where answers exclude each other, an expert without a label gives it 0: p is the mean.
         return p
 
     def silence(self, logits: Tensor) -> Tensor:

@@ -189,6 +189,7 @@ class NumberHead(Head):
         # An output of its own has a bias, which takes the mean; through W_c there is none.
         if classifier is None:
             return TargetScaler(scale=spread, shift=float(targets.mean()))
+        # W_c of zeros moves no number: then any unit serves.
         return TargetScaler(scale=spread, hidden=spread / (float(classifier.norm()) or 1.0))
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:

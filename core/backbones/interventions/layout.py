@@ -106,13 +106,17 @@ def encode_chosen(
     makers = [s.compute for s in layout.segments]
     inside = {n: m for n, m in enumerate(makers) if isinstance(m, Inside) and m.shared}
     shared = next((m.shared for m in inside.values()), None)
+    # Those of the first kind; other kinds have a pass of their own each, below.
     acts = {n: m.acts for n, m in inside.items() if m.shared == shared}
+    # An empty part, so that no texts at all give a table of the right width. Only shared passes
+    # hold states between two passes, which bounds how many texts go together.
     parts, size = [layout.pad(torch.empty(0, layout.width))], TOGETHER if acts else len(texts) or 1
     for start in range(0, len(texts), size):
         batch = [*texts[start : start + size]]
         h, states = shared.begin(batch, [*acts.values()]) if shared else (plain.encode(batch), [])
         wide = layout.pad(h)
         needs = choose(wide)
+        # Views of `wide`: what is written to them stands in h̃.
         places = [numbers for _, numbers in layout.parts(wide)]
         pairs = [(n, s) for s in acts for n in needs[:, s].nonzero().flatten().tolist()]
         if shared and pairs:
@@ -155,11 +159,14 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
         acts = intervention_of(experts[expert_id], backbone)
         if acts is not None:
             key = acts.key or expert_id, _moves(acts, experts[expert_id])
+            # Experts with one key read one segment, which is computed once.
             acting.setdefault(key, (acts, []))[1].append(expert_id)
     if not acting and not context:
         return backbone
     segments = [
         FeatureSegment(
+            # By the bytes of expert and plugin: rows of another build are never read from the
+            # cache.
             key=acts.key or f"inside {experts[readers[0]].source}",
             width=backbone.width,
             normalised=not moved,
@@ -228,6 +235,7 @@ def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -
         }
     except ContractError as e:
         return Violation("tap_unknown", "reads.tap", e.expected, e.found, e.hint)
+    # What writes to a block also reads one (`rules._taps`), so the second key is there.
     if "writes.tap" in layers and layers["reads.tap"] > layers["writes.tap"]:
         return Violation(
             "tap_order",

@@ -98,6 +98,7 @@ class _RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return g · x / √(mean x² + ε) over the last dimension of ``(…, D)``."""
+        # In float32 and back, in the order of transformers: the bits are the same.
         wide = x.to(torch.float32)
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * wide.to(x.dtype)
@@ -204,6 +205,7 @@ class Qwen3(nn.Module):
         position_ids: Tensor | None = None,
         runs: Sequence[Run] | None = None,
         output_hidden_states: bool = False,
+        # attention_mask and use_cache: nothing is padded, and nothing is cached.
         **_: object,
     ) -> States:
         """Return the hidden states for token ids ``(B, T)`` that have no padding to mask.
@@ -221,6 +223,7 @@ class Qwen3(nn.Module):
         frequency = (1.0 / (self.config.rope_parameters.rope_theta**steps)).to(x.device)
         if position_ids is None:
             position_ids = torch.arange(x.shape[1], device=x.device)[None]
+        # Each angle twice: `_turned` pairs number i of a head with number i + W/2.
         angles = torch.cat((position_ids[..., None].float() * frequency,) * 2, dim=-1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         states = []
