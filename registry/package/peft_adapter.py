@@ -196,12 +196,14 @@ def parse_config(data: bytes) -> AdapterConfig:
         raise _config("file", "a JSON object", type(raw).__name__)
     if raw.get("peft_type") != "LORA":
         raise _config("peft_type", "'LORA'", repr(raw.get("peft_type")))
-    read = {*AdapterConfig.__struct_fields__, *INERT}
+    accepted = {*AdapterConfig.__struct_fields__, *INERT}
     on = [
-        key for key, value in raw.items() if key not in read and value not in (None, False, [], {})
+        key
+        for key, value in raw.items()
+        if key not in accepted and value not in (None, False, [], {})
     ]
     if on:
-        hint = f"{suggest(min(on), read)}{_HINT}"
+        hint = f"{suggest(min(on), accepted)}{_HINT}"
         refuse(
             _wrong("adapter_config", f"{CONFIG} {key}", "nothing", _shown(raw[key]), hint)
             for key in sorted(on)
