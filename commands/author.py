@@ -397,7 +397,7 @@ def train_expert(
     from ..registry.package.project import read_plan
     from ..registry.queries.settings import backbone_for
 
-    package = backbone_for(project, read_plan(project), home=home, wanted=backbone)
+    package = backbone_for(project, read_plan(project), home=home, backbone=backbone)
     read = rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     from ..core.training.recipes import train_project  # loads torch: after the files are read

@@ -55,10 +55,10 @@ def check_targets(
     backbones = {t: t.backbone for t in resolved if t.kind == "backbone" and not violations[t]}
     violations |= _verify_backbones(backbones)
     if strict:
-        violations = {t: (*wrong, *strict_check(t)) for t, wrong in violations.items()}
+        violations = {t: (*faults, *strict_check(t)) for t, faults in violations.items()}
     return [
-        {"target": t.name, "ok": not wrong, "violations": list(wrong)}
-        for t, wrong in violations.items()
+        {"target": t.name, "ok": not faults, "violations": list(faults)}
+        for t, faults in violations.items()
     ]
 
 
@@ -105,8 +105,8 @@ def require_valid(
     from ..registry.queries.settings import resolve_home
 
     [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
-    if wrong := (*static_check(target), *unnamed_files(target)):
-        raise wrong[0].error(f"{project} cannot be packed")
+    if violations := (*static_check(target), *unnamed_files(target)):
+        raise violations[0].error(f"{project} cannot be packed")
     return target.files.manifest if target.files else None
 
 
@@ -114,6 +114,7 @@ def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:
     """Refuse targets that cannot be signed: a signature covers a wheel's file."""
     others = [t for t in targets if not (t.endswith(".whl") and Path(t).is_file())]
     if keys and (others or not targets):
-        found = others[0] if others else "none"
         hint = "Name wheels only, or leave out --key."
-        raise UsageError("--key needs wheels to check", found=found, hint=hint)
+        raise UsageError(
+            "--key needs wheels to check", found=others[0] if others else "none", hint=hint
+        )

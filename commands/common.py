@@ -237,10 +237,10 @@ def open_workers(engine: str, workers: int, plugins: Plugins | None = None) -> W
     """
     from .lazy import import_beside
 
-    found = import_beside(
+    open_others = import_beside(
         "sweep", "redhost_ray.workers:open_workers", needed_for="an engine with workers"
     )
-    others: Workers = found(engine, workers, plugins)
+    others: Workers = open_others(engine, workers, plugins)
     return others
 
 

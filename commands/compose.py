@@ -108,8 +108,8 @@ def _name_others(home: Path) -> None:
     if question_of(home) is not None:
         return
     for question in sorted({m.question for _, m in installed_manifests() if m and m.question}):
-        found = take_status(home_of(home, question))
-        if found.generation is None or found.drift:
+        status = take_status(home_of(home, question))
+        if status.generation is None or status.drift:
             click.echo(
                 f"question {question!r} is not up to date: redhost recompose{option(question)}"
             )
@@ -177,8 +177,8 @@ def predict(
     for error in model.damaged.values():
         click.echo(f"redhost: {error}", err=True)
     level = model.levels(sets).get(None)
-    if level is not None and model.own is not None:
-        for warning in model.own.set_warnings(level):
+    if level is not None and model.default is not None:
+        for warning in model.default.set_warnings(level):
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
         options: FileOptions = {"text": text_field, "sets": sets, "each": each}
@@ -199,8 +199,8 @@ def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
     for answer in answers:
         if answer.generation is not None:
             _print_answer(answer, answer.input)
-        for question, beside in answer.named.items():
-            _print_answer(beside, f"{answer.input} [{question}]")
+        for question, named in answer.named.items():
+            _print_answer(named, f"{answer.input} [{question}]")
 
 
 def _print_answer(answer: Answer, title: str) -> None:
@@ -209,9 +209,9 @@ def _print_answer(answer: Answer, title: str) -> None:
         label = ", ".join(map(str, answer.spans))
     click.echo(f"{title} → {label}{_sure(answer.probability)}")
     _print_weights(answer.weights)
-    for i, own in (answer.by_expert or {}).items():
-        declined = "  declined" if own.declined else ""
-        click.echo(f"  {i:<12} → {own.label}{_sure(own.probability)}{declined}")
+    for i, expert_answer in (answer.by_expert or {}).items():
+        declined = "  declined" if expert_answer.declined else ""
+        click.echo(f"  {i:<12} → {expert_answer.label}{_sure(expert_answer.probability)}{declined}")
 
 
 def _print_file(
@@ -234,7 +234,7 @@ def _print_file(
     if done.cut:
         click.echo(f"{done.cut:,} of {done.rows:,} texts cut after {done.limit} tokens", err=True)
     declined = f", {done.declined:,} declined" if done.declined else ""
-    numbers = {"": model.own.generation} if model.own else {}
+    numbers = {"": model.default.generation} if model.default else {}
     numbers |= {f"{name} ": number for name, number in model.generations.items()}
     answered = ", ".join(f"{name}generation {number}" for name, number in numbers.items())
     click.echo(f"{target}: {done.rows:,} rows{declined}, {answered}")
@@ -257,9 +257,9 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
         return
     if cut := cut_texts([r.cut for r in routes]):
         click.echo(cut, err=True)
-    for found in routes:
-        click.echo(f"{found.input} → {found.expert}")
-        _print_weights(found.weights)
+    for routed in routes:
+        click.echo(f"{routed.input} → {routed.expert}")
+        _print_weights(routed.weights)
 
 
 def _lines(texts: tuple[str, ...]) -> list[str]:

@@ -156,12 +156,12 @@ def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
 
     if model.backbone.task.name != DEFAULT_TASK:
         return
-    known = {*filter(None, model.bus.labels), "none"}
-    if unknown := [(n, r.label) for n, r in enumerate(rows, start=1) if r.label not in known]:
+    labels = {*filter(None, model.bus.labels), "none"}
+    if unknown := [(n, r.label) for n, r in enumerate(rows, start=1) if r.label not in labels]:
         n, label = unknown[0]
         click.echo(
             f"{len(unknown)} of {len(rows)} rows have a label that no expert has, first row {n}: "
-            f"{label!r}. {suggest(label, known)}".rstrip()
+            f"{label!r}. {suggest(label, labels)}".rstrip()
         )
 
 
@@ -171,9 +171,12 @@ def _print_labels(result: Evaluation) -> None:
     names = sorted(scores, key=lambda y: scores[y].f1)[:SHORTLIST]
     rows = []
     for name in sorted(names) if len(scores) > SHOWN else scores:
-        score, wrong = scores[name], {a: n for a, n in confusion.get(name, {}).items() if a != name}
-        most = max(wrong, key=wrong.__getitem__, default=None)
-        taken = "" if most is None else f"{most} ({wrong[most]})"
+        score, confused = (
+            scores[name],
+            {a: n for a, n in confusion.get(name, {}).items() if a != name},
+        )
+        most = max(confused, key=confused.__getitem__, default=None)
+        taken = "" if most is None else f"{most} ({confused[most]})"
         cells = (points(x) or "n/a" for x in (score.precision, score.recall, score.f1))
         rows.append((name, score.rows, *cells, taken))
     head = ("label", "rows", "precision", "recall", "F1", "most often taken for")

@@ -146,7 +146,7 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
 
     where = resolve_home(home)
     disabled, inventory = Disabled(where), take_inventory(where)
-    statuses = inventory.statuses + inventory.aside
+    statuses = inventory.statuses + inventory.other_questions
     names = {x.id for x in statuses if x.id} | {x.package.dist for x in statuses}
     names |= disabled.names()
     if expert_id not in names:

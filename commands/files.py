@@ -164,7 +164,7 @@ def answer_file(
     level = model.levels(options["sets"]).get(None)
     added = _added(model, sets=level is not None, each=options["each"])
     readable = _read_through(source, added, text=options["text"])
-    generation = model.own.generation if model.own else None
+    generation = model.default.generation if model.default else None
     run = Run(generation=generation, questions=model.generations, **options)
     _begin(parts, run)
     files, fault = _answer_parts(model, source, parts, run, readable, progress)
@@ -192,20 +192,20 @@ def _answer_parts(
         The files of the answers, and why the row after them has none; None if all rows have one.
     """
     files, done, rows = list[Path](), 0, islice(read_cells(source), readable.rows)
-    while some := list(islice(rows, PART)):
-        texts = [cells[run.text] for _, cells in some]
+    while part_rows := list(islice(rows, PART)):
+        texts = [cells[run.text] for _, cells in part_rows]
         file = _part(parts, len(files), texts)
         if not file.exists():
             answers, fault = _answer(model, texts, run)
             file = _part(parts, len(files), texts[: len(answers)])
             write_atomic(file, b"".join(map(_encoded, answers)))
             if fault is not None:
-                where = f"{source}, {some[len(answers)][0]}"
+                where = f"{source}, {part_rows[len(answers)][0]}"
                 return [*files, file], RedhostError(
                     f"{where} cannot be answered", found=getattr(fault, "reason", repr(fault))
                 )
         files.append(file)
-        done += len(some)
+        done += len(part_rows)
         progress(done, readable.rows)
     return files, readable.fault
 
@@ -281,11 +281,11 @@ def _read_through(source: Path, added: Sequence[str], *, text: str) -> _Readable
 def _begin(parts: Path, run: Run) -> None:
     """Create the folder of parts, or check that the existing one belongs to the same run."""
     file, hint = parts / "run.json", f"Remove {parts} to begin anew."
-    known = read_struct(file, Run, hint=hint)
-    if known is None:
+    begun = read_struct(file, Run, hint=hint)
+    if begun is None:
         write_struct(file, run)
-    elif known != run:
-        other = [n for n in Run.__struct_fields__ if getattr(known, n) != getattr(run, n)]
+    elif begun != run:
+        other = [n for n in Run.__struct_fields__ if getattr(begun, n) != getattr(run, n)]
         raise UsageError(
             f"{parts} holds a part of other answers",
             expected="the same options and generation",
@@ -296,14 +296,14 @@ def _begin(parts: Path, run: Run) -> None:
 
 def _added(model: Questions, *, sets: bool, each: bool) -> tuple[str, ...]:
     """Return the fields that are added to every row."""
-    fields = () if model.own is None else model.own.bus.task.head.fields
+    fields = () if model.default is None else model.default.bus.task.head.fields
     more = {
         SET: sets or "labels" in fields,
         **{name: True for name in fields if name != "labels"},
         EACH: each,
         QUESTIONS: bool(model.named),
     }
-    return (*FIELDS, *(name for name, wanted in more.items() if wanted))
+    return (*FIELDS, *(name for name, is_added in more.items() if is_added))
 
 
 def _encoded(answer: Answer) -> bytes:

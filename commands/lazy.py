@@ -135,18 +135,18 @@ def _load(entry: EntryPointInfo, others: Sequence[EntryPointInfo]) -> click.Comm
     """Import a command from the files of the distribution that declares it."""
     from ..registry.errors import PluginError
 
-    who = f"command {entry.name!r} of {entry.dist} {entry.version}"
-    command = _import(entry, others, who)
+    subject = f"command {entry.name!r} of {entry.dist} {entry.version}"
+    command = _import(entry, others, subject)
     if not isinstance(command, click.Command):
         raise PluginError(
-            who,
+            subject,
             expected="a click command",
             found=type(command).__name__,
         )
     return command
 
 
-def _import(entry: EntryPointInfo, others: Sequence[EntryPointInfo], who: str) -> Any:
+def _import(entry: EntryPointInfo, others: Sequence[EntryPointInfo], subject: str) -> Any:
     """Import what an entry point names from the files of the distribution that declares it."""
     from ..registry.environment.importing import import_among, stoppable
     from ..registry.environment.trust import files_of
@@ -155,17 +155,17 @@ def _import(entry: EntryPointInfo, others: Sequence[EntryPointInfo], who: str) -
     entry.require_only()
     if others:
         names = ", ".join(sorted({e.dist for e in others}))
-        raise PluginError(f"{who} is also one of {names}", hint="Uninstall one of them.")
+        raise PluginError(f"{subject} is also one of {names}", hint="Uninstall one of them.")
     module, _, attribute = entry.value.partition(":")
     try:
         files = frozenset(map(os.path.realpath, files_of(entry).values()))
-        with stoppable(f"the import of {who}"):
+        with stoppable(f"the import of {subject}"):
             return getattr(import_among(module, files, dist=entry.dist), attribute)
     except RedhostError as e:
-        raise PluginError(f"{who} cannot be loaded", found=e.reason, hint=e.hint) from e
+        raise PluginError(f"{subject} cannot be loaded", found=e.reason, hint=e.hint) from e
     except Exception as e:
         raise PluginError(
-            f"{who} cannot be loaded",
+            f"{subject} cannot be loaded",
             found=f"{type(e).__name__}: {e}",
             hint=f"Reinstall or uninstall {entry.dist}.",
         ) from e

@@ -158,8 +158,8 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
-        known = {"signer": "", **msgspec.to_builtins(member)}
-        print_json({**known, "replaced": None, "receipt": receipt})
+        fields = {"signer": "", **msgspec.to_builtins(member)}
+        print_json({**fields, "replaced": None, "receipt": receipt})
     else:
         click.echo(
             f"{member.dist} {member.version} is installed, and composed in generation {number} "

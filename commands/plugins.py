@@ -50,10 +50,10 @@ def trust(*, dist: str, revoke: bool) -> None:
     from ..registry.errors import UnknownNameError, short
     from ..registry.package.discover import canonical, plugin_entry_points
 
-    known = {canonical(e.dist): e.dist for e in plugin_entry_points("redhost.plugins")}
-    if canonical(dist) not in known:
-        raise UnknownNameError("plugin distribution", dist, known.values())
-    click.echo(f"{dist} is trusted as {short(record(known[canonical(dist)]))}")
+    plugins = {canonical(e.dist): e.dist for e in plugin_entry_points("redhost.plugins")}
+    if canonical(dist) not in plugins:
+        raise UnknownNameError("plugin distribution", dist, plugins.values())
+    click.echo(f"{dist} is trusted as {short(record(plugins[canonical(dist)]))}")
 
 
 def _revoke(dist: str) -> None:

@@ -103,8 +103,8 @@ class Stages(StagedProgress):
             return
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(one_line(name), note="")
-        beside = one_line(", ".join(filter(None, (stage.pace, stage.note))))
-        self.bars.update(self.tasks[name], completed=stage.done, total=stage.total, note=beside)
+        pace = one_line(", ".join(filter(None, (stage.pace, stage.note))))
+        self.bars.update(self.tasks[name], completed=stage.done, total=stage.total, note=pace)
 
 
 @contextmanager

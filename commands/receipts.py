@@ -28,10 +28,10 @@ def print_receipt(receipt: Receipt) -> None:
     table(title, HEAD, [_row(receipt, i) for i in _shown(receipt)])
     if len(receipt.experts) > SHOWN:
         click.echo(_rest(receipt))
-    same = receipt.backbone.before == receipt.backbone.after
+    unchanged = receipt.backbone.before == receipt.backbone.after
     router = receipt.router
     click.echo(
-        f"backbone {'unchanged' if same else 'CHANGED'} ({receipt.backbone.after[:12]}), "
+        f"backbone {'unchanged' if unchanged else 'CHANGED'} ({receipt.backbone.after[:12]}), "
         f"router {router.kind}/{router.level} trained on {router.rows} rows "
         f"in {router.seconds:.2f} s ({router.digest[:12]})"
     )
@@ -135,18 +135,18 @@ def _shown(receipt: Receipt) -> Sequence[str]:
 
     def interest(i: str) -> tuple[bool, bool, float, float]:
         change, after = receipt.experts[i], accuracy.after.get(i, 1.0)
-        same, old = change.before == change.after, accuracy.before is None or i in before
-        return same, old, after - before.get(i, after), after
+        unchanged, old = change.before == change.after, accuracy.before is None or i in before
+        return unchanged, old, after - before.get(i, after), after
 
     return sorted(receipt.experts, key=interest)[:SHORTLIST]
 
 
 def _rest(receipt: Receipt) -> str:
     """Return a line about all experts, if not all are shown."""
-    same = sum(change.before == change.after for change in receipt.experts.values())
+    unchanged = sum(change.before == change.after for change in receipt.experts.values())
     before, after = receipt.accuracy.before or {}, receipt.accuracy.after
     moved = [after[i] - x for i, x in before.items() if i in after]
-    summary = f"{len(receipt.experts)} experts, the weights of {same} unchanged"
+    summary = f"{len(receipt.experts)} experts, the weights of {unchanged} unchanged"
     if moved:
         better, worse = sum(x > 0 for x in moved), sum(x < 0 for x in moved)
         summary += (

@@ -64,8 +64,8 @@ def _write_table(path: Path, fields: Sequence[str], rows: Rows, *, delimiter: st
 
 def _plain(value: object) -> object:
     """Return a table's cell: numbers and texts unchanged, dates and other values as in JSON."""
-    made = _builtin(value)
-    return _json(made) if isinstance(made, (list, dict, bool)) else made
+    builtin = _builtin(value)
+    return _json(builtin) if isinstance(builtin, (list, dict, bool)) else builtin
 
 
 def _json(value: object) -> str:
@@ -74,8 +74,8 @@ def _json(value: object) -> str:
 
 def _builtin(value: object) -> object:
     """Return the JSON form of a Parquet value, such as a date, a decimal number or bytes."""
-    made: object = msgspec.to_builtins(value, enc_hook=str)
-    return made
+    builtin: object = msgspec.to_builtins(value, enc_hook=str)
+    return builtin
 
 
 def _write_parquet(path: Path, fields: Sequence[str], rows: Rows) -> None:
@@ -94,14 +94,14 @@ def _write_parquet(path: Path, fields: Sequence[str], rows: Rows) -> None:
 def _columns(fields: Sequence[str], rows: Rows) -> Iterator[dict[str, list[Any]]]:
     """Yield the cells of some rows by field; None if a row lacks the field."""
     left = iter(rows())
-    while some := list(islice(left, GROUP)):
-        yield {f: [cells.get(f) for cells in some] for f in fields}
+    while group := list(islice(left, GROUP)):
+        yield {f: [cells.get(f) for cells in group] for f in fields}
 
 
-def _type_of(known: Any, values: Sequence[Any], arrow: Any) -> Any:
+def _type_of(current: Any, values: Sequence[Any], arrow: Any) -> Any:
     """Return a field's type, given its known type and further values."""
     try:
-        both = [arrow.schema([("", t)]) for t in (known, arrow.array(values).type)]
+        both = [arrow.schema([("", t)]) for t in (current, arrow.array(values).type)]
         return arrow.unify_schemas(both, promote_options="permissive").field(0).type
     except (arrow.ArrowInvalid, arrow.ArrowTypeError, OverflowError):
         return arrow.string()

@@ -37,9 +37,9 @@ def print_trained(trained: TrainedProject) -> None:
         f"{_card(manifest.card, rows=len(splits.rows))}"
     )
     if macro is not None:
-        aside = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
+        covered = sum(c["valid"] + c["gate"] > 0 for c in counts.values())
         click.echo(
-            f"macro F1 {macro:.3f} on rows set aside, which {aside} of {len(counts)} labels have"
+            f"macro F1 {macro:.3f} on rows set aside, which {covered} of {len(counts)} labels have"
         )
     concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
     for concern in filter(None, (*concerns, cut_texts(trained.cuts))):

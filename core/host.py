@@ -160,11 +160,11 @@ class Host:
             MissingError: If none is composed.
             RedhostError: If none can be loaded; the message names the question.
         """
-        names, own = self.questions, None
+        names, default = self.questions, None
         named, damaged = dict[str, ComposedModel](), dict[str | None, RedhostError]()
         if self.generations.pointer() is not None or not names:
             try:
-                own = self._current(lazy=True)
+                default = self._current(lazy=True)
             except RedhostError as e:
                 damaged[None] = e
         for name in names:
@@ -173,10 +173,10 @@ class Host:
             except RedhostError as e:
                 e.problem = f"question {name!r}: {e.problem}"
                 damaged[name] = e
-        if own is None and not named:
+        if default is None and not named:
             first, *_ = damaged.values()
             raise first
-        return Questions(own=own, named=named, damaged=damaged)
+        return Questions(default=default, named=named, damaged=damaged)
 
     def load(self, number: int) -> ComposedModel:
         """Load any published generation from the store, independent of what is installed."""

@@ -103,8 +103,8 @@ def score_label_sets(
     """
     has, given, hits = Counter[str](), Counter[str](), Counter[str]()
     for row, answer in pairs:
-        own, answered = {*split_labels(row)}, {*split_labels(answer)}
-        for count, parts in ((has, own), (given, answered), (hits, own & answered)):
+        labelled, answered = {*split_labels(row)}, {*split_labels(answer)}
+        for count, parts in ((has, labelled), (given, answered), (hits, labelled & answered)):
             count.update(map(label_of, parts))
     labels = sorted(has.keys() | given.keys())
     scores = {y: _score(hits[y], rows=has[y], answered=given[y]) for y in labels}

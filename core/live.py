@@ -55,13 +55,13 @@ class Live:
         beside: A live host of another question, whose backbones this one shares.
     """
 
-    def __init__(self, session: Session, *, beside: Live | None = None) -> None:
+    def __init__(self, session: Session, *, shares_with: Live | None = None) -> None:
         self.host = Host(session)
         self._loader: GenerationLoader = GenerationLoader(
             session.home,
             plugins=session.plugins,
             device=session.device,
-            backbones=None if beside is None else beside._loader.backbones,
+            backbones=None if shares_with is None else shares_with._loader.backbones,
         )
         self._serving: ComposedModel | None = None
         self._served: list[weakref.ref[ComposedModel]] = []
@@ -92,7 +92,7 @@ class Live:
         Raises:
             RedhostError: If its current generation cannot be served.
         """
-        return type(self)(self.host.of_question(name).session, beside=self)
+        return type(self)(self.host.of_question(name).session, shares_with=self)
 
     def __repr__(self) -> str:
         return f"Live(home={str(self.host.home)!r}, generation={self.generation})"
@@ -312,8 +312,8 @@ class Live:
             self.host.rollback(number)  # the disk first: after a restart the same one is served
         self._move(model)
         question = question_of(self.host.home)
-        who = f"question {question!r}: " if question else ""
-        log.info("%sgeneration %s is served", who, number)
+        prefix = f"question {question!r}: " if question else ""
+        log.info("%sgeneration %s is served", prefix, number)
         return number
 
     def _leased(self, number: int) -> ComposedModel:
@@ -357,13 +357,13 @@ def _warm_up(model: ComposedModel) -> None:
     Raises:
         CompositionError: If its output is not finite.
     """
-    found = model.backbone.task.unit.first_output(model)
-    for text, numbers in (_first_answers(model) if found is None else found).items():
-        if wrong := [x for x in numbers if x is not None and not math.isfinite(x)]:
+    first = model.backbone.task.unit.first_output(model)
+    for text, numbers in (_first_answers(model) if first is None else first).items():
+        if infinite := [x for x in numbers if x is not None and not math.isfinite(x)]:
             raise CompositionError(
                 f"generation {model.generation} answers {text!r} with no number",
                 expected="finite probabilities and weights",
-                found=str(wrong[0]),
+                found=str(infinite[0]),
                 hint="Compose anew with 'redhost recompose'.",
             )
 

@@ -138,7 +138,7 @@ class Session:
             return
         composition = self.generations.load(model.generation)
         record, device = composition.backbone, composition.settings.get("device") or self.device
-        files = self.store.backbone(record.digest, who=record.id)
+        files = self.store.backbone(record.digest, name=record.id)
         plugins = self.plugins_of(model)
         if backbone_makers(files.manifest, plugins=plugins, device=str(device)):
             return

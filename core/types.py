@@ -119,8 +119,8 @@ def as_list(given: ItemT | Iterable[ItemT], kind: type[ItemT], what: str) -> lis
     items = list(given)
     for place, item in enumerate(items):
         if not isinstance(item, kind):
-            found = f"{type(item).__name__} at place {place}"
-            raise InputTypeError(f"not only {what}s", expected=expected, found=found)
+            other = f"{type(item).__name__} at place {place}"
+            raise InputTypeError(f"not only {what}s", expected=expected, found=other)
     return items
 
 

@@ -133,8 +133,8 @@ def read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as e:
-        found = e.strerror.lower() if e.strerror else str(e)
-        raise StoreError(f"cannot read {path}", found=found) from e
+        reason = e.strerror.lower() if e.strerror else str(e)
+        raise StoreError(f"cannot read {path}", found=reason) from e
 
 
 def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None:
@@ -157,9 +157,12 @@ def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None
     except (OSError, ValueError) as e:
         raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
     if digest != (right := _digest(fields)):
-        expected = str(digest)[:12] or "a digest"
-        found = short(right) if digest else "none"
-        raise StoreError(f"{path} is damaged", expected=expected, found=found, hint=hint)
+        raise StoreError(
+            f"{path} is damaged",
+            expected=str(digest)[:12] or "a digest",
+            found=short(right) if digest else "none",
+            hint=hint,
+        )
     return value
 
 
@@ -281,9 +284,9 @@ def reporting(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        found = e.strerror.lower() if e.strerror else str(e)
+        reason = e.strerror.lower() if e.strerror else str(e)
         hint = "Check free space and permissions; what was current before still is."
-        raise StoreError(f"cannot write {path}", found=found, hint=hint) from e
+        raise StoreError(f"cannot write {path}", found=reason, hint=hint) from e
 
 
 @contextmanager

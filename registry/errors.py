@@ -113,10 +113,10 @@ class InputTypeError(UsageError, TypeError):
 class UnknownNameError(UsageError):
     """A name is unknown; the closest known names are suggested."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        listed = f"Known: {', '.join(names)}." if names else f"There is no {kind} here."
-        super().__init__(f"unknown {kind} {name!r}", hint=f"{suggest(name, names)}{listed}")
+    def __init__(self, kind: str, name: str, names: Iterable[str]) -> None:
+        choices = sorted(names)
+        listed = f"Known: {', '.join(choices)}." if choices else f"There is no {kind} here."
+        super().__init__(f"unknown {kind} {name!r}", hint=f"{suggest(name, choices)}{listed}")
 
 
 class MissingError(RedhostError):
@@ -141,9 +141,9 @@ class StoreError(MissingError):
     """The state on disk cannot be read or written."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, names: Iterable[str]) -> str:
     """Return ``Did you mean 'x'? `` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name[:MAX_NAME], list(known), n=1)
+    close = difflib.get_close_matches(name[:MAX_NAME], list(names), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
 
 

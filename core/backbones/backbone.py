@@ -187,8 +187,9 @@ class Backbone:
         unit = self.task.unit
         h = unit.encode(self.trunk, texts, self.layout, width=self.width, eps=self.eps)
         segments = () if self.layout is None else self.layout.segments
-        beside = [c.compute(texts) for c in segments if c.compute is not None]
-        return torch.cat([h, *beside], dim=1) if beside else h
+        # Segments that nothing computes are those of the unit, whose rows have them already.
+        segment_rows = [c.compute(texts) for c in segments if c.compute is not None]
+        return torch.cat([h, *segment_rows], dim=1) if segment_rows else h
 
     def cuts(self, texts: Sequence[str]) -> list[int | None]:
         """Return, for each text, the limit at which its tokens are cut; None if all are read."""
@@ -201,6 +202,7 @@ class Backbone:
             # Most texts are short: without this, every one would be tokenized twice.
             if text.isascii() and len(text) + MARKS <= longest:
                 return False
+            # One token past the limit is enough to know, however long the text is.
             return (
                 len(self.trunk.token_ids(text, truncation=True, max_length=longest + 1)) > longest
             )
@@ -265,9 +267,9 @@ class Backbone:
         Raises:
             BackboneMismatchError: If it has a different one; the message names both.
         """
-        found = self.fingerprint()
-        if found != fingerprint:
-            raise _mismatch(self.name, short(fingerprint), short(found))
+        computed = self.fingerprint()
+        if computed != fingerprint:
+            raise _mismatch(self.name, short(fingerprint), short(computed))
 
 
 def _mismatch(name: str, expected: str, found: str) -> BackboneMismatchError:

@@ -29,8 +29,9 @@ CAPABLE = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 
 def is_capable() -> bool:
     """Return whether this processor multiplies in bfloat16."""
-    found = getattr(torch.cpu, "get_capabilities", dict[str, object])()
-    return torch._C._has_mkldnn and any(found.get(name) is True for name in CAPABLE)
+    # A torch that cannot tell has no such function: then the answer is no.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict[str, object])()
+    return torch._C._has_mkldnn and any(capabilities.get(name) is True for name in CAPABLE)
 
 
 class BFloat16Encoder(EngineEncoder):
@@ -67,6 +68,6 @@ class BFloat16Encoder(EngineEncoder):
 
 
 def _lowered(layer: nn.Linear) -> nn.Linear:
-    made = deepcopy(layer).bfloat16()
-    made.weight.data = made.weight.data.contiguous()  # these products read W row by row
-    return made
+    lowered = deepcopy(layer).bfloat16()
+    lowered.weight.data = lowered.weight.data.contiguous()  # these products read W row by row
+    return lowered

@@ -104,6 +104,7 @@ class TextEncoder:
         self.width = self.pooling.width(states) if self.pooling.dense else states
         self.hashing = None
         if self.features is not None:
+            # The last layer is counted already: it alone passes through dense layers.
             self.width += states * (len(self.features.layers) - 1) + self.features.tokens
             if width := self.features.tokens:
                 vocabulary = _setting(model, "vocab_size")
@@ -168,12 +169,15 @@ class TextEncoder:
             )
             for index, rows in passes:
                 order += index
+                # Off the CPU a pass that is not full ends in copies of its first row.
                 parts.append(rows[: len(index)].float().cpu())
             out = torch.cat(parts)
+            # Passes go by length; rows return to the order of the texts.
             if order != sorted(order):
                 out = out[torch.tensor(order).argsort()]
             if self.hashing is not None:
                 for n, cut in enumerate(ids):
+                    # Counts are of the whole text, so also of what the token limit cut off.
                     out[n, -self.hashing.width :] = self.hashing.row(self._whole(texts[n], cut))
         return out
 
@@ -206,6 +210,7 @@ class TextEncoder:
     def _computed(
         self, ids: Sequence[list[int]], compute: Callable[[Tensor], Tensor], *, alone: bool = False
     ) -> Iterator[tuple[Sequence[int], Tensor]]:
+        # Off the CPU the fixed shape of a pass keeps the bits, whatever is computed in it.
         most = 1 if alone and self.device.type == "cpu" else None
         for index, batch in self._batches(ids, most=most):
             yield index, compute(batch)
@@ -289,17 +294,19 @@ class TextEncoder:
     def states(self, texts: Sequence[str]) -> list[Tensor]:
         """Return the states ``(T, D)`` of each text's tokens, bitwise independent of the batch."""
         ids = [self.tokens(t) for t in texts]
-        found: dict[int, Tensor] = {}
+        by_text: dict[int, Tensor] = {}
         with self.lock, torch.inference_mode():
             if self.device.type == "cpu" and self.tiles.is_packed:
                 for pack in packs(ids, tokens=PASS_TOKENS):
                     states = self._states_of(pack)[0]
                     each = (one for run in pack.runs for one in run.of(states))
-                    found |= {n: one.clone() for n, one in zip(pack.index, each, strict=True)}
+                    # Cloned: a view would keep the states of the whole pack in memory.
+                    by_text |= {n: one.clone() for n, one in zip(pack.index, each, strict=True)}
             else:
                 for index, batch in self._batches(ids, most=None):
-                    found |= zip(index, self.hidden_states(batch).float().cpu(), strict=False)
-        return [found[n] for n in range(len(ids))]
+                    # Not strict: a filled pass has more rows than texts.
+                    by_text |= zip(index, self.hidden_states(batch).float().cpu(), strict=False)
+        return [by_text[n] for n in range(len(ids))]
 
     def hidden_states(self, ids: Tensor) -> Tensor:
         """Return the states ``(B, T, D)`` from which h is pooled, for token ids ``(B, T)``."""
@@ -344,10 +351,10 @@ class TextEncoder:
         return self._in(lambda tiles: replace(tiles, lowered={}))
 
     @contextmanager
-    def _in(self, made: Callable[[Tiles], Tiles]) -> Iterator[None]:
+    def _in(self, change: Callable[[Tiles], Tiles]) -> Iterator[None]:
         with self.lock:
             tiles = self.tiles
-            self.tiles = made(tiles)
+            self.tiles = change(tiles)
             try:
                 yield
             finally:
@@ -484,14 +491,14 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
     Raises:
         UsageError: If the model has no list of two or more modules of one class.
     """
-    found = [
+    lists = [
         (name, m)
         for name, m in model.named_modules()
         if isinstance(m, nn.ModuleList) and len({type(b) for b in m}) == 1
     ]
-    if not found:
+    if not lists:
         raise UsageError(f"{type(model).__name__} has no list of blocks")
-    return max(found, key=lambda pair: len(pair[1]))
+    return max(lists, key=lambda pair: len(pair[1]))
 
 
 def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:

@@ -51,19 +51,19 @@ class EngineEncoder(TextEncoder):
             BackboneMismatchError: If its h is beyond the tolerance, or if a text's bits depend on
                 the other texts of the pass.
         """
-        h, made = plain.encode(PROBES), self.encode(PROBES)
-        who = f"the encoder on {self.engine!r}"
-        worst = float(((made - h).norm(dim=1) / h.norm(dim=1)).max())
+        h, h_engine = plain.encode(PROBES), self.encode(PROBES)
+        subject = f"the encoder on {self.engine!r}"
+        worst = float(((h_engine - h).norm(dim=1) / h.norm(dim=1)).max())
         if not worst <= self.tolerance:  # also true for NaN
             raise BackboneMismatchError(
-                f"{who} is not the one on torch",
+                f"{subject} is not the one on torch",
                 expected=f"vectors within {self.tolerance:g} of their length",
                 found=f"{worst:.3g}",
                 hint=HINT,
             )
-        if not torch.equal(torch.cat([self.encode([text]) for text in PROBES]), made):
+        if not torch.equal(torch.cat([self.encode([text]) for text in PROBES]), h_engine):
             raise BackboneMismatchError(
-                f"{who} mixes texts",
+                f"{subject} mixes texts",
                 expected="the bits that a text has alone",
                 found="others, of texts in one pass",
                 hint=HINT,

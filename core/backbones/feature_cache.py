@@ -72,6 +72,7 @@ class FeatureCache:
         key = (
             fingerprint,
             torch.device(backbone.device).type,
+            # Another torch may round its sums in another order.
             torch.__version__,
             "float32",
             # Sums split among threads are rounded in another order.
@@ -120,8 +121,8 @@ class FeatureCache:
     def missing(self, texts: Sequence[str]) -> list[str]:
         """Return the texts whose h is not cached, in the order in which it is computed."""
         # Segments follow from the texts as h does: what lacks h lacks the rest.
-        known = self.tables[0].read(texts)
-        return _by_length(t for t in texts if t not in known)
+        cached = self.tables[0].read(texts)
+        return _by_length(t for t in texts if t not in cached)
 
     def remember(self, texts: Sequence[str], h: np.ndarray) -> None:
         """Cache h ``(N, D)`` of texts: rows that were computed elsewhere, with the same bits."""
@@ -167,20 +168,20 @@ class _FeatureTable:
         rows: dict[str, np.ndarray] = {}
         if self.path is None or not self.path.exists():
             return rows
-        wanted, damaged = {_key(text): text for text in texts}, []
+        by_key, damaged = {_key(text): text for text in texts}, []
         with self._reporting(), self._connect() as database:
-            for start in range(0, len(wanted), LOOKUP_CHUNK):
-                some = list(wanted)[start : start + LOOKUP_CHUNK]
-                marks = ",".join("?" * len(some))
+            for start in range(0, len(by_key), LOOKUP_CHUNK):
+                keys = list(by_key)[start : start + LOOKUP_CHUNK]
+                marks = ",".join("?" * len(keys))
                 query = f"SELECT text, row, digest FROM rows WHERE text IN ({marks})"  # noqa: S608
-                for key, row, digest in database.execute(query, some):
+                for key, row, digest in database.execute(query, keys):
                     # Over the name of the file as well: rows that were copied from another cache do
                     # not count.
-                    if key in wanted and digest == self._digest(key, row):
+                    if key in by_key and digest == self._digest(key, row):
                         # The width is not stored: a row of another file's width fails its digest
                         # before this.
                         row = np.frombuffer(row, np.float32)  # noqa: PLW2901
-                        rows[wanted[key]] = row.reshape(-1, self.width)
+                        rows[by_key[key]] = row.reshape(-1, self.width)
                     else:
                         damaged.append(key)
             if damaged:

@@ -45,7 +45,7 @@ def header_read_once() -> Iterator[None]:
         return
     with _TURN:
         before = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-        vars(gguf).update({name: cache(made) for name, made in before.items()})
+        vars(gguf).update({name: cache(original) for name, original in before.items()})
         try:
             yield
         finally:

@@ -119,7 +119,7 @@ def _load(
     with _silence_warnings():
         unread = drop_unread(base)
     prefix = model.base_model_prefix
-    require_complete(base, report, prefix=prefix, unread=unread, who=repr(where))
+    require_complete(base, report, prefix=prefix, unread=unread, source=repr(where))
     _unmap(model)
     return tokenizer, model, stated
 
@@ -139,6 +139,7 @@ def reader_of(model: PreTrainedModel) -> PreTrainedModel:
     """Return the part of a model that reads a text: the encoder, if its decoder wants a second."""
     if not model.config.is_encoder_decoder:
         return model
+    # By a pass of one token: no configuration says whether the decoder wants input of its own.
     try:
         with torch.inference_mode():
             model(input_ids=torch.zeros(1, 1, dtype=torch.long))
@@ -153,12 +154,14 @@ def head_of(model: PreTrainedModel) -> Tensor:
     Raises:
         UsageError: If they are not; a bias, a scale or a cap would be lost.
     """
-    made: Any = model
-    layer = made.get_output_embeddings()
+    causal: Any = model
+    layer = causal.get_output_embeddings()
     with torch.inference_mode():
+        # Any tokens show a bias, a scale or a cap; a toy vocabulary may have fewer than four.
         probe = torch.arange(4)[None] % model.config.vocab_size
-        logits = made(input_ids=probe).logits
-        product = made.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
+        logits = causal(input_ids=probe).logits
+        product = causal.base_model(input_ids=probe).last_hidden_state @ layer.weight.T
+    # Not bitwise: a model may multiply in another order.
     if not torch.allclose(logits, product, rtol=1e-4, atol=1e-4):
         raise UsageError(
             f"{type(model).__name__} does more to its states than one product",

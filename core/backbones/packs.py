@@ -58,9 +58,9 @@ class Pack:
         row, places, runs, sections = list[int](), list[int](), list[Run](), list[tuple[int, int]]()
         for tile, texts in groupby(index, key=lambda n: tile_of(len(ids[n]))):
             begin = len(row)
-            for tokens, same in groupby(texts, key=lambda n: len(ids[n])):
+            for tokens, numbers in groupby(texts, key=lambda n: len(ids[n])):
                 start, count = len(row), 0
-                for count, n in enumerate(same, start=1):  # noqa: B007  (the number of texts)
+                for count, n in enumerate(numbers, start=1):  # noqa: B007  (the number of texts)
                     row += ids[n]
                     places += range(tokens)
                 runs.append(Run(start=start, texts=count, tokens=tokens))
@@ -87,15 +87,15 @@ def packs(ids: Sequence[Sequence[int]], *, tokens: int) -> Iterator[Pack]:
     """
     # By tile, then length: sections and runs then lie next to each other.
     order = sorted(range(len(ids)), key=lambda n: (tile_of(len(ids[n])), len(ids[n])))
-    some, size = list[int](), 0
+    index, size = list[int](), 0
     for n in order:
-        if some and size + len(ids[n]) > tokens:
-            yield Pack.of(ids, some)
-            some, size = [], 0
-        some.append(n)
+        if index and size + len(ids[n]) > tokens:
+            yield Pack.of(ids, index)
+            index, size = [], 0
+        index.append(n)
         size += len(ids[n])
-    if some:
-        yield Pack.of(ids, some)
+    if index:
+        yield Pack.of(ids, index)
 
 
 def attend(

@@ -225,8 +225,8 @@ def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | N
     for x, y, (_, tile) in zip(
         torch.split(rows, sizes), torch.split(out, sizes), sections, strict=True
     ):
-        for part, made in zip(torch.split(x, tile), torch.split(y, tile), strict=True):
-            _product_into(made, part, weight, bias)
+        for part, place in zip(torch.split(x, tile), torch.split(y, tile), strict=True):
+            _product_into(place, part, weight, bias)
     return out
 
 
@@ -277,8 +277,8 @@ def _text_by_text(activation: nn.Module, runs: Sequence[Run] | None) -> Forward:
         if runs is not None:
             out = torch.zeros_like(x)
             for run in runs:
-                for text, made in zip(run.of(x[0]), run.of(out[0]), strict=True):
-                    made.copy_(plain(activation, text[None])[0])
+                for text, place in zip(run.of(x[0]), run.of(out[0]), strict=True):
+                    place.copy_(plain(activation, text[None])[0])
             return out
         if len(x) == 1:
             return plain(activation, x)
@@ -288,8 +288,8 @@ def _text_by_text(activation: nn.Module, runs: Sequence[Run] | None) -> Forward:
 
 
 def _is_activation(module: nn.Module) -> bool:
-    made = type(module).__module__ in {"torch.nn.modules.activation", "transformers.activations"}
-    return made and not any(True for _ in module.parameters())
+    homes = {"torch.nn.modules.activation", "transformers.activations"}
+    return type(module).__module__ in homes and not any(True for _ in module.parameters())
 
 
 def _is_row_by_row(config: Any) -> bool:

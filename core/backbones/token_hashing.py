@@ -44,11 +44,13 @@ class TokenHashing:
     @classmethod
     def of(cls, *, width: int, vocabulary: int) -> Self:
         """Return the hashing of token ids 0 … vocabulary − 1 into `width` positions."""
+        # From 1: the products of token 0 would all be 0, and its entries would fall together.
         tokens = torch.arange(1, vocabulary + 1)[:, None]
         hashed = (tokens * torch.tensor(MULTIPLIERS)) % 2**BITS
         high = hashed >> (BITS // 2)
         return cls(
             width=width,
+            # Scaled, and not a remainder: the width need not be a power of two.
             places=high * width >> (BITS // 2),
             signs=1.0 - 2.0 * (hashed >> (BITS // 2 - 1) & 1),
         )

@@ -58,8 +58,8 @@ def drop_unread(model: nn.Module) -> frozenset[str]:
     parts: dict[str, nn.Module | Tensor] = dict(model.named_children())
     parts |= dict(model.named_parameters(recurse=False))
     for name, part in parts.items():
-        own = [part] if isinstance(part, Tensor) else [*part.parameters()]
-        if own and not any(id(tensor) in reached for tensor in own):
+        tensors = [part] if isinstance(part, Tensor) else [*part.parameters()]
+        if tensors and not any(id(tensor) in reached for tensor in tensors):
             unread.add(name)
             setattr(model, name, Unread() if isinstance(part, nn.Module) else None)
     return frozenset(unread)
@@ -103,7 +103,7 @@ def _leaves(output: Tensor) -> set[int]:
 
 
 def require_complete(
-    trunk: nn.Module, report: Mapping[str, Any], *, prefix: str, unread: Iterable[str], who: str
+    trunk: nn.Module, report: Mapping[str, Any], *, prefix: str, unread: Iterable[str], source: str
 ) -> None:
     """Check that a trunk's tensors are all from its checkpoint, and the checkpoint's all in it.
 
@@ -112,7 +112,7 @@ def require_complete(
         report: transformers' report on loading: missing, unexpected and mismatched keys.
         prefix: The trunk's name in checkpoints of models with a head, e.g. ``roberta``.
         unread: The names of its unread parts.
-        who: The source, for messages.
+        source: The source, for messages.
 
     Raises:
         IntegrityError: If tensors that h depends on are missing, or have another shape; or if the
@@ -140,7 +140,7 @@ def require_complete(
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
             sizes = [f"{n} {tuple(shapes[n][0])}" if n in shapes else n for n in names[:3]]
             raise IntegrityError(
-                f"the weights of {who}",
+                f"the weights of {source}",
                 expected=expected,
                 found=f"{what} {', '.join(sizes)}{more}",
                 hint=HINT,

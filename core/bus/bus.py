@@ -185,17 +185,18 @@ class Bus(nn.Module):
             return self.task.head.output(logits)
         p = h.new_zeros(h.shape[0], len(self.labels))
         answered = len(self.shared_labels) or int(self.labels[0] == DECLINED)  # by p_H
-        own = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
+        own_weight = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
             # No p_H takes the rest of the weight; a number is a mean, so the weights sum to 1.
-            alpha, own = alpha / own.clamp_min(1e-12), torch.ones_like(own)
+            alpha, own_weight = alpha / own_weight.clamp_min(1e-12), torch.ones_like(own_weight)
         if answered:
             shared = self._shared(h, z, alpha, outputs=outputs, chosen=chosen)
-            p[:, :answered] = (1 - own) * shared
+            p[:, :answered] = (1 - own_weight) * shared
         if outputs is None:
             for columns, p_i in self._own_probabilities(z):  # (n, B, L_i)
                 own_columns, places = (t.to(p.device) for t in self._places[columns])
                 weighted = alpha.index_select(1, own_columns).T[..., None] * p_i
+                # Added, not assigned: experts may have a label in common.
                 p = p.index_add(1, places, weighted.transpose(0, 1).flatten(1))
             return self._mixed(p, alpha)
         for o in outputs:
@@ -215,10 +216,10 @@ class Bus(nn.Module):
         """Return Σ_i α_i p_i ``(B, L)``; multi-label: the mean over the columns with the label."""
         if self.knows is None:
             return p
-        known = alpha @ self.knows  # (B, L)
+        support = alpha @ self.knows  # (B, L)
         # 1 − Σ α_own is the weight of p_H, which supports every label of the backbone.
-        known[:, : len(self.shared_labels)] += 1 - alpha[:, self.own].sum(-1, keepdim=True)
-        return self.task.head.mixed(p, known)
+        support[:, : len(self.shared_labels)] += 1 - alpha[:, self.own].sum(-1, keepdim=True)
+        return self.task.head.mixed(p, support)
 
     def _own_probabilities(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield p_i ``(n, B, L_i)`` of experts with labels of their own, a stack at a time."""
@@ -270,8 +271,8 @@ class Bus(nn.Module):
         """Return p_i(y|x) over `answered_by`, ``(B, L_i)``; no other expert is run."""
         outputs = self.ensemble.expert_outputs(z, [(column, None)])
         p = self.probabilities(h, z, self.only(z, column), outputs=outputs)
-        own = self.own_labels.get(column)
-        return p[:, : len(self.shared_labels) or 1] if own is None else p[:, own.to(p.device)]
+        labels = self.own_labels.get(column)
+        return p[:, : len(self.shared_labels) or 1] if labels is None else p[:, labels.to(p.device)]
 
     def own_answers(self, h: Tensor, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
         """Yield columns and their p_i(y|x) ``(n, B, L_i)``, covering every expert once."""
@@ -307,13 +308,13 @@ class Bus(nn.Module):
         Args:
             owner: The column of each row's expert ``(N,)``; −1 stands for one that supports all.
         """
-        known = torch.zeros(len(self.columns) + 1, len(self.labels))
-        known[list(self.shared), : len(self.shared_labels)] = 1.0
+        supported = torch.zeros(len(self.columns) + 1, len(self.labels))
+        supported[list(self.shared), : len(self.shared_labels)] = 1.0
         for column, labels in self.own_labels.items():
-            known[column, labels] = 1.0
+            supported[column, labels] = 1.0
         # Indexed by −1: rows of nobody in particular are annotated for all labels.
-        known[-1] = 1.0
-        return known[owner]
+        supported[-1] = 1.0
+        return supported[owner]
 
     # -- parts ----------------------------------------------------------------------------------
 

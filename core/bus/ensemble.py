@@ -73,16 +73,16 @@ class Ensemble(nn.Module):
                 expected="experts with labels of their own",
                 found=", ".join(self.ids[i] for i in (*self.hidden, *self.logit)),
             )
-        own = {reader for s in layout.segments for reader in s.readers}
+        segmented = {reader for s in layout.segments for reader in s.readers}
         # Low-rank experts that read z itself can be stacked, in the passes that use stacks.
         alike = {
             k: part
             for k, (i, part) in enumerate(zip(self.ids, self.parts, strict=True))
-            if isinstance(part, LowRank) and i not in own and strategy != "grouped"
+            if isinstance(part, LowRank) and i not in segmented and strategy != "grouped"
         }
-        stacked = ({k: alike[k] for k in some if k in alike} for some in (self.hidden, self.logit))
+        stacked = ({k: alike[k] for k in ks if k in alike} for ks in (self.hidden, self.logit))
         self.hidden_stack, self.logit_stack = (LowRankStack(s) if s else None for s in stacked)
-        heads = {k: self._answering(k) for k in self.own if self.ids[k] not in own}
+        heads = {k: self._answering(k) for k in self.own if self.ids[k] not in segmented}
         stacks = [] if strategy == "grouped" else head_stacks(heads)
         self.head_stacks = nn.ModuleList(stacks)
         self._stacks = {stack.columns: stack for stack in stacks}
@@ -102,8 +102,9 @@ class Ensemble(nn.Module):
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of the part of z or z̃ that it reads, ``(B, out)``, in the precision of z."""
         expert, read = self._answering(column), self.layout.read(z, self.ids[column])
-        made: Tensor = expert(read.to(expert.precision)).to(z.dtype)
-        return made
+        # A plugin may keep weights in another precision; the bus sums in that of z.
+        delta: Tensor = expert(read.to(expert.precision)).to(z.dtype)
+        return delta
 
     def _answering(self, column: int) -> Expert:
         """Return the expert, or its folded form, which computes the same in fewer products."""
@@ -136,11 +137,11 @@ class Ensemble(nn.Module):
 
     def all_outputs(self, z: Tensor) -> ExpertOutputs:
         """Return Δ of all experts on all rows ``(B, D)``; each stack takes one pass."""
-        base, made = self.layout.base(z), dict[int, Tensor]()
+        base, deltas = self.layout.base(z), dict[int, Tensor]()
         for stack in filter(None, (self.hidden_stack, self.logit_stack)):
-            made |= zip(stack.columns, stack.each(base), strict=True)
+            deltas |= zip(stack.columns, stack.each(base), strict=True)
         return tuple(
-            ExpertOutput(i, None, made[i] if i in made else self.delta(z, i))
+            ExpertOutput(i, None, deltas[i] if i in deltas else self.delta(z, i))
             for i in range(len(self.ids))
         )
 
@@ -155,10 +156,10 @@ class Ensemble(nn.Module):
         for o in outputs:  # experts that share the classifier are measured in one product
             space = self.parts[o.column].space
             groups.setdefault(o.column if space == "labels" else space, []).append(o)
-        for some in groups.values():
-            rows, places, delta = concat_outputs(some, len(z))
+        for group in groups.values():
+            rows, places, delta = concat_outputs(group, len(z))
             confidences[rows, places] = confidence_of(
-                self.parts[some[0].column], delta, self.readout_factor
+                self.parts[group[0].column], delta, self.readout_factor
             )
         return confidences
 
@@ -185,6 +186,7 @@ class Ensemble(nn.Module):
         outputs = self.selected_outputs(z, alpha) if outputs is None else outputs
         stacked, base = (self.hidden_stack, chosen), self.layout.base(h)
         hat = self._add(base, z, alpha, outputs, self.hidden, stacked)
+        # What another combiner makes of Δ is no sum, and has lost no bits.
         if not self._sums:
             return hat
         # In floats h + (h' − h) may differ from h'. Adding the lost part makes α = 1 exactly h'.
@@ -231,11 +233,11 @@ class Ensemble(nn.Module):
                 out = out + stack(self.layout.base(z), alpha, chosen=chosen)
                 columns = tuple(i for i in columns if i not in stack.columns)
             outputs = self.expert_outputs(z, ((i, None) for i in columns))
-        wanted = frozenset(columns)
-        some = [o for o in outputs if o.column in wanted]
-        if not some:
+        added = frozenset(columns)
+        outputs = tuple(o for o in outputs if o.column in added)
+        if not outputs:
             return out
-        rows, places, delta = concat_outputs(some, len(out))
+        rows, places, delta = concat_outputs(outputs, len(out))
         # One scatter for all experts, in the order of columns: the sum keeps its bits.
         return out.index_add(0, rows, alpha[rows, places, None] * delta)
 

@@ -309,12 +309,12 @@ def build_expert(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Exp
     Raises:
         ContractError: If tensors are missing or of other shapes.
     """
-    found = {name: tuple(t.shape) for name, t in tensors.items()}
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
     # C is not in the manifest: the last layer's rows say for how many classes it was made.
-    rows = found.get("V", found.get("W"))
+    rows = shapes.get("V", shapes.get("W"))
     expected = expected_tensors(manifest, classes=rows[0] if rows else None)
-    if found != expected:
-        raise ContractError(f"expert {manifest.id!r}", expected=str(expected), found=str(found))
+    if shapes != expected:
+        raise ContractError(f"expert {manifest.id!r}", expected=str(expected), found=str(shapes))
     # Packages may carry half precision; the bus adds in float32.
     t = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
     return expert_from_tensors(

@@ -225,13 +225,14 @@ class Head(ABC):
         """Return |ŷ − y| ``(N,)`` for regression; its mean is the MAE."""
         return None
 
-    def mixed(self, p: Tensor, known: Tensor) -> Tensor:
+    def mixed(self, p: Tensor, support: Tensor) -> Tensor:
         """Return the mean over the columns that support a label, ``(B, L)``.
 
         Args:
             p: Σ_i α_i p_i, where p_i is 0 for labels that expert i does not have, ``(B, L)``.
-            known: Σ α_i over the columns that support each label, ``(B, L)``.
+            support: Σ α_i over the columns that support each label, ``(B, L)``.
         """
+        # Where answers exclude each other, an expert without a label gives it 0: p is the mean.
         return p
 
     def silence(self, logits: Tensor) -> Tensor:
@@ -275,7 +276,7 @@ class Head(ABC):
         """Return the canonical spelling of an answer to a text; None if it is not valid."""
         return answer if self.expected(answer) is None else None
 
-    def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
+    def label_space(self, shared: Sequence[str], own_labels: Iterable[str]) -> tuple[str, ...]:
         """Return the outputs of a bus: the backbone's labels, then the experts', without repeats.
 
         If the backbone has no labels, the first output is `DECLINED`, the backbone column's answer.
@@ -283,7 +284,7 @@ class Head(ABC):
         # Probabilities sum to 1, so somebody has to take the backbone column's share; a number has
         # none.
         nobody = (DECLINED,) if self.probabilities else ()
-        return tuple(dict.fromkeys((*(shared or nobody), *own)))
+        return tuple(dict.fromkeys((*(shared or nobody), *own_labels)))
 
 
 def require_answers(head: Head, rows: Iterable[Row]) -> None:

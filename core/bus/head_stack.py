@@ -26,17 +26,17 @@ class HeadStack(nn.Module):
     def __init__(self, parts: Mapping[int, Expert]) -> None:
         super().__init__()
         self.columns = tuple(sorted(parts))
-        some = [parts[k] for k in self.columns]
-        self.form = _stacked(some)
-        temperatures = [e.temperature for e in some]
+        experts = [parts[k] for k in self.columns]
+        self.form = _stacked(experts)
+        temperatures = [e.temperature for e in experts]
         self.register_buffer("temperature", torch.tensor(temperatures)[:, None, None])
 
     temperature: Tensor
 
     def forward(self, z: Tensor) -> Tensor:
         """Return the logits of every expert ``(n, B, L)`` for z ``(B, D)``, in its precision."""
-        made: Tensor = self.form(z.to(self.form.precision))
-        return made.to(z.dtype)
+        logits: Tensor = self.form(z.to(self.form.precision))
+        return logits.to(z.dtype)
 
 
 def head_stacks(heads: Mapping[int, Expert]) -> list[HeadStack]:

@@ -67,8 +67,8 @@ class SigmoidHead(Head):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over rows of Σ_y binary cross-entropy, ``(B, C)``, in nats."""
-        wanted = targets.to(logits.dtype)
-        return binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(-1).mean()
+        indicators = targets.to(logits.dtype)
+        return binary_cross_entropy_with_logits(logits, indicators, reduction="none").sum(-1).mean()
 
     def silence(self, logits: Tensor) -> Tensor:
         """Return the loss of predicting labels for texts that have none, logits ``(M, L)``."""
@@ -82,8 +82,8 @@ class SigmoidHead(Head):
         """
         require_labels(self.labels_in(answers), labels)
         rows = [{*split_labels(answer)} for answer in answers]
-        found = [[int(y in row) for y in labels] for row in rows]
-        return torch.tensor(found, dtype=torch.int64).reshape(len(rows), len(labels))
+        indicators = [[int(y in row) for y in labels] for row in rows]
+        return torch.tensor(indicators, dtype=torch.int64).reshape(len(rows), len(labels))
 
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the sets that rows ``(N, L)`` of 0 and 1 encode."""
@@ -151,23 +151,23 @@ class SigmoidHead(Head):
         """Return a set of labels in canonical order, from any order."""
         return read_label_set(answer)
 
-    def label_space(self, shared: Sequence[str], own: Iterable[str]) -> tuple[str, ...]:
+    def label_space(self, shared: Sequence[str], own_labels: Iterable[str]) -> tuple[str, ...]:
         """Return all labels once; the empty set needs no output of its own."""
-        return tuple(dict.fromkeys((*shared, *own)))
+        return tuple(dict.fromkeys((*shared, *own_labels)))
 
-    def mixed(self, p: Tensor, known: Tensor) -> Tensor:
+    def mixed(self, p: Tensor, support: Tensor) -> Tensor:
         """Return Σ α_i p_i / Σ α_i over the columns that support a label, ``(B, L)``."""
         # Where no column supports a label both are 0, and so is the quotient.
-        return (p / known.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may exceed 1
+        return (p / support.clamp_min(UNKNOWN)).clamp(max=1.0)  # rounding may exceed 1
 
     def fitted_by(self, experts: Iterable[Expert]) -> Self:
         """Return the head with each label's threshold averaged over the experts that have it."""
-        found: dict[str, list[float]] = {}
+        thresholds: dict[str, list[float]] = {}
         for expert in experts:
             # The bus answers a label with a mean over its experts, and so its threshold is a mean.
             for label, t in zip(expert.labels, expert.thresholds, strict=False):  # may be empty
-                found.setdefault(label, []).append(t)
-        return self.with_thresholds({y: fmean(some) for y, some in found.items()})
+                thresholds.setdefault(label, []).append(t)
+        return self.with_thresholds({y: fmean(values) for y, values in thresholds.items()})
 
     def with_thresholds(self, thresholds: Mapping[str, float]) -> Self:
         """Return the head with the thresholds of some labels set."""
@@ -214,8 +214,8 @@ class SigmoidHead(Head):
         right = targets.double()
         # In double: counts above 2²⁴ rows are not exact in float32.
         given = [(p >= t).double() for t in GRID]
-        hits = torch.stack([(some * right).sum(0) for some in given])
-        best = best_tried(right.sum(0), hits, torch.stack([some.sum(0) for some in given]))
+        hits = torch.stack([(answered * right).sum(0) for answered in given])
+        best = best_tried(right.sum(0), hits, torch.stack([answered.sum(0) for answered in given]))
         return tuple(GRID[n] for n in best)
 
 

@@ -77,12 +77,12 @@ class FeatureLayout:
         Args:
             width: D, used if the layout has no segments and so no width of its own.
         """
-        own = [s for s in self.segments if ROUTER in s.readers]
+        segments = [s for s in self.segments if ROUTER in s.readers]
         # Without segments the layout has no width of its own: z is all there is.
         base = self.width if self.segments else width
-        end = base + sum(s.width for s in own)
+        end = base + sum(s.width for s in segments)
         # A slice, which copies nothing: the router's own segments come right after z.
-        return slice(base if any(s.instead for s in own) else 0, end)
+        return slice(base if any(s.instead for s in segments) else 0, end)
 
     def parts(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
         """Return every segment with its slice of h̃ or z̃, ``(…, width)``."""
@@ -106,8 +106,8 @@ class FeatureLayout:
         if not self.segments:
             return wide
         # An expert without a segment of its own reads z, as all experts of a plain bus do.
-        own = (numbers for segment, numbers in self.parts(wide) if reader in segment.readers)
-        return next(own, self.base(wide))
+        parts = (numbers for segment, numbers in self.parts(wide) if reader in segment.readers)
+        return next(parts, self.base(wide))
 
     def moved(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
         """Return the segments that are h', each with h' ``(…, D)``; h for rows without a value."""
@@ -144,8 +144,8 @@ class WideNorm(nn.Module):
         parts, moved = [self.norm(h)], dict(self.layout.moved(wide))
         eps = float(getattr(self.norm, "eps", 1e-5))  # a plugin's norm may have no eps
         for segment, rows in self.layout.parts(wide):
-            known = rows.any(-1, keepdim=True)  # all zeros means "unknown", and stays zero
-            normed = nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps) * known
+            computed = rows.any(-1, keepdim=True)  # all zeros means "unknown", and stays zero
+            normed = nn.functional.layer_norm(rows, rows.shape[-1:], eps=eps) * computed
             parts.append(normed if segment.normalised else rows)
             if segment in moved:
                 # The step inside the blocks, seen from the bus: Δ = h' − h, added like any other.

@@ -88,8 +88,8 @@ class LowRankStack(nn.Module):
 
     def _gathered(self, z: Tensor, weights: Tensor, k: int) -> Tensor:
         """Return the sum over the k largest of ``(B, n)``; units past an expert's rank add 0."""
-        weight, who = weights.to(z.dtype).topk(k, dim=-1)  # (B, k)
-        rows = self.units[who]  # (B, k, R), −1 past the rank of the expert
+        weight, selected = weights.to(z.dtype).topk(k, dim=-1)  # (B, k)
+        rows = self.units[selected]  # (B, k, R), −1 past the rank of the expert
         real = rows >= 0  # a −1 reads the last unit, whose product is set to 0 below
         units = torch.einsum("bkrd,bd->bkr", self.U[rows], z) + self.u[rows]
         hidden = units
@@ -101,4 +101,4 @@ class LowRankStack(nn.Module):
                 hidden = torch.where(mine, ACTIVATIONS[name](units), hidden)
         hidden = hidden * weight[..., None] * real
         delta = torch.einsum("bkr,bkro->bo", hidden, self.V[rows])
-        return delta + torch.einsum("bk,bko->bo", weight, self.v[who])
+        return delta + torch.einsum("bk,bko->bo", weight, self.v[selected])

@@ -113,12 +113,12 @@ class RouterSignals:
     def concat(cls, parts: Sequence[RouterSignals]) -> RouterSignals:
         """Return several batches of the same experts as one, with the signals that all have."""
         # A signal that one batch lacks would have to be computed again for the others.
-        known = set.intersection(*(set(p.known) for p in parts))
+        names = set.intersection(*(set(p.known) for p in parts))
         return cls(
             torch.cat([p.features for p in parts]),
             ensemble=parts[0].ensemble,
             reads=parts[0].reads,
-            values={name: torch.cat([p[name] for p in parts]) for name in known},
+            values={name: torch.cat([p[name] for p in parts]) for name in names},
         )
 
 
@@ -184,11 +184,11 @@ class BusRouter(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        known = {*SIGNALS, QUERY, ANSWERS}
-        if unknown := cls.reads - known:
+        names = {*SIGNALS, QUERY, ANSWERS}
+        if unknown := cls.reads - names:
             raise UsageError(
                 f"router {cls.__name__} reads what nobody computes",
-                expected="names among " + ", ".join(sorted(known)),
+                expected="names among " + ", ".join(sorted(names)),
                 found=", ".join(sorted(unknown)),
                 hint="Register a signal with router_signal before the class that reads it.",
             )

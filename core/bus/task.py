@@ -174,8 +174,11 @@ class NumberHead(Head):
         """
         strange = next((a for a in answers if self.expected(a) is not None), None)
         if strange is not None:
-            found = repr(strange)[:40]
-            raise UsageError("not every target is a number", expected="finite numbers", found=found)
+            raise UsageError(
+                "not every target is a number",
+                expected="finite numbers",
+                found=repr(strange)[:40],
+            )
         return torch.tensor([float(a) for a in answers], dtype=torch.float32)
 
     def answers(self, targets: Tensor, labels: Sequence[str] = ()) -> tuple[str, ...]:
@@ -191,14 +194,15 @@ class NumberHead(Head):
         # An output of its own has a bias, which takes the mean; through W_c there is none.
         if classifier is None:
             return TargetScaler(scale=spread, shift=float(targets.mean()))
+        # W_c of zeros moves no number: then any unit serves.
         return TargetScaler(scale=spread, hidden=spread / (float(classifier.norm()) or 1.0))
 
     def right(self, output: Tensor, rows: Sequence[Row], labels: Sequence[str] = ()) -> Tensor:
         """Return whether the number rounds to the row's, ``(N,)``."""
         target = self.targets([r.label for r in rows])
         # Both are rounded: a target may itself lie between two multiples of the resolution.
-        same = torch.round(output[:, 0] / self.resolution) == torch.round(target / self.resolution)
-        return same.to(torch.float64)
+        equal = torch.round(output[:, 0] / self.resolution) == torch.round(target / self.resolution)
+        return equal.to(torch.float64)
 
     def error(self, output: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return |ŷ − y|, ``(N,)``; its mean is the MAE."""

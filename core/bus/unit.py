@@ -99,6 +99,7 @@ class TextAnswers:
             p: The outputs for all rows of the texts.
             labels: The L_i labels of each.
         """
+        # All are of one class, and differ only in what their authors fitted.
         yield from heads[0].read_columns(heads, p, labels)
 
     def first(self, rows: Tensor) -> Tensor:
@@ -340,6 +341,7 @@ class WholeText(Unit[WholeEncoder]):
         eps: float,
     ) -> Tensor:
         """Return h ``(N, D)``."""
+        # Segments are computed from the texts (`Backbone.encode`), not from h.
         return trunk.encode(texts)
 
     def passed(

@@ -104,7 +104,9 @@ def select_installed(
     inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
     known = sum(x.manifest is not None for x in inventory.statuses)
     # Not the same as an empty environment: here the user has to name the question.
-    if joins is None and inventory.aside and known == len(inventory.elsewhere):  # none for here
+    if (
+        joins is None and inventory.other_questions and known == len(inventory.elsewhere)
+    ):  # none for here
         raise _nobody_answers(home, inventory)
     if inventory.problem:
         raise inventory.problem
@@ -140,7 +142,7 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
     gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
     for member in gone:
         dist = canonical(member.dist)
-        installed = (*inventory.statuses, *inventory.aside)
+        installed = (*inventory.statuses, *inventory.other_questions)
         for other in (x for x in installed if x.id and canonical(x.package.dist) == dist):
             which = f", which answers {other.question!r}" if other.question else ""
             raise HarmError(
@@ -159,11 +161,11 @@ def select_stored(record: Composition, store: Store) -> Selection:
         IntegrityError: If stored bytes differ from those that were composed.
     """
     origin = record.backbone
-    files = store.backbone(origin.digest, who=origin.id)
+    files = store.backbone(origin.digest, name=origin.id)
     statuses = tuple(
         status_of_files(
             Package("expert", m.dist, m.version, "", None, False),
-            store.expert(m.digest, who=m.id),
+            store.expert(m.digest, name=m.id),
             backbone=files.manifest,
             origin=m,
         )

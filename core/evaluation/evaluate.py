@@ -113,12 +113,12 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
     domains = by_domain(systems["routed"].hits, units)
     overall = {name: float(system.hits.mean()) for name, system in systems.items()}
     heaviest = [composed.bus.columns[k] for k in result.heaviest.tolist()]
-    own = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
+    at_home = torch.tensor([c == r.domain for c, r in zip(heaviest, units, strict=True)])
     table = {name: by_domain(system.hits, units) for name, system in systems.items()}
     owned = bool((composed.owners(units) >= 0).any())
     scores, error = _label_scores(composed, rows, h), systems["routed"].error
     confusion = None if scores is None else scores.confusion
-    known = {n: s for n, s in systems.items() if owned or n != "oracle"}
+    shown = {n: s for n, s in systems.items() if owned or n != "oracle"}
     return Evaluation(
         overall=overall["routed"],
         macro=sum(domains.values()) / len(domains) if domains else overall["routed"],
@@ -127,12 +127,12 @@ def evaluate(composed: ComposedModel, rows: Sequence[Row], *, encode: Encode) ->
         oracle=overall["oracle"] if owned else None,
         baselines={n: a for n, a in overall.items() if n not in {"routed", "oracle"}},
         table=table if owned else {**table, "oracle": {}},
-        routed=by_domain(own, units),
+        routed=by_domain(at_home, units),
         rows=len(units),
         counts={d: sum(r.domain == d for r in units) for d in domains},
         generation=composed.generation,
         mae=None if error is None else {"overall": float(error.mean()), **by_domain(error, units)},
-        bits=_bits(composed, rows, units, known),
+        bits=_bits(composed, rows, units, shown),
         labels=None if scores is None else scores.labels,
         macro_f1=None if scores is None else scores.macro_f1,
         micro_f1=None if scores is None else scores.micro_f1,
@@ -193,10 +193,10 @@ def _score_systems(
     systems = _systems(composed, columns_data(composed, encode=encode))
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=len(bus.columns) * bus.answers):
-            some_h, some = h[piece], rows[piece]
-            z = bus.norm(some_h)
+            batch_h, batch = h[piece], rows[piece]
+            z = bus.norm(batch_h)
             for name, answer in systems.items():
-                parts.setdefault(name, []).append(score(composed, answer(some_h, z, some), some))
+                parts.setdefault(name, []).append(score(composed, answer(batch_h, z, batch), batch))
     scores = {name: concat_scores(p) for name, p in parts.items()}
     alone = [scores.pop(i) for i in [*scores] if i.startswith(ALONE)]
     backbone = scores.pop("backbone")

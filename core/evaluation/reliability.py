@@ -67,17 +67,17 @@ def reliability(confidence: Tensor, hits: Tensor) -> Reliability:
     """
     confidence, hits = confidence.double(), hits.double()
     place = (confidence * BINS).long().clamp(max=BINS - 1)
-    found = []
+    bins = []
     for n in range(BINS):
         mine = place == n
         if rows := int(mine.sum()):
             sure, right = float(confidence[mine].mean()), float(hits[mine].mean())
-            found.append(Bin(rows=rows, confidence=sure, accuracy=right))
-    gaps = sum(b.rows * abs(b.accuracy - b.confidence) for b in found)
+            bins.append(Bin(rows=rows, confidence=sure, accuracy=right))
+    gaps = sum(b.rows * abs(b.accuracy - b.confidence) for b in bins)
     ranked = hits[confidence.argsort(descending=True, stable=True)].cumsum(0)
     counts = [max(1, round(s * len(hits))) for s in SHARES]
     coverage = (
         Coverage(share=s, accuracy=float(ranked[n - 1]) / n)
         for s, n in zip(SHARES, counts, strict=True)
     )
-    return Reliability(ece=gaps / len(hits), bins=tuple(found), coverage=tuple(coverage))
+    return Reliability(ece=gaps / len(hits), bins=tuple(bins), coverage=tuple(coverage))

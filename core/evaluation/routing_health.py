@@ -95,9 +95,9 @@ def _output_norms(composed: ComposedModel, h: Tensor, owner: Tensor) -> dict[str
     """Return each expert's mean confidence on its own rows; others are not computed."""
     bus, norms = composed.bus, {}
     for k, (expert_id, expert) in enumerate(zip(bus.ids, bus.ensemble.parts, strict=True)):
-        own = h[owner == k]
-        if len(own):
-            delta = bus.ensemble.delta(bus.norm(own), k)
+        own_rows = h[owner == k]
+        if len(own_rows):
+            delta = bus.ensemble.delta(bus.norm(own_rows), k)
             norms[expert_id] = float(
                 confidence_of(expert, delta, bus.ensemble.readout_factor).mean()
             )
@@ -109,11 +109,11 @@ def _distance(composed: ComposedModel, h: Tensor) -> float | None:
     bus = composed.bus
     if len(bus.ids) < 2 or not len(h):  # noqa: PLR2004
         return None
-    some = range(0, len(bus.ids), -(-len(bus.ids) // EXPERTS))
-    rows = max(1, min(ROWS, ANSWERS // (len(some) * bus.answers)))
+    sample = range(0, len(bus.ids), -(-len(bus.ids) // EXPERTS))
+    rows = max(1, min(ROWS, ANSWERS // (len(sample) * bus.answers)))
     h = h[:: -(-len(h) // rows)]
     z = bus.norm(h)
-    return pairwise_output_distance(torch.stack([bus.alone(h, z, k) for k in some]))
+    return pairwise_output_distance(torch.stack([bus.alone(h, z, k) for k in sample]))
 
 
 def _flips(

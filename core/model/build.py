@@ -99,15 +99,15 @@ def make_expert(
     again is what built it.
     """
     expert = _built_before(files, built, plugins=plugins, providers=providers)
-    made = (
+    module = (
         Checked(expert)
         if expert is not None
         else make_expert_module(files, bus=bus, plugins=plugins, providers=providers)
     )
-    if made.value is None:
-        return Checked(None, made.violations)
+    if module.value is None:
+        return Checked(None, module.violations)
     card = read_card(files.manifest, files.files, task=bus.task)
-    return Checked(LoadedExpert(files=files, expert=made.value, card=card))
+    return Checked(LoadedExpert(files=files, expert=module.value, card=card))
 
 
 def _built_before(
@@ -156,8 +156,8 @@ def make_expert_module(
     expert.described_by(manifest)
     # Cached rows depend on the weights, and on the code of a plugin's form.
     expert.source = _source(files, provider)
-    wrong = check_canary(manifest, expert, files.canary)
-    return Checked(None, (wrong,)) if wrong else Checked(expert)
+    misfit = check_canary(manifest, expert, files.canary)
+    return Checked(None, (misfit,)) if misfit else Checked(expert)
 
 
 def built_experts(model: ComposedModel | None) -> BuiltExperts:
@@ -191,13 +191,13 @@ def make_router(
     providers: Providers,
 ) -> Router:
     """Make an untrained router of a kind."""
-    name, known = kind.partition(":")[0], plugins.names(ROUTERS)
+    name, kinds = kind.partition(":")[0], plugins.names(ROUTERS)
     router: nn.Module = plugins.make(
         ROUTERS,
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: f"{suggest(name, known)}Known, for --router: {', '.join(known)}. ",
+        instead=lambda: f"{suggest(name, kinds)}Known, for --router: {', '.join(kinds)}. ",
         kind=kind,
         bus=bus,
         columns=columns,
@@ -255,8 +255,8 @@ def read_package(package: Package) -> BackboneFiles:
     Raises:
         ContractError: If anything is wrong with it.
     """
-    who = f"backbone package {package}"
-    files = read_backbone(package).unwrap(who)
-    for wrong in audit_installed(package):
-        raise wrong.error(who)
+    subject = f"backbone package {package}"
+    files = read_backbone(package).unwrap(subject)
+    for violation in audit_installed(package):
+        raise violation.error(subject)
     return files

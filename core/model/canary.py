@@ -49,13 +49,13 @@ def check_tokens(
         return None
     expected = f"the recorded z within {tolerance:g}"
     if int(tokens.max()) >= vocabulary:
-        found = f"token {int(tokens.max())}, and the backbone has a vocabulary of {vocabulary}"
-        return Violation("canary_values", "canary", expected, found, _OTHER)
+        token = f"token {int(tokens.max())}, and the backbone has a vocabulary of {vocabulary}"
+        return Violation("canary_values", "canary", expected, token, _OTHER)
     error = float((read(tokens) - tensors["z"].float()).abs().max())
     if error <= tolerance:
         return None
-    found = f"a deviation of {error:.3g}"
-    return Violation("canary_values", "canary", expected, found, _OTHER)
+    deviation = f"a deviation of {error:.3g}"
+    return Violation("canary_values", "canary", expected, deviation, _OTHER)
 
 
 def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Violation | None:
@@ -107,11 +107,11 @@ def _measure(expert: Expert, z: Tensor, expected: Tensor) -> tuple[float, float]
     step = max(1, NUMBERS // widest)
     worst = norm = 0.0
     with torch.inference_mode():
-        for rows, wanted in zip(torch.split(z, step), torch.split(expected, step), strict=True):
+        for rows, recorded in zip(torch.split(z, step), torch.split(expected, step), strict=True):
             delta = expert(rows)
-            if delta.shape != wanted.shape:
+            if delta.shape != recorded.shape:
                 return math.inf, math.inf
-            error = float((delta - wanted).abs().max())
+            error = float((delta - recorded).abs().max())
             worst = math.inf if math.isnan(error) else max(worst, error)
             norm = max(norm, float(delta.norm(dim=-1).max()))
     return worst, norm

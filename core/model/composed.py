@@ -237,11 +237,11 @@ class ComposedModel:
         by_expert: Sequence[dict[str, ExpertAnswer] | None],
     ) -> list[Answer]:
         """Return the answers to N texts, from their predictions, α ``(N, K)`` and other results."""
-        cuts, made = self.backbone.cuts(texts), list[Answer]()
+        cuts, answers = self.backbone.cuts(texts), list[Answer]()
         for n, (text, prediction, row) in enumerate(
             zip(texts, predictions, alpha.tolist(), strict=True)
         ):
-            made.append(
+            answers.append(
                 Answer(
                     input=str(text),  # a table may hold a string type of its own
                     label=prediction.label,
@@ -257,7 +257,7 @@ class ComposedModel:
                     spans=prediction.spans,
                 )
             )
-        return made
+        return answers
 
     def _require_whole_texts(self, what: str, hint: str) -> None:
         """Check that a row of the bus is a whole text.
@@ -319,7 +319,7 @@ class ComposedModel:
 
         def choose(h: Tensor) -> Tensor:
             active = self.bus.weights(self.bus.norm(h)) > 0
-            return torch.stack([active[:, some].any(-1) for some in readers], dim=-1)
+            return torch.stack([active[:, columns].any(-1) for columns in readers], dim=-1)
 
         return encode_chosen(backbone, texts, choose)
 
@@ -365,10 +365,12 @@ class ComposedModel:
     @cached_property
     def decline_thresholds(self) -> Tensor | None:
         """The familiarity below which an expert's texts are declined, ``(E,)``; None for none."""
-        known = self.calibration
-        if not self.decline or known is None or known.familiarity is None:
+        calibration = self.calibration
+        if not self.decline or calibration is None or calibration.familiarity is None:
             return None
-        return known.thresholds(known.familiarity, self.decline, groups=len(self.bus.ids))
+        return calibration.thresholds(
+            calibration.familiarity, self.decline, groups=len(self.bus.ids)
+        )
 
     def set_warnings(self, level: float) -> tuple[str, ...]:
         """Return warnings on label sets of a level: experts with too few gate rows for it."""
@@ -426,8 +428,8 @@ class ComposedModel:
         """Return oracle weights α ``(N, K)``: each row's own expert at 1, or 0 if not composed."""
         owner = self.owners(rows)
         alpha = torch.zeros(len(rows), len(self.bus.columns))
-        own = owner >= 0
-        alpha[own, owner[own]] = 1.0
+        is_composed = owner >= 0
+        alpha[is_composed, owner[is_composed]] = 1.0
         return alpha
 
     def owners(self, rows: Sequence[Row]) -> Tensor:
@@ -472,9 +474,7 @@ def answer_fields(answer: Answer) -> dict[str, object]:
     if answer.spans is not None:
         fields["spans"] = [msgspec.structs.asdict(s) for s in answer.spans]
     if answer.by_expert is not None:
-        fields["by_expert"] = {
-            i: msgspec.structs.asdict(own) for i, own in answer.by_expert.items()
-        }
+        fields["by_expert"] = {i: msgspec.structs.asdict(a) for i, a in answer.by_expert.items()}
     if answer.named:
         fields["questions"] = {name: answer_fields(a) for name, a in answer.named.items()}
     return fields

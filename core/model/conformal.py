@@ -94,7 +94,7 @@ class Calibration:
         """Return the concatenated scores of several calibrations."""
         names = [f.name for f in fields(cls)]
         columns = {n: [t for p in parts if (t := getattr(p, n)) is not None] for n in names}
-        return cls(**{n: torch.cat(found) for n, found in columns.items() if found})
+        return cls(**{n: torch.cat(tensors) for n, tensors in columns.items() if tensors})
 
     @classmethod
     def load(cls, data: bytes) -> Calibration:
@@ -223,18 +223,18 @@ def calibrate(
     likelihood = _likelihood(bus, p, rows) if sets_possible(bus) else None
     if not decline:
         return Calibration(group=groups_of(bus, alpha), likelihood=likelihood)
-    owner, own = list[Tensor](), list[Tensor]()
+    owner, familiarities = list[Tensor](), list[Tensor]()
     for column, i in enumerate(bus.ids):
         mine = torch.tensor([r.domain == i for r in rows], dtype=torch.bool)
         z = bus.norm(h[mine])
-        own.append(own_familiarities(bus, z)(bus.own_answer(h[mine], z, column), column))
+        familiarities.append(own_familiarities(bus, z)(bus.own_answer(h[mine], z, column), column))
         owner.append(torch.full((len(z),), column))
     return Calibration(
         group=groups_of(bus, alpha),
         likelihood=likelihood,
         familiarity=familiarity(bus, h, p),
         owner=torch.cat(owner),
-        own=torch.cat(own),
+        own=torch.cat(familiarities),
     )
 
 

@@ -56,7 +56,7 @@ def answers_by_expert(
     z = bus.norm(h)
     limits = None if calibration is None or not share else calibration.own_thresholds(share, bus)
     familiarity = own_familiarities(bus, z) if limits is not None else None
-    found: dict[int, list[ExpertAnswer]] = {}
+    by_column: dict[int, list[ExpertAnswer]] = {}
     for columns, answers in bus.own_answers(h, z):
         for n, (column, read) in enumerate(
             zip(columns, _read(bus, columns, answers, texts), strict=True)
@@ -65,9 +65,9 @@ def answers_by_expert(
                 declined = (familiarity(answers[n], column) < limits[column]).tolist()
                 pairs = zip(read, declined, strict=True)
                 read = [msgspec.structs.replace(a, declined=no) for a, no in pairs]  # noqa: PLW2901
-            found[column] = read
-    ordered = [found[k] for k in range(len(bus.ids))]
-    return [dict(zip(bus.ids, some, strict=True)) for some in zip(*ordered, strict=True)]
+            by_column[column] = read
+    ordered = [by_column[k] for k in range(len(bus.ids))]
+    return [dict(zip(bus.ids, row, strict=True)) for row in zip(*ordered, strict=True)]
 
 
 def _read(

@@ -45,11 +45,11 @@ class Moments:
     @classmethod
     def of_columns(cls, columns: Sequence[ColumnData]) -> Self:
         """Return the moments of the cards, from the experts' columns."""
-        known = [d.statistics for d in columns]
+        cards = [d.statistics for d in columns]
         return cls(
-            rows=torch.stack([s.counts.sum() for s in known]),
-            sums=torch.stack([s.sums.sum(0) for s in known]),
-            squares=torch.stack([s.scatter.trace() for s in known]),
+            rows=torch.stack([s.counts.sum() for s in cards]),
+            sums=torch.stack([s.sums.sum(0) for s in cards]),
+            squares=torch.stack([s.scatter.trace() for s in cards]),
         )
 
     @classmethod
@@ -62,8 +62,8 @@ class Moments:
             alpha: The weights ``(N, K)``; a text whose largest is the backbone's is not counted.
         """
         experts, heaviest = len(bus.ids), alpha.argmax(-1)
-        own = heaviest < experts
-        z, group = bus.layout.router_input(bus.norm(h[own])).double(), heaviest[own]
+        counted = heaviest < experts
+        z, group = bus.layout.router_input(bus.norm(h[counted])).double(), heaviest[counted]
         return cls(
             rows=group.bincount(minlength=experts).double(),
             sums=z.new_zeros(experts, z.shape[-1]).index_add(0, group, z),
@@ -89,8 +89,8 @@ class Moments:
         """Return d ``(E,)``; 0 if the estimate of d² is negative, NaN with fewer than two rows."""
         (m, w), (mu, v) = self._mean_and_spread(), card._mean_and_spread()
         off = (m - mu).square().sum(-1) - w / self.rows - v / card.rows
-        known = (self.rows > 1) & (card.rows > 1) & (v > 0)
-        return torch.where(known, (off / v).clamp_min(0).sqrt(), torch.nan)
+        measurable = (self.rows > 1) & (card.rows > 1) & (v > 0)
+        return torch.where(measurable, (off / v).clamp_min(0).sqrt(), torch.nan)
 
     def _mean_and_spread(self) -> tuple[Tensor, Tensor]:
         """Return the mean ``(E, W)`` and E‖z − mean‖² ``(E,)``, with the divisor n − 1."""

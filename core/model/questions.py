@@ -17,13 +17,13 @@ class Questions:
     """The generations that answer the questions of one home.
 
     Attributes:
-        own: The generation of the default question; None if only named ones are composed.
+        default: The generation of the default question; None if only named ones are composed.
         named: Those of the named questions. One that predicts next tokens answers no texts.
         damaged: Why a composed question cannot be answered, by name; the key None is the default
             question.
     """
 
-    own: ComposedModel | None
+    default: ComposedModel | None
     named: Mapping[str, ComposedModel]
     damaged: Mapping[str | None, RedhostError] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class Questions:
         named: dict[str | None, ComposedModel] = {
             n: m for n, m in self.named.items() if not m.backbone.task.unit.generates
         }
-        return named if self.own is None else {None: self.own, **named}
+        return named if self.default is None else {None: self.default, **named}
 
     def levels(self, sets: float | None = None) -> dict[str | None, float | None]:
         """Return the level of each question's label sets; None for a question without label sets.
@@ -49,18 +49,18 @@ class Questions:
         Raises:
             UsageError: If texts cannot be answered, or no question supports label sets.
         """
-        found, refused = dict[str | None, float | None](), list[UsageError]()
+        levels, refused = dict[str | None, float | None](), list[UsageError]()
         for name, model in self._answering.items():
             model.check_answers()
-            found[name] = sets
+            levels[name] = sets
             try:
                 model.check_answers(sets=sets)
             except UsageError as e:
-                found[name] = None
+                levels[name] = None
                 refused.append(e)
-        if refused and len(refused) == len(found):
+        if refused and len(refused) == len(levels):
             raise refused[0]
-        return found
+        return levels
 
     def answer(
         self,
@@ -89,19 +89,19 @@ class Questions:
         texts = as_list(texts, str, "text")
         answering, levels = self._answering, self.levels(sets)
         h = shared_features([*answering.values()], texts)
-        found = [
+        answers = [
             model.answer(
                 texts, sets=levels[name], each=each, features=features, observe=observe.get(name)
             )
             for (name, model), features in zip(answering.items(), h, strict=True)
         ]
-        own = found.pop(0) if self.own else [_unasked(text) for text in texts]
+        default = answers.pop(0) if self.default else [_unasked(text) for text in texts]
         named = [name for name in answering if name is not None]
         if not named:
-            return own
+            return default
         return [
-            replace(answer, questions=dict(zip(named, beside, strict=True)))
-            for answer, *beside in zip(own, *found, strict=True)
+            replace(answer, questions=dict(zip(named, others, strict=True)))
+            for answer, *others in zip(default, *answers, strict=True)
         ]
 
 

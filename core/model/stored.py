@@ -69,9 +69,9 @@ class StoredExperts:
             IntegrityError: If the stored bytes are not those that were composed.
             ContractError: If it does not compute what its manifest promises.
         """
-        files = self.store.expert(member.digest, who=member.id)
-        made = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
-        return made.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
+        files = self.store.expert(member.digest, name=member.id)
+        expert = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
+        return expert.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
 
     def defer(self, member: Member) -> StoredExpert:
         """Read only an expert's manifest; load it at once if it acts inside the trunk."""
@@ -90,7 +90,7 @@ class StoredExperts:
 
     def _card(self, member: Member) -> Card:
         """Read an expert's card, and verify every byte."""
-        files = self.store.expert(member.digest, who=member.id)
+        files = self.store.expert(member.digest, name=member.id)
         return read_card(files.manifest, files.files, task=self.bus.task)
 
 
@@ -225,7 +225,7 @@ class GenerationLoader:
         record = self.generations.load(number)
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
-        files = store.backbone(record.backbone.digest, who=record.backbone.id)
+        files = store.backbone(record.backbone.digest, name=record.backbone.id)
         device = str(record.settings.get("device") or self.device)  # the engine it was made on
         key = (files.digest, device, tuple(sorted(record.providers.items())))
         backbone = self.backbones.get(key)

@@ -70,9 +70,9 @@ def encoded(trunk: TextEncoder, texts: Sequence[str], *, name: str) -> Tensor:
         for text in texts if len(texts) > 1 else ():
             encoded(trunk, [text], name=name)  # which of them is it?
         longest = max(len(trunk.tokens(text)) for text in texts)
-        found = next(iter(str(e).splitlines()), "") or type(e).__name__
+        reason = next(iter(str(e).splitlines()), "") or type(e).__name__
         hint = "Give a smaller --max-tokens, if shorter texts do." if longest > SHORT else ""
-        raise refused(trunk, name, f"h of a text of {longest} tokens", found, hint=hint) from e
+        raise refused(trunk, name, f"h of a text of {longest} tokens", reason, hint=hint) from e
     if h.shape[1] != trunk.width:
         wide = "states as wide as hidden_size, so that h has width"
         raise refused(trunk, name, f"{wide} {trunk.width}", f"width {h.shape[1]}")
@@ -116,17 +116,17 @@ def require_equal(
     differing = [t for t, a, b in zip(texts, h, other, strict=True) if not torch.equal(a, b)]
     if differing:
         tokens = len(trunk.tokens(differing[0]))
-        found = f"others beside other texts, or in another process, for a text of {tokens} tokens"
+        others = f"others beside other texts, or in another process, for a text of {tokens} tokens"
         hint = "If it is for long texts only, give a smaller --max-tokens."
-        raise refused(trunk, name, "the bits that a text has alone", found, hint=hint)
+        raise refused(trunk, name, "the bits that a text has alone", others, hint=hint)
 
 
 def refused(
     trunk: TextEncoder, name: str, expected: str, found: str, *, hint: str = ""
 ) -> UsageError:
     """Return the error of an encoder that cannot be used."""
-    who = f"backbone {name!r} ({type(trunk.model).__name__}) cannot be used"
-    return UsageError(who, expected=expected, found=found, hint=hint)
+    problem = f"backbone {name!r} ({type(trunk.model).__name__}) cannot be used"
+    return UsageError(problem, expected=expected, found=found, hint=hint)
 
 
 def _has_tokens(trunk: TextEncoder, text: str) -> bool:

@@ -53,25 +53,25 @@ def verify_expert(
     task = backbone.manifest.task if backbone else manifest.implied_task
     if task is not None and (unknown := _unknown_task(task, plugins)):
         return (unknown,)
-    if backbone is not None and (wrong := check_compatible(manifest, backbone.manifest)):
-        return wrong  # by rules that a plugin's task adds
+    if backbone is not None and (violations := check_compatible(manifest, backbone.manifest)):
+        return violations  # by rules that a plugin's task adds
     config = BusConfig(
         width=manifest.reads.width,
         labels=backbone.manifest.labels if backbone else (),
         task=expert_task(manifest, backbone.manifest if backbone else None),
     )
     try:
-        made = make_expert(files, bus=config, plugins=plugins, providers={})
+        expert = make_expert(files, bus=config, plugins=plugins, providers={})
     except PluginError as e:
         return (Violation("form_unknown", "form", "a form of a trusted plugin", e.reason, e.hint),)
     except CardError as e:
         return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
-    if made.value is None or backbone is None:
-        return made.violations
+    if expert.value is None or backbone is None:
+        return expert.violations
     live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
     read = CachedBusEncoder(live, encode=live.encode)
     background = rows_of(backbone, BackgroundRow)
-    violation = check_live(made.value, live, background, read=read)
+    violation = check_live(expert.value, live, background, read=read)
     return () if violation is None else (violation,)
 
 
@@ -87,11 +87,11 @@ def verify_backbone(
     plugins = plugins or Plugins()
     if unknown := _unknown_task(files.manifest.task, plugins):
         return (unknown,)
-    if wrong := check_backbone(files.manifest):
-        return wrong  # by rules that a plugin's task adds
+    if violations := check_backbone(files.manifest):
+        return violations  # by rules that a plugin's task adds
     try:
-        made = make_backbone(files, plugins=plugins, providers={}, device="cpu")
-        require_repeatable(made.trunk, name=made.name)
+        backbone = make_backbone(files, plugins=plugins, providers={}, device="cpu")
+        require_repeatable(backbone.trunk, name=backbone.name)
     except BackboneMismatchError as e:
         return (Violation("backbone_mismatch", "fingerprint", e.expected, e.found, e.hint),)
     except UsageError as e:

@@ -180,11 +180,11 @@ class Router(BusRouter):
         theirs = torch.tensor([parent.columns.index(c) for c in names], dtype=torch.int64)
         per_column = {id(p) for p in self.column_parameters()}
         with torch.no_grad():
-            for own, other in zip(self.parameters(), parent.parameters(), strict=True):
-                if id(own) in per_column:
-                    own[mine] = other[theirs]
+            for parameter, other in zip(self.parameters(), parent.parameters(), strict=True):
+                if id(parameter) in per_column:
+                    parameter[mine] = other[theirs]
                 else:
-                    own.copy_(other)
+                    parameter.copy_(other)
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the weights from a file's tensors."""
@@ -222,12 +222,14 @@ class LabelledRouter(Router):
     def replace_rows(self, rows: Mapping[int, Sequence[Tensor]]) -> None:
         """Set the rows of columns, by their index: one tensor for each name in `per_label`."""
         keep = torch.tensor([int(k) not in rows for k in self.owner], dtype=torch.bool)
-        owners = [torch.full((len(made[0]),), k) for k, made in rows.items()]
+        owners = [torch.full((len(tensors[0]),), k) for k, tensors in rows.items()]
         # A stable sort: the order of rows does not depend on which column was set last.
         owner, places = torch.sort(torch.cat([self.owner[keep], *owners]), stable=True)
         for n, name in enumerate(self.per_label):
             p = self.get_parameter(name)
-            p.data = torch.cat([p[keep], *(made[n] for made in rows.values())]).detach()[places]
+            p.data = torch.cat([p[keep], *(tensors[n] for tensors in rows.values())]).detach()[
+                places
+            ]
         self._set_owner(owner)
 
     def column_parameters(self) -> tuple[nn.Parameter, ...]:

@@ -113,8 +113,8 @@ def column_data(
         raise CardError(f"card of expert {card.column!r} has no fit rows")
     groups = card.task.head.groups(labels if len(labels) == len(z) else [""] * len(z))
     statistics = card.statistics or Statistics.of_rows(z, groups)
-    known = tuple(groups) if {*groups} <= {*statistics.labels} else ()
-    return ColumnData(column=card.column, z=z, statistics=statistics, labels=known)
+    row_labels = tuple(groups) if {*groups} <= {*statistics.labels} else ()
+    return ColumnData(column=card.column, z=z, statistics=statistics, labels=row_labels)
 
 
 def background_texts(rows: Sequence[BackgroundRow], composed: Collection[str]) -> list[str]:
@@ -193,20 +193,20 @@ def _texts(manifest: ExpertManifest, data: bytes, task: Task) -> Card:
 
 
 def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Statistics:
-    found = Statistics(
+    statistics = Statistics(
         labels=manifest.labels,
         counts=tensors["counts"].to(torch.float64),
         sums=tensors["sums"].to(torch.float64),
         scatter=tensors["scatter"].to(torch.float64),
     )
-    if int(torch.linalg.cholesky_ex(within_covariance([found]))[1]):
+    if int(torch.linalg.cholesky_ex(within_covariance([statistics]))[1]):
         raise CardError(
             f"card of expert {manifest.id!r}",
             expected="sums of rows, which have a covariance",
             found="sums of none",
             hint="Ask its author for a new build.",
         )
-    return found
+    return statistics
 
 
 def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task) -> Card:
@@ -238,7 +238,7 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
 
 
 def _refuse_foreign_sums(
-    who: str, statistics: Statistics, z: Tensor, labels: Sequence[str]
+    expert_id: str, statistics: Statistics, z: Tensor, labels: Sequence[str]
 ) -> None:
     """Refuse a card whose rows ``(N, D)`` are unlike the rows in its sums.
 
@@ -247,7 +247,7 @@ def _refuse_foreign_sums(
     far = statistics.distance(z, labels)
     if not far <= FAR:
         raise CardError(
-            f"card of expert {who!r}",
+            f"card of expert {expert_id!r}",
             expected=f"sums of rows like those it shows: means within {FAR:g} standard deviations",
             found=f"means {far:.3g} standard deviations off",
             hint="Ask its author for a new build.",

@@ -192,9 +192,9 @@ def shrunk(covariance: Tensor, *, freedom: float) -> Tensor:
     """Return (1 − ρ) Σ + ρ tr(Σ)/D · I ``(D, D)``, symmetric, with ρ by `oas_shrinkage`."""
     scale = covariance.trace() / len(covariance)
     rho = oas_shrinkage(covariance, freedom=freedom)
-    found = (covariance + covariance.T).mul_((1 - rho) / 2)
-    found.diagonal().add_(max(rho, 1e-3) * torch.clamp(scale, min=1e-6))
-    return found
+    shrunken = (covariance + covariance.T).mul_((1 - rho) / 2)
+    shrunken.diagonal().add_(max(rho, 1e-3) * torch.clamp(scale, min=1e-6))
+    return shrunken
 
 
 def oas_shrinkage(covariance: Tensor, *, freedom: float) -> float:

@@ -20,7 +20,7 @@ Runs = Sequence[tuple[int, int]]
 def runs_of(spans: Iterable[tuple[int, int]]) -> Runs:
     """Return the runs of columns, given the range of rows of each column."""
     counts = (past - first for first, past in spans)
-    return [(sum(1 for _ in same), labels) for labels, same in groupby(counts)]
+    return [(sum(1 for _ in run), labels) for labels, run in groupby(counts)]
 
 
 def column_scores(z: Tensor, weight: Tensor, bias: Tensor, runs: Runs) -> Tensor:

@@ -70,17 +70,17 @@ class LeastSquares:
     rows: float
 
     @classmethod
-    def solve(cls, known: Statistics, *, penalty: float) -> LeastSquares:
+    def solve(cls, statistics: Statistics, *, penalty: float) -> LeastSquares:
         """Solve for all labels.
 
         Args:
-            known: The sums of all rows.
+            statistics: The sums of all rows.
             penalty: λ.
         """
-        counts, sums = known.counts, known.sums
+        counts, sums = statistics.counts, statistics.sums
         rows = float(counts.sum())
         mean = sums.sum(0) / rows
-        normal = torch.addr(known.scatter, mean, mean, alpha=-rows)
+        normal = torch.addr(statistics.scatter, mean, mean, alpha=-rows)
         normal.diagonal().add_(penalty)
         factor = torch.linalg.cholesky(normal)  # which reads only the lower half
         weight = torch.cholesky_solve((sums - counts[:, None] * mean).T, factor).T
@@ -113,12 +113,12 @@ class LeastSquares:
         score = wide @ self.weight.T + self.bias
         white = torch.linalg.solve_triangular(self.factor, (wide - self.mean).T, upper=False)
         leverage = (1 / self.rows + white.square().sum(0)).clamp(max=MOST_LEVERAGE)  # (N,)
-        found: Tensor = right - (right - score) / (1 - leverage[:, None])
-        return found
+        scores: Tensor = right - (right - score) / (1 - leverage[:, None])
+        return scores
 
 
 def left_out_by_penalty(
-    known: Statistics, z: Tensor, target: Tensor
+    statistics: Statistics, z: Tensor, target: Tensor
 ) -> Iterator[tuple[float, Tensor]]:
     """Yield each λ of `PENALTIES` with the scores of `LeastSquares.left_out` under it.
 
@@ -129,24 +129,24 @@ def left_out_by_penalty(
     with Z the rows ``(N, D)`` less m: products with (N, N) matrices instead of (D, D).
 
     Args:
-        known: The sums of all rows.
+        statistics: The sums of all rows.
         z: Rows ``(N, D)``, or some of them.
         target: The index of each row's label, ``(N,)``.
     """
-    rows = float(known.counts.sum())
+    rows = float(statistics.counts.sum())
     if len(z) < rows or len(z) > z.shape[1]:
         for penalty in PENALTIES:
-            yield penalty, LeastSquares.solve(known, penalty=penalty).left_out(z, target)
+            yield penalty, LeastSquares.solve(statistics, penalty=penalty).left_out(z, target)
         return
-    right = one_hot(target, len(known.counts)).to(torch.float64)
-    centred = z.to(torch.float64) - known.sums.sum(0) / rows
-    products, off = centred @ centred.T, right - known.counts / rows
+    right = one_hot(target, len(statistics.counts)).to(torch.float64)
+    centred = z.to(torch.float64) - statistics.sums.sum(0) / rows
+    products, off = centred @ centred.T, right - statistics.counts / rows
     for penalty in PENALTIES:
         shifted = products.clone()
         shifted.diagonal().add_(penalty)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(shifted))
-        rest = (penalty * inverse.diagonal() - 1 / rows).clamp(min=1 - MOST_LEVERAGE)
-        yield penalty, right - penalty * (inverse @ off) / rest[:, None]
+        residual = (penalty * inverse.diagonal() - 1 / rows).clamp(min=1 - MOST_LEVERAGE)
+        yield penalty, right - penalty * (inverse @ off) / residual[:, None]
 
 
 class Sharpness(NamedTuple):
@@ -180,14 +180,14 @@ def sharpest(
         prior: Log priors ``(Y,)``; None is 0.
     """
     starts = STARTS if len(target) >= EACH * len(share) else (usual,)
-    found = []
+    tried = []
     for kappa, beta in product(starts, SHARPNESS):
         logits = beta * (score - (1 - kappa) * share)
         logits = logits if prior is None else logits + prior
         loss = cross_entropy(_of_groups(logits, groups), target, reduction="none")
         error = float(loss.std(correction=0)) / len(loss) ** 0.5
-        found.append(Sharpness(float(loss.mean()), beta, kappa, error))
-    return min(found)
+        tried.append(Sharpness(float(loss.mean()), beta, kappa, error))
+    return min(tried)
 
 
 def _of_groups(logits: Tensor, groups: Tensor) -> Tensor:

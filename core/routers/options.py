@@ -13,9 +13,9 @@ def parse_kind(text: str) -> tuple[str, dict[str, str]]:
     Raises:
         UsageError: If an option has no value.
     """
-    kind, _, rest = text.partition(":")
+    kind, _, listed = text.partition(":")
     options = {}
-    for part in filter(None, rest.split(",")):
+    for part in filter(None, listed.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not value:
             raise UsageError(f"router {text!r}", expected="options as name=value", found=repr(part))
@@ -24,7 +24,7 @@ def parse_kind(text: str) -> tuple[str, dict[str, str]]:
 
 
 def read_options(
-    kind: str, given: Mapping[str, str], known: Mapping[str, type[int] | type[float]]
+    kind: str, given: Mapping[str, str], types: Mapping[str, type[int] | type[float]]
 ) -> dict[str, int | float]:
     """Return the options of a kind as numbers.
 
@@ -33,15 +33,15 @@ def read_options(
     """
     read: dict[str, int | float] = {}
     for name, value in given.items():
-        if name not in known:
-            listed = ", ".join(sorted(known)) or "no options"
+        if name not in types:
+            listed = ", ".join(sorted(types)) or "no options"
             raise UsageError(f"option {name!r} of router {kind!r}", expected=listed, found=name)
         try:
-            read[name] = known[name](value)
+            read[name] = types[name](value)
         except ValueError as e:
             raise UsageError(
                 f"option {name!r} of router {kind!r}",
-                expected="a whole number" if known[name] is int else "a number",
+                expected="a whole number" if types[name] is int else "a number",
                 found=repr(value),
             ) from e
         if not read[name] >= 0:  # catches NaN as well

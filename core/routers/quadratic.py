@@ -69,8 +69,8 @@ class QuadraticRouter(LabelledRouter):
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, without the backbone column, ``(B,)``."""
-        own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
-        return torch.logsumexp(self.log_densities(z)[:, own], dim=-1)
+        experts = [k for k, column in enumerate(self.columns) if column != BACKBONE]
+        return torch.logsumexp(self.log_densities(z)[:, experts], dim=-1)
 
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log p_k(z) ``(B, K)``: this class's logits, also in subclasses."""
@@ -99,11 +99,11 @@ class QuadraticRouter(LabelledRouter):
 
     def _gaussians(self, k: int, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Set A_k; return A_k μ_y ``(Y, D)`` and the biases ``(Y,)``, π_y by the counts."""
-        scatter, own = within_scatter([statistics])
+        scatter, own_freedom = within_scatter([statistics])
         pooled = self.covariance.detach().to(torch.float64)
-        freedom = (1 - OWN) * float(self.freedom) + OWN * own
+        freedom = (1 - OWN) * float(self.freedom) + OWN * own_freedom
         factor = torch.linalg.cholesky(
-            shrunk((1 - OWN) * pooled + OWN * scatter / own, freedom=freedom)
+            shrunk((1 - OWN) * pooled + OWN * scatter / own_freedom, freedom=freedom)
         )
         unit = torch.eye(self.width, dtype=torch.float64)
         whitener = torch.linalg.solve_triangular(factor, unit, upper=False)

@@ -92,17 +92,18 @@ class RidgeRouter(LabelledRouter):
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve the regression; adding or removing an expert's sums changes every weight."""
         columns = _evened(columns)
-        found = choose_regression(columns)
-        self.scale = torch.tensor([found.penalty, found.beta, found.kappa])
+        regression = choose_regression(columns)
+        self.scale = torch.tensor([regression.penalty, regression.beta, regression.kappa])
         counts = [len(d.statistics.labels) for d in columns]
-        weight, bias = found.solved.logits(beta=found.beta, kappa=found.kappa)
+        weight, bias = regression.solved.logits(beta=regression.beta, kappa=regression.kappa)
         weights, biases = torch.split(weight.float(), counts), torch.split(bias.float(), counts)
         index = self.columns.index
         rows = zip(weights, biases, strict=True)
         self.replace_rows({index(d.column): row for d, row in zip(columns, rows, strict=True)})
         first = [d.statistics.first(self.density.width) for d in columns]
-        known = zip(columns, first, strict=True)
-        self.density.solve([dataclasses.replace(d, statistics=s) for d, s in known])
+        self.density.solve(
+            [dataclasses.replace(d, statistics=s) for d, s in zip(columns, first, strict=True)]
+        )
 
     def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
         """Return the columns' shares of the rows, as the regression counts each row once."""
@@ -113,8 +114,8 @@ class RidgeRouter(LabelledRouter):
         """Set the weights from a file; those of the density have a name prefix."""
         super().load_tensors(tensors)
         prefix = "density."
-        own = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-        self.density.load_tensors(own)
+        density = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        self.density.load_tensors(density)
 
     def copy_columns(self, parent: Router, *, keep: Collection[str]) -> None:
         """Raise: old weights would assign a new column's rows to other columns.
@@ -147,8 +148,8 @@ def _rows(data: ColumnData) -> int:
 def _first(data: ColumnData, rows: int) -> ColumnData:
     """Return a column of its first rows alone."""
     z, labels = data.z[:rows], data.labels[:rows]
-    some = Statistics.of_rows(z, labels)
-    return dataclasses.replace(data, z=z, labels=labels, statistics=some)
+    statistics = Statistics.of_rows(z, labels)
+    return dataclasses.replace(data, z=z, labels=labels, statistics=statistics)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -171,27 +172,27 @@ def choose_regression(columns: Sequence[ColumnData], *, by_label: bool = False) 
             taken.
     """
     parts = [d.statistics for d in columns]
-    known = Statistics.union(parts)
+    statistics = Statistics.union(parts)
     shown = [(k, d) for k, d in enumerate(columns) if d.labels]
     if len(shown) < 2:  # noqa: PLR2004  (rows of one column cannot discriminate)
-        penalty = SHARE * float(known.counts.sum())
-        return Regression(solved=LeastSquares.solve(known, penalty=penalty), penalty=penalty)
+        penalty = SHARE * float(statistics.counts.sum())
+        return Regression(solved=LeastSquares.solve(statistics, penalty=penalty), penalty=penalty)
     groups = torch.cat([torch.full((len(p.labels),), k) for k, p in enumerate(parts)])
     first = [int((groups < k).sum()) for k in range(len(parts))]
     z = torch.cat([d.z for _, d in shown])
     label = torch.tensor(
         [first[k] + d.statistics.labels.index(y) for k, d in shown for y in d.labels]
     )
-    some = slice(None, None, -(-len(z) // MOST_ROWS))
-    z, label = z[some], label[some]
+    sample = slice(None, None, -(-len(z) // MOST_ROWS))
+    z, label = z[sample], label[sample]
     owner = torch.arange(len(groups)) if by_label else groups
     best = []
     for penalty in PENALTIES:
-        solved = LeastSquares.solve(known, penalty=penalty)
-        found = sharpest(solved.left_out(z, label), owner, owner[label], share=solved.share)
-        best.append((found, penalty, solved))
-    least = min(found for found, _, _ in best)
+        solved = LeastSquares.solve(statistics, penalty=penalty)
+        sharpness = sharpest(solved.left_out(z, label), owner, owner[label], share=solved.share)
+        best.append((sharpness, penalty, solved))
+    least = min(sharpness for sharpness, _, _ in best)
     slack = 0.0 if by_label or len(label) < EACH else SLACK
     enough = least.loss + slack * least.error
-    found, penalty, solved = [tried for tried in best if tried[0].loss <= enough][-1]
-    return Regression(solved=solved, penalty=penalty, beta=found.beta, kappa=found.kappa)
+    sharpness, penalty, solved = [tried for tried in best if tried[0].loss <= enough][-1]
+    return Regression(solved=solved, penalty=penalty, beta=sharpness.beta, kappa=sharpness.kappa)

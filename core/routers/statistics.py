@@ -55,9 +55,9 @@ class StatisticsRouter(LabelledRouter):
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, ``(B,)``, adding the term − ½ zᵀ Σ⁻¹ z to δ."""
-        own = [k for k, column in enumerate(self.columns) if column != BACKBONE]
+        experts = [k for k, column in enumerate(self.columns) if column != BACKBONE]
         norm = ((z @ self.precision) * z).sum(-1)
-        return torch.logsumexp(self._logits(z)[:, own], dim=-1) - 0.5 * norm
+        return torch.logsumexp(self._logits(z)[:, experts], dim=-1) - 0.5 * norm
 
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log p_k(z) ``(B, K)``, with the same term."""

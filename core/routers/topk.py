@@ -85,8 +85,8 @@ class TopKRouter(LinearRouter):
         if not self.balance:
             return super().penalty(logits, weight)
         used = (weight[:, None] * top_mask(logits.detach(), self.k)).sum(0) / self.k
-        wanted = (weight[:, None] * torch.softmax(logits, dim=-1)).sum(0)
-        return self.balance * len(self.columns) * (used * wanted).sum() / weight.sum() ** 2
+        probability = (weight[:, None] * torch.softmax(logits, dim=-1)).sum(0)
+        return self.balance * len(self.columns) * (used * probability).sum() / weight.sum() ** 2
 
 
 class HardRouter(TopKRouter):

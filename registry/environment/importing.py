@@ -102,8 +102,9 @@ def stoppable(doing: str) -> Iterator[None]:
     except Exception:
         raise
     except BaseException as e:
-        found = f"{type(e).__name__}: {e}"
-        raise PluginError(doing, expected="a result or an error", found=found) from e
+        raise PluginError(
+            doing, expected="a result or an error", found=f"{type(e).__name__}: {e}"
+        ) from e
 
 
 class _DigestedLoader(SourceFileLoader):

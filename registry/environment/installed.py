@@ -64,11 +64,11 @@ def audit_installed(
         return record.violations
     rows, names = record.value, installed_files(package)
     headers, points = _text(info, "METADATA"), _text(info, "entry_points.txt", limit=MAX_POINTS)
-    known = {f"{package.module}/{name}": data for name, data in read.items()}
+    already_read = {f"{package.module}/{name}": data for name, data in read.items()}
 
     def content(name: str) -> Checked[bytes]:
-        if name in known:
-            return Checked(known[name])
+        if name in already_read:
+            return Checked(already_read[name])
         return read_file(site / name, missing="record_missing", limit=MAX_LARGE)
 
     return (
@@ -94,16 +94,16 @@ def require_removable(package: Package) -> None:
     info = package.info.name
     policy = WheelPolicy(dist=package.dist, module=package.module, info=info, installed=True)
     record = read_record(package.info)
-    for wrong in record.violations:
+    for violation in record.violations:
         raise IntegrityError(
-            f"{package} cannot be uninstalled: {wrong.field}",
-            expected=wrong.expected,
-            found=wrong.found,
+            f"{package} cannot be uninstalled: {violation.field}",
+            expected=violation.expected,
+            found=violation.found,
             hint=f"Remove {package.info} and {package.folder} by hand, then try again.",
         )
-    for wrong in check_names(policy, installed_files(package)):
-        if wrong.code == "name_limit":  # pip would fail half-way
-            raise wrong.error(f"{package} cannot be uninstalled, remove it by hand")
+    for violation in check_names(policy, installed_files(package)):
+        if violation.code == "name_limit":  # pip would fail half-way
+            raise violation.error(f"{package} cannot be uninstalled, remove it by hand")
     paths = [row.path for row in record.value or ()]
     plain = [path for path in paths if is_plain(path)]
     others = [path for path in paths if not is_plain(path)]
@@ -145,8 +145,7 @@ def installed_files(package: Package) -> tuple[str, ...]:
         return ()
     site = package.info.parent
     folders = (site / package.module, package.info)
-    found = (f"{f.name}/{name}" for f in folders for name in files_below(f, limited=True))
-    return tuple(sorted(found))
+    return tuple(sorted(f"{f.name}/{n}" for f in folders for n in files_below(f, limited=True)))
 
 
 def files_below(folder: Path, *, limited: bool = False) -> Iterator[str]:

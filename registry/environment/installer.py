@@ -99,18 +99,18 @@ def require_free(package: Package) -> None:
             problem = "a distribution of that name is here, and is no expert"
             hint = "Do not install it: pip would uninstall that one first."
             raise ContractError(f"{package} was not installed: {problem}", hint=hint)
-    who = f"{package} was not installed: its top-level package {package.module!r} is taken"
+    taken = f"{package} was not installed: its top-level package {package.module!r} is taken"
     here = Path(sysconfig.get_path("purelib"))
     if others := NameOwners().others(here, package.module, dist=package.dist):
         hint = "Do not install it beside them: it would overwrite what they brought."
         if all(name.startswith("~") for name in others):  # as pip renames what it replaces
             hint = f"An installation was cut short. Remove {here}{os.sep}~* and try again."
-        raise ContractError(who, found=f"brought by {', '.join(sorted(others))}", hint=hint)
+        raise ContractError(taken, found=f"brought by {', '.join(sorted(others))}", hint=hint)
     spec = importlib.util.find_spec(package.module) if before is None else None
     if spec is not None:
         places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
         hint = "If an installation was cut short, remove them and try again."
-        raise ContractError(who, found=f"files of no distribution, at {places[0]}", hint=hint)
+        raise ContractError(taken, found=f"files of no distribution, at {places[0]}", hint=hint)
 
 
 @contextmanager
@@ -227,10 +227,11 @@ def _require_legible() -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue  # an egg, or a distribution inside an archive
         except (OSError, UnicodeDecodeError) as e:
-            hint, found = "Remove that folder by hand, then try again.", str(e)
-            expected = f"METADATA that it can read in {path.parent}"
             raise InstallError(
-                "pip cannot work here", expected=expected, found=found, hint=hint
+                "pip cannot work here",
+                expected=f"METADATA that it can read in {path.parent}",
+                found=str(e),
+                hint="Remove that folder by hand, then try again.",
             ) from e
 
 
@@ -292,8 +293,8 @@ def _require_plain(name: str) -> None:
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        wanted = Requirement(name)
-        plain = not (wanted.url or wanted.extras or wanted.marker)
+        requirement = Requirement(name)
+        plain = not (requirement.url or requirement.extras or requirement.marker)
     except InvalidRequirement:
         plain = False
     if not plain:

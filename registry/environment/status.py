@@ -118,8 +118,8 @@ class PackageStatus:
 
     def error(self) -> RedhostError:
         """Return the first failure as an exception, for a command that needs this package."""
-        who = f"{self.name} was not attached"
-        return self.violations[0].error(who) if self.violations else ContractError(who)
+        problem = f"{self.name} was not attached"
+        return self.violations[0].error(problem) if self.violations else ContractError(problem)
 
     def to_json(self) -> PackageStatusJson:
         """Return the JSON form for ``list-experts --json``."""
@@ -216,8 +216,8 @@ def _validate(
     """Check a package by itself; return its status, and the C of its logits if it has any."""
     parsed = read_part(package, MANIFESTS["expert"]).then(parse_expert)
     if parsed.value is None:
-        wrong = (*parsed.violations, *audit_installed(package, owners))
-        return PackageStatus(package, violations=wrong), None
+        violations = (*parsed.violations, *audit_installed(package, owners))
+        return PackageStatus(package, violations=violations), None
     manifest, folder, files = parsed.value, package.folder, None
     if cache is None or folder is None:
         result, files = _read(package, owners)
@@ -253,9 +253,9 @@ def _read(package: Package, owners: NameOwners) -> tuple[ValidationResult, Exper
     """Read a package and audit the very bytes that were read."""
     expert = read_expert(package)
     read = expert.value.files if expert.value else {}
-    wrong = (*expert.violations, *audit_installed(package, owners, read=read))
-    if expert.value is None or wrong:
-        return ValidationResult(violations=wrong), None
+    violations = (*expert.violations, *audit_installed(package, owners, read=read))
+    if expert.value is None or violations:
+        return ValidationResult(violations=violations), None
     return ValidationResult(digest=expert.value.digest, classes=expert.value.classes), expert.value
 
 
@@ -291,11 +291,11 @@ def _advance(
     if is_off:
         name = status.id if status.id in off else status.package.dist
         hint = f"Enable it with 'redhost enable {name}'."
-        wrong = Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
-        return replace(status, state=state, violations=(wrong, *violations))
+        disabled = Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
+        return replace(status, state=state, violations=(disabled, *violations))
     if state == "compatible":
-        same = (attached or {}).get(status.id or "") == status.digest
-        state = "attached" if same else "enabled"
+        composed = (attached or {}).get(status.id or "")
+        state = "attached" if composed == status.digest else "enabled"
     return replace(status, state=state, violations=violations)
 
 
@@ -304,8 +304,13 @@ def _duplicate(status: PackageStatus, rivals: Collection[Package]) -> Violation:
     names, hint = sorted(map(str, rivals)), "or disable one with 'redhost disable DIST'"
     if len({canonical(p.dist) for p in rivals}) == 1:
         names, hint = sorted(str(p.info) for p in rivals), "or remove its folder by hand"
-    found, expected = " and ".join(names), f"one package for {status.id!r}"
-    return Violation("duplicate_id", "id", expected, found, f"Uninstall one, {hint}.")
+    return Violation(
+        "duplicate_id",
+        "id",
+        f"one package for {status.id!r}",
+        " and ".join(names),
+        f"Uninstall one, {hint}.",
+    )
 
 
 def _is_off(status: PackageStatus, off: Collection[str]) -> bool:

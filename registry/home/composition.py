@@ -172,8 +172,11 @@ def read_record(data: bytes, *, number: int) -> Composition:
         raise IntegrityError(f"generation {number} is damaged", found=str(e), hint=hint) from e
     blank = msgspec.structs.replace(record, digest="")
     if record.number != number or record.digest != sha256_hex(dumps(blank)):
-        found = f"another record (of generation {record.number})"
-        raise IntegrityError(f"generation {number} is damaged", found=found, hint=hint)
+        raise IntegrityError(
+            f"generation {number} is damaged",
+            found=f"another record (of generation {record.number})",
+            hint=hint,
+        )
     return record
 
 

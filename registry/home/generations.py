@@ -123,7 +123,7 @@ class Generations:
         return tuple(p.name for p in self.folder.iterdir()) if self.folder.is_dir() else ()
 
     def _removed(self) -> tuple[int, ...]:
-        """Return the numbers of removed generations that are recorded by a folder."""
+        """Return the numbers of removed generations that are sha256 by a folder."""
         names = (n.removeprefix(_REMOVED) for n in self._names() if n.startswith(_REMOVED))
         return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
@@ -162,11 +162,11 @@ class Generations:
         """
         record = self.load(generation) if isinstance(generation, int) else generation
         data = atomic.read(self._path(record.number) / name)
-        wanted = record.files.get(name, "")
-        if data is None or sha256_hex(data) != wanted:
+        sha256 = record.files.get(name, "")
+        if data is None or sha256_hex(data) != sha256:
             raise IntegrityError(
                 f"generation {record.number} is damaged: {name}",
-                expected=short(wanted),
+                expected=short(sha256),
                 found="nothing" if data is None else short(sha256_hex(data)),
                 hint="Go back with 'redhost rollback N', or compose anew with 'redhost recompose'.",
             )
@@ -254,19 +254,19 @@ class Generations:
                 found=str(answers or "the default question"),
                 hint="Receive it in the home of that question: --question NAME, or none.",
             )
-        for name, wanted in record.files.items():
-            if not is_plain(name) or sha256_hex(files.get(name, b"")) != wanted:
+        for name, sha256 in record.files.items():
+            if not is_plain(name) or sha256_hex(files.get(name, b"")) != sha256:
                 raise IntegrityError(
                     f"generation {number} was not received: {name}",
-                    expected=short(wanted),
+                    expected=short(sha256),
                     found=short(sha256_hex(files[name])) if name in files else "nothing",
                     hint="Receive it again.",
                 )
         self._require_stored(record)
         for member in record.experts:
-            self.store.expert(member.digest, who=member.id)
+            self.store.expert(member.digest, name=member.id)
         if record.backbone.digest:
-            self.store.backbone(record.backbone.digest, who=record.backbone.id)
+            self.store.backbone(record.backbone.digest, name=record.backbone.id)
         with suppress(IntegrityError, UnknownNameError):  # a damaged one is replaced
             if (here := self.load(number).digest) != record.digest:
                 raise StoreError(
@@ -396,8 +396,8 @@ class Generations:
         Raises:
             IntegrityError: If one of them is damaged, so that its needs are unknown.
         """
-        beside = [Generations(home) for home in homes_with(self.home) if home != self.home]
-        return frozenset[str]().union(*(g.load(n).digests() for g in beside for n in g.numbers()))
+        others = [Generations(home) for home in homes_with(self.home) if home != self.home]
+        return frozenset[str]().union(*(g.load(n).digests() for g in others for n in g.numbers()))
 
     def leftovers(self) -> tuple[str, ...]:
         """Return files of stopped writers, relative to the home; the next writer removes them."""

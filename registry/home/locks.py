@@ -136,8 +136,8 @@ class Leases:
                 atomic.remove_temporaries(self.folder)
                 generations = self.home / "generations"
                 if not (generations / str(number)).is_dir():
-                    known = [path.name for path in generations.glob("[0-9]*")]
-                    raise UnknownNameError("generation", str(number), known)
+                    numbers = [path.name for path in generations.glob("[0-9]*")]
+                    raise UnknownNameError("generation", str(number), numbers)
                 with atomic.reporting(self.folder):
                     lock.acquire(timeout=0)
                 atomic.write_struct(self.folder / f"{name}.json", lease)

@@ -87,14 +87,14 @@ def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
         home: The folder.
         instead: An alternative to composing, for the hint.
     """
-    question, known = question_of(home), composed_questions(root_of(home))
-    closest = suggest(question, known) if question else ""
-    who = f"question {question!r} is not composed" if question else "nothing is composed"
-    if known and not question:
+    question, composed = question_of(home), composed_questions(root_of(home))
+    closest = suggest(question, composed) if question else ""
+    problem = f"question {question!r} is not composed" if question else "nothing is composed"
+    if composed and not question:
         instead = "name one of them with --question"
     return MissingError(
-        f"{who} in {root_of(home)}",
-        found=f"the questions {', '.join(known)}" if known else "",
+        f"{problem} in {root_of(home)}",
+        found=f"the questions {', '.join(composed)}" if composed else "",
         hint=closest.rstrip()
         or f"Run 'redhost recompose{option(question)}'" + (f", or {instead}." if instead else "."),
     )

@@ -79,12 +79,12 @@ class Store:
         except OSError as e:
             raise self._unreadable(digest, e) from e
 
-    def expert(self, digest: str, *, who: str) -> ExpertFiles:
+    def expert(self, digest: str, *, name: str) -> ExpertFiles:
         """Read an expert that was checked when it was stored, and verify the hash of every byte.
 
         Args:
             digest: The digest of its package.
-            who: Its id, for messages.
+            name: Its id, for messages.
 
         Raises:
             StoreError: If it is missing or cannot be read.
@@ -93,13 +93,13 @@ class Store:
         """
         if isinstance(held := self._held.get(digest), ExpertFiles):
             return held
-        return _verified(read_expert(self.get(digest), known=digest), digest, who)
+        return _verified(read_expert(self.get(digest), checked_digest=digest), digest, name)
 
-    def backbone(self, digest: str, *, who: str) -> BackboneFiles:
+    def backbone(self, digest: str, *, name: str) -> BackboneFiles:
         """Read a backbone, as `expert` reads an expert."""
         if isinstance(held := self._held.get(digest), BackboneFiles):
             return held
-        return _verified(read_backbone(self.get(digest), known=digest), digest, who)
+        return _verified(read_backbone(self.get(digest), checked_digest=digest), digest, name)
 
     def put(self, files: Mapping[str, bytes], *, digest: str) -> None:
         """Store the files of a digest; a damaged copy is replaced, an equal one stays.
@@ -138,12 +138,12 @@ class Store:
         return self.folder / digest
 
 
-def _verified(read: Checked[_Files], digest: str, who: str) -> _Files:
+def _verified(read: Checked[_Files], digest: str, name: str) -> _Files:
     """Return content read from the store, if it has the digest it was stored under."""
-    files = read.unwrap(f"stored {who!r}")
+    files = read.unwrap(f"stored {name!r}")
     if files.digest != digest:
         raise IntegrityError(
-            f"stored {who!r} is damaged",
+            f"stored {name!r} is damaged",
             expected=short(digest),
             found=short(files.digest),
             hint=_REINSTALL,

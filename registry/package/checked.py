@@ -96,10 +96,10 @@ class Violation:
         """The violation as one line."""
         return f"{self.field}: expected {self.expected}, found {self.found}"
 
-    def error(self, who: str) -> RedhostError:
+    def error(self, subject: str) -> RedhostError:
         """Return the violation as an exception that names the package or part at fault."""
         return CODES[self.code](
-            f"{who}: {self.field}", expected=self.expected, found=self.found, hint=self.hint
+            f"{subject}: {self.field}", expected=self.expected, found=self.found, hint=self.hint
         )
 
 
@@ -115,14 +115,14 @@ class Checked(Generic[T]):
     value: T | None = None
     violations: tuple[Violation, ...] = ()
 
-    def unwrap(self, who: str) -> T:
+    def unwrap(self, subject: str) -> T:
         """Return the value, for a caller that cannot continue without it.
 
         Raises:
-            RedhostError: The first violation, with ``who`` as the one at fault.
+            RedhostError: The first violation, with ``subject`` as the one at fault.
         """
         if self.violations:
-            raise self.violations[0].error(who)
+            raise self.violations[0].error(subject)
         return cast("T", self.value)
 
     def or_refuse(self) -> T:
@@ -145,8 +145,8 @@ class Refused(Exception):  # noqa: N818  (not an error yet: `checked` turns it i
 
 def refuse(violations: Iterable[Violation]) -> None:
     """Leave the enclosing `checked` function if there is any violation."""
-    if wrong := tuple(violations):
-        raise Refused(*wrong)
+    if collected := tuple(violations):
+        raise Refused(*collected)
 
 
 def checked(read: Callable[P, T]) -> Callable[P, Checked[T]]:
@@ -166,9 +166,11 @@ def checked(read: Callable[P, T]) -> Callable[P, Checked[T]]:
             raise
         except Exception as e:
             hint = "Ask its author for a new build."
-            found = f"{type(e).__name__}: {e}"
-            wrong = Violation("not_computable", "package", "contents that can be read", found, hint)
-            return Checked(None, (wrong,))
+            fault = f"{type(e).__name__}: {e}"
+            return Checked(
+                None,
+                (Violation("not_computable", "package", "contents that can be read", fault, hint),),
+            )
 
     return call
 

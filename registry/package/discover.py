@@ -250,9 +250,9 @@ def is_editable(dist: metadata.Distribution) -> bool:
         return False
     values = [value for _, value in entries(_text(dist, "entry_points.txt"))]
     modules = {value.partition(":")[0].partition(".")[0].strip() for value in values} - {""}
-    beside = (dist.locate_file(name) for m in modules for name in (m, f"{m}.py"))
+    places = (dist.locate_file(name) for m in modules for name in (m, f"{m}.py"))
     # Not Path.exists: it raises if the name is too long.
-    return not any(os.path.exists(str(place)) for place in beside)  # noqa: PTH110
+    return not any(os.path.exists(str(place)) for place in places)  # noqa: PTH110
 
 
 def _distributions(
@@ -296,9 +296,9 @@ def _text(dist: metadata.Distribution, name: str) -> str:
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:
     """Find a top-level package's folder; `find_spec` on a top-level name imports nothing."""
     try:
-        beside = Path(str(dist.locate_file(module)))
-        if beside.is_dir():
-            return beside
+        folder = Path(str(dist.locate_file(module)))
+        if folder.is_dir():
+            return folder
         spec = importlib.util.find_spec(module)
         places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
         return next((p for p in places if (p / manifest).is_file()), next(iter(places), None))

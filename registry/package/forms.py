@@ -56,11 +56,12 @@ class FormSpec:
 
     Attributes:
         tensors: Tensor name → its dimensions, a letter each.
-        own: The same for an expert that writes `labels` of its own; None if there is no difference.
+        labels_tensors: The same for an expert that writes `labels` of its own; None if there is no
+            difference.
     """
 
     tensors: Mapping[str, str]
-    own: Mapping[str, str] | None = None
+    labels_tensors: Mapping[str, str] | None = None
 
     @property
     def ranked(self) -> bool:
@@ -69,7 +70,9 @@ class FormSpec:
 
     def letters(self, space: str) -> Mapping[str, str]:
         """Return tensor name → letters for an expert that writes to a space."""
-        return self.own if SPACES[space].own_labels and self.own is not None else self.tensors
+        if SPACES[space].own_labels and self.labels_tensors is not None:
+            return self.labels_tensors
+        return self.tensors
 
     def shapes(self, space: str, *, width: int, rank: int, out: int) -> Shapes:
         """Return tensor name → shape.
@@ -91,7 +94,7 @@ class FormSpec:
 FORMS: Mapping[str, FormSpec] = {
     "residual": FormSpec(
         tensors={"U": "RD", "V": "OR"},
-        own={"U": "RD", "V": "DR", "W": "OD", "b": "O"},
+        labels_tensors={"U": "RD", "V": "DR", "W": "OD", "b": "O"},
     ),
     "linear": FormSpec(tensors={"W": "OD", "b": "O"}),
     "mlp": FormSpec(tensors={"U": "RD", "u": "R", "V": "OR", "v": "O"}),

@@ -501,8 +501,8 @@ def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:
 def _parse(data: bytes, kind: type[M]) -> M:
     """Decode twice: json finds duplicate keys, msgspec is strict about the rest."""
     if len(data) > MAX_BYTES:
-        found = f"{len(data):,} bytes"
-        raise _not_json(f"at most {MAX_BYTES:,} bytes", found, "Shorten the manifest.")
+        most = f"at most {MAX_BYTES:,} bytes"
+        raise _not_json(most, f"{len(data):,} bytes", "Shorten the manifest.")
     if (parts := sum(data.count(sign) for sign in (b"{", b"[", b":"))) > MAX_PARTS:
         raise _not_json(f"at most {MAX_PARTS:,} parts", f"{parts:,}", "Shorten the manifest.")
     try:
@@ -535,22 +535,22 @@ def _schema_of(kind: type[Struct]) -> str:
 def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
     """Report a manifest for another host, before any of its keys is reported as unknown."""
     hint = "Upgrade with 'pip install -U redhost', or install an older version of the package."
-    found, expected = str(needs.schema), _schema_of(kind)
-    if needs.schema is not None and found != expected:
-        later = re.fullmatch(rf"{re.escape(expected[:-1])}([2-9]|[1-9]\d{{1,8}})", found)
+    schema, expected = str(needs.schema), _schema_of(kind)
+    if needs.schema is not None and schema != expected:
+        later = re.fullmatch(rf"{re.escape(expected[:-1])}([2-9]|[1-9]\d{{1,8}})", schema)
         yield (
-            Violation("manifest_newer", "schema", expected, found, hint)
+            Violation("manifest_newer", "schema", expected, schema, hint)
             if later
-            else _wrong("schema", expected, found)
+            else _wrong("schema", expected, schema)
         )
-    wanted = str(needs.min_host)
-    if re.fullmatch(_HOST_VERSION, wanted):
+    min_host = str(needs.min_host)
+    if re.fullmatch(_HOST_VERSION, min_host):
         from packaging.version import Version
 
         here = metadata.version("redhost")
-        if Version(here) < Version(wanted):
-            found = f"redhost {here}"
-            yield Violation("manifest_newer", "min_host", f"redhost {wanted}", found, hint)
+        if Version(here) < Version(min_host):
+            newer = f"redhost {min_host}"
+            yield Violation("manifest_newer", "min_host", newer, f"redhost {here}", hint)
 
 
 def _violation(message: str, kind: type[Struct]) -> Violation:

@@ -65,8 +65,8 @@ def check_model_files(files: Mapping[str, bytes]) -> Shapes:
         if read.value is None:
             raise Refused(*relabel(read.violations, role="base", file=name))
         shapes |= {tensor: info.shape for tensor, info in read.value.items()}
-    if wrong := tuple(check_config(files[CONFIG], shapes) if CONFIG in files else ()):
-        raise Refused(*wrong)
+    if violations := tuple(check_config(files[CONFIG], shapes) if CONFIG in files else ()):
+        raise Refused(*violations)
     return shapes
 
 
@@ -97,8 +97,8 @@ def check_config(data: bytes, shapes: Shapes) -> Iterator[Violation]:
     except Refused as e:
         yield from e.violations
         return
-    wrong = [*_numbers(config, "", len(shapes))]
-    yield from wrong[:5] or _misfits(config, shapes)
+    violations = [*_numbers(config, "", len(shapes))]
+    yield from violations[:5] or _misfits(config, shapes)
 
 
 def _json(data: bytes, file: str) -> dict[str, Any]:

@@ -106,11 +106,11 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
     yield from read.violations
     if read.value is None:
         return
-    found = {n: layer.shape for n, layer in read.value.layers.items()}
+    changed = {n: layer.shape for n, layer in read.value.layers.items()}
     promised = {f"{ref.prefix}{n}": shape for n, shape in ref.modules.items()}
     whole = {f"{ref.prefix}{n}": tuple(shape) for n, shape in (ref.saved or {}).items()}
     for field, listing, has in (
-        ("modules", promised, found),
+        ("modules", promised, changed),
         ("saved", whole, dict(read.value.saved)),
     ):
         if others := sorted({n for n, _ in listing.items() ^ has.items()}):
@@ -119,13 +119,13 @@ def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
                 "adapter_misfit", f"adapter.{field}", expected, listed(others), _REBUILD
             )
     if manifest.rank != read.value.rank:
-        found_ = str(manifest.rank)
-        yield Violation("manifest_field", "rank", str(read.value.rank), found_, _REBUILD)
+        rank = str(read.value.rank)
+        yield Violation("manifest_field", "rank", rank, str(manifest.rank), _REBUILD)
     if manifest.head:
         labels, name = len(manifest.labels), manifest.head.file
         shapes = FORMS["linear"].shapes("labels", width=manifest.reads.width, rank=0, out=labels)
-        wrong = check_tensors(files[name], shapes, largest=LARGEST)
-        yield from relabel(wrong, role="head", file=name)
+        violations = check_tensors(files[name], shapes, largest=LARGEST)
+        yield from relabel(violations, role="head", file=name)
 
 
 _FORM = ("form", "rank", "activation")
@@ -139,13 +139,13 @@ def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation
     if not ported:
         return
     shapes: Shapes = {"A": (ported.width, manifest.reads.width), "c": (ported.width,)}
-    wrong = check_tensors(files[ported.map.file], shapes, largest=LARGEST)
-    yield from relabel(wrong, role="ported", file=ported.map.file)
+    violations = check_tensors(files[ported.map.file], shapes, largest=LARGEST)
+    yield from relabel(violations, role="ported", file=ported.map.file)
     raw = files[ported.file]
     read = parse_expert(raw)
     if read.value is None:
-        expected, found = "its author's manifest", read.violations[0].reason
-        yield Violation("ported_misfit", ported.file, expected, found, _REBUILD)
+        expected, reason = "its author's manifest", read.violations[0].reason
+        yield Violation("ported_misfit", ported.file, expected, reason, _REBUILD)
         return
     names = [n for n in _UNCHANGED if getattr(read.value, n) != getattr(manifest, n)]
     if read.value.reads.width != ported.width:
@@ -168,8 +168,8 @@ def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> 
     faults = list[Violation]()
     for role, name in ([("delta", manifest.delta.file)] if manifest.delta else []) + dense + free:
         read = read_header(files[name])
-        wrong = read.violations if read.value is None else check_finite(files[name], read.value)
-        faults += relabel(wrong, role=role, file=name)
+        infinite = () if read.value is None else check_finite(files[name], read.value)
+        faults += relabel(read.violations or infinite, role=role, file=name)
     if not faults and manifest.base.kind == "carried":
         faults += check_model_files({name: files[name] for name in manifest.base.files}).violations
     yield from faults
@@ -193,13 +193,13 @@ def _canary(
     promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
     if manifest.adapter:
         promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0, 0)[1])
-    wrong = relabel(
+    violations = relabel(
         check_tensors(files[name], promised, integers={"tokens"}, largest=LARGEST),
         role="canary",
         file=name,
     )
-    wrong = wrong or tuple(_tokens(files[name], read.value, name))
-    return wrong or tuple(_power(manifest, files, read.value))
+    violations = violations or tuple(_tokens(files[name], read.value, name))
+    return violations or tuple(_power(manifest, files, read.value))
 
 
 def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
@@ -226,8 +226,8 @@ def _power(
     loudest = magnitude(data, header["delta"])
     most = TOLERANCE * max(1.0, loudest)
     if tolerance > most * (1 + 1e-6):
-        found = f"{tolerance:g}"
-        yield Violation("canary_power", "canary.tolerance", f"at most {most:g}", found, _REBUILD)
+        expected = f"at most {most:g}"
+        yield Violation("canary_power", "canary.tolerance", expected, f"{tolerance:g}", _REBUILD)
     elif loudest < 2 * tolerance or not magnitude(data, header["z"]):
         expected = f"rows of z with a Δ of at least {2 * tolerance:g}, twice its tolerance"
         hint = "Choose rows on which the expert has a larger output, or a smaller tolerance."
@@ -258,9 +258,11 @@ def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...
             "gate_scale": (gate, 1),
         }
     integers = _COUNTS if manifest.labels != (VALUE,) else frozenset({"counts"})
-    wrong = relabel(check_tensors(data, shapes, integers=integers), role="card", file=card.file)
-    wrong = wrong or tuple(_indices(data, read.value, manifest, integers))
-    return wrong or tuple(_implausible(data, read.value, card.file))
+    violations = relabel(
+        check_tensors(data, shapes, integers=integers), role="card", file=card.file
+    )
+    violations = violations or tuple(_indices(data, read.value, manifest, integers))
+    return violations or tuple(_implausible(data, read.value, card.file))
 
 
 def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
@@ -289,16 +291,16 @@ def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> It
         impossible = larger or float(squares.min()) < 0
         sizes["scatter"] = math.inf if impossible else float(squares.sum()) / most
     for name in (name for name, size in sizes.items() if size > 1):
-        expected, found = "what vectors behind the bus norm come to", f"{sizes[name]:.3g} times it"
-        yield Violation("card_range", f"{file} {name}", expected, found, _REBUILD)
+        expected, size = "what vectors behind the bus norm come to", f"{sizes[name]:.3g} times it"
+        yield Violation("card_range", f"{file} {name}", expected, size, _REBUILD)
 
 
 def _rows(data: bytes, promised: int, manifest: ExpertManifest) -> Iterator[Violation]:
     """Compare a card of texts with the number of rows the manifest promises."""
     name, lines = manifest.card.file or "", data.count(b"\n")
     if len(data) > MAX_CARD:
-        expected, found = f"a card of texts of at most {MAX_CARD:,} bytes", f"{len(data):,}"
-        yield Violation("card_rows", name, expected, found, _REBUILD)
+        expected = f"a card of texts of at most {MAX_CARD:,} bytes"
+        yield Violation("card_rows", name, expected, f"{len(data):,}", _REBUILD)
     if lines <= 2 * promised:  # counted first: splitting a file of empty lines would take seconds
         lines = sum(1 for line in io.BytesIO(data) if line.strip())
         if lines == promised:

@@ -155,24 +155,24 @@ def read_adapter(config: bytes, weights: bytes) -> Adapter:
     tensors, strange = _by_module({n: x for n, x in header.items() if n not in saved})
     refuse(strange)
     layers, biases, targets = dict[str, AdapterLayer](), dict[str, int](), Targets(parsed)
-    wrong = list[Violation]()
+    violations = list[Violation]()
     for module, names in sorted(tensors.items()):
         info = {role: header[name] for role, name in names.items()}
         if info.keys() != {"bias"}:
-            made = _layer(module, info, parsed, targets)
-            wrong += made if isinstance(made, list) else []
-            if isinstance(made, AdapterLayer):
-                layers[module] = made
+            layer = _layer(module, info, parsed, targets)
+            violations += layer if isinstance(layer, list) else []
+            if isinstance(layer, AdapterLayer):
+                layers[module] = layer
         if "bias" in info:
             biases[module] = math.prod(info["bias"].shape)
-    wrong += _biases(parsed, layers, biases)
+    violations += _biases(parsed, layers, biases)
     whole = {name.removeprefix(START): header[name] for name, read in saved.items() if read}
-    wrong += (
+    violations += (
         _wrong("weights_tensors", f"{WEIGHTS} {name}", "floats", info.dtype, _REBUILD)
         for name, info in whole.items()
         if info.dtype == "I64"
     )
-    refuse(wrong)
+    refuse(violations)
     if not layers:
         raise Refused(_wrong("weights_tensors", WEIGHTS, "lora_A and lora_B", "none", _REBUILD))
     refuse(check_finite(weights, header, largest=LARGEST))
@@ -196,12 +196,14 @@ def parse_config(data: bytes) -> AdapterConfig:
         raise _config("file", "a JSON object", type(raw).__name__)
     if raw.get("peft_type") != "LORA":
         raise _config("peft_type", "'LORA'", repr(raw.get("peft_type")))
-    known = {*AdapterConfig.__struct_fields__, *INERT}
+    accepted = {*AdapterConfig.__struct_fields__, *INERT}
     on = [
-        key for key, value in raw.items() if key not in known and value not in (None, False, [], {})
+        key
+        for key, value in raw.items()
+        if key not in accepted and value not in (None, False, [], {})
     ]
     if on:
-        hint = f"{suggest(min(on), known)}{_HINT}"
+        hint = f"{suggest(min(on), accepted)}{_HINT}"
         refuse(
             _wrong("adapter_config", f"{CONFIG} {key}", "nothing", _shown(raw[key]), hint)
             for key in sorted(on)
@@ -212,38 +214,38 @@ def parse_config(data: bytes) -> AdapterConfig:
     except msgspec.ValidationError as e:
         what, _, path = str(e).partition(" - at `")
         key = path.rstrip("`").lstrip("$.").partition("[")[0] or "file"
-        wanted = _VALUES.get(key) or what.removeprefix("Expected ").partition(", got")[0]
-        raise _config(key, wanted, _shown(raw.get(key))) from e
+        expected = _VALUES.get(key) or what.removeprefix("Expected ").partition(", got")[0]
+        raise _config(key, expected, _shown(raw.get(key))) from e
     refuse(_numbers(config))
     refuse(_patterns(config))
     refuse(_refused_by_peft(config))
     return config
 
 
-def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[Violation]:
+def check_targets(adapter: Adapter, linears: Linears, *, backbone: str) -> Iterator[Violation]:
     """Yield the reasons why an adapter does not fit a backbone.
 
     Args:
         adapter: The adapter.
         linears: The backbone's linear modules.
-        who: The backbone's name, for messages.
+        backbone: The backbone's name, for messages.
     """
     prefix = adapter.prefix(linears)
     if prefix is None:
         unknown = [n for n in adapter.layers if n not in linears]
-        expected = f"linear modules of backbone {who!r}, such as {listed([*linears][:2])}"
+        expected = f"linear modules of backbone {backbone!r}, such as {listed([*linears][:2])}"
         yield _wrong("adapter_misfit", WEIGHTS, expected, listed(unknown), FOREIGN)
         return
     modules = {n.removeprefix(prefix): layer.shape for n, layer in adapter.layers.items()}
-    yield from check_modules(modules, linears, who=who)
+    yield from check_modules(modules, linears, backbone=backbone)
     selected = Targets(adapter.config)
     targets = {n for n in linears if selected.include(prefix + n)}
     if without := sorted(targets - modules.keys()):
         expected = f"tensors for every module that {CONFIG} targets"
         yield _wrong("adapter_misfit", WEIGHTS, expected, f"none for {listed(without)}", _REBUILD)
-    yield from _heads(adapter, prefix, who=who)
+    yield from _heads(adapter, prefix, backbone=backbone)
     saved = {n.removeprefix(prefix): shape for n, shape in adapter.saved.items()}
-    yield from check_saved(saved, linears, who=who)
+    yield from check_saved(saved, linears, backbone=backbone)
     whole = (n for n in linears if saved_module(adapter.config, f"{prefix}{n}.weight"))
     if without := sorted(n for n in whole if f"{n}.weight" not in saved):
         expected = f"tensors for every module that {CONFIG} saves"
@@ -254,21 +256,23 @@ def check_targets(adapter: Adapter, linears: Linears, *, who: str) -> Iterator[V
             yield _misfit(f"{name} bias", f"({linears[name][0]})", f"({size})")
 
 
-def check_modules(modules: Linears, linears: Linears, *, who: str) -> Iterator[Violation]:
+def check_modules(modules: Linears, linears: Linears, *, backbone: str) -> Iterator[Violation]:
     """Yield a violation for each module that a backbone lacks, or has in another shape."""
     close = None  # of the first alone: each is compared with every module
     for name, shape in sorted(modules.items()):
         if name not in linears:
-            expected = f"a linear module of backbone {who!r}"
+            expected = f"a linear module of backbone {backbone!r}"
             close = suggest(name, linears) if close is None else ""
             yield _misfit(name, expected, f"no such module. {close}".strip())
         elif tuple(linears[name]) != tuple(shape):
             yield _misfit(
-                name, f"{show(tuple(linears[name]))}, as in backbone {who!r}", show(tuple(shape))
+                name,
+                f"{show(tuple(linears[name]))}, as in backbone {backbone!r}",
+                show(tuple(shape)),
             )
 
 
-def check_saved(saved: Shapes, linears: Linears, *, who: str) -> Iterator[Violation]:
+def check_saved(saved: Shapes, linears: Linears, *, backbone: str) -> Iterator[Violation]:
     """Yield a violation for each saved tensor of a linear module that has it in another shape.
 
     Other modules of a backbone, embeddings and norms, are checked when it is opened. GPT-2's
@@ -276,18 +280,18 @@ def check_saved(saved: Shapes, linears: Linears, *, who: str) -> Iterator[Violat
     """
     for name, shape in sorted(saved.items()):
         module, _, part = name.rpartition(".")
-        if (found := linears.get(module)) is None:
+        if (sizes := linears.get(module)) is None:
             continue
         fits: dict[str, tuple[tuple[int, ...], ...]] = {
-            "weight": (tuple(found), tuple(reversed(found))),
-            "bias": ((found[0],),),
+            "weight": (tuple(sizes), tuple(reversed(sizes))),
+            "bias": ((sizes[0],),),
         }
         if shape not in fits.get(part, ()):
             expected = " or ".join(map(show, fits.get(part, ()))) or "no such tensor"
-            yield _misfit(name, f"{expected}, as in backbone {who!r}", show(shape))
+            yield _misfit(name, f"{expected}, as in backbone {backbone!r}", show(shape))
 
 
-def head_misfit(module: str, *, who: str) -> Violation:
+def head_misfit(module: str, *, backbone: str) -> Violation:
     """Return the violation of a saved module that no backbone has: its own model's head."""
     hint = (
         f"A head comes from the package's labels: take the tensors of {module!r} out of {WEIGHTS}, "
@@ -296,7 +300,7 @@ def head_misfit(module: str, *, who: str) -> Violation:
     return _wrong(
         "adapter_misfit",
         f"{CONFIG} modules_to_save",
-        f"modules of backbone {who!r}",
+        f"modules of backbone {backbone!r}",
         f"{module!r}, which is none of them: a head, or another model's",
         hint,
     )
@@ -313,11 +317,11 @@ def saved_module(config: AdapterConfig, name: str) -> str | None:
     return next((m for m in modules if m.endswith(ends)), None)
 
 
-def _heads(adapter: Adapter, prefix: str, *, who: str) -> Iterator[Violation]:
+def _heads(adapter: Adapter, prefix: str, *, backbone: str) -> Iterator[Violation]:
     """Yield a violation for each saved module without the prefix of the backbone's modules."""
     names = (n for n in adapter.saved if not n.startswith(prefix))
     for module in sorted({m for n in names if (m := saved_module(adapter.config, n))}):
-        yield head_misfit(module, who=who)
+        yield head_misfit(module, backbone=backbone)
 
 
 def _saved(header: Mapping[str, TensorInfo], config: AdapterConfig) -> dict[str, bool]:
@@ -325,34 +329,34 @@ def _saved(header: Mapping[str, TensorInfo], config: AdapterConfig) -> dict[str,
 
     With ``bias: all`` PEFT also writes biases of its own wrapper, but never reads them.
     """
-    found = dict[str, bool]()
+    is_read = dict[str, bool]()
     for name in header:
         inner = name.removeprefix(START)
         module = saved_module(config, inner) if name != inner else None
         if module is not None:
             part = inner.removeprefix(f"{module}.")
-            own = part.startswith(("original_module.", "modules_to_save."))
-            found[name] = not (own and part.endswith("bias") and config.bias == "all")
-    return found
+            from_wrapper = part.startswith(("original_module.", "modules_to_save."))
+            is_read[name] = not (from_wrapper and part.endswith("bias") and config.bias == "all")
+    return is_read
 
 
 def _by_module(
     header: Mapping[str, TensorInfo],
 ) -> tuple[dict[str, dict[str, str]], list[Violation]]:
     """Return the names of the tensors by module and role, and the violations."""
-    tensors, wrong = dict[str, dict[str, str]](), list[Violation]()
+    tensors, violations = dict[str, dict[str, str]](), list[Violation]()
     for name in sorted(header):
         inner, field = name.removeprefix(START), f"{WEIGHTS} {name}"
         end = next((e for e in _PARTS if inner.endswith(f".{e}")), None)
         if inner == name or end is None:
             expected = f"{START}MODULE.lora_A.weight, lora_B.weight, …"
-            wrong.append(_wrong("weights_tensors", field, expected, "another tensor", _HINT))
+            violations.append(_wrong("weights_tensors", field, expected, "another tensor", _HINT))
             continue
         roles = tensors.setdefault(inner.removesuffix(f".{end}"), {})
         if _PARTS[end] in roles:
-            wrong.append(_wrong("weights_tensors", field, "one of its kind", "two", _REBUILD))
+            violations.append(_wrong("weights_tensors", field, "one of its kind", "two", _REBUILD))
         roles[_PARTS[end]] = name
-    return tensors, wrong
+    return tensors, violations
 
 
 def _layer(
@@ -360,9 +364,12 @@ def _layer(
 ) -> AdapterLayer | list[Violation]:
     """Return the adapter's change to a module, or the violations of its tensors."""
     roles = {"A", "B", *("b" * config.lora_bias), *("m" * config.use_dora)}
-    if (found := info.keys() - {"bias"}) != roles:
+    if info.keys() - {"bias"} != roles:
         names = {role: end for end, role in reversed(_PARTS.items())}
-        expected, given = (", ".join(sorted(names[r] for r in some)) for some in (roles, found))
+        expected, given = (
+            ", ".join(sorted(names[r] for r in listing))
+            for listing in (roles, info.keys() - {"bias"})
+        )
         return [_wrong("weights_tensors", f"{WEIGHTS} {module}", expected, given, _REBUILD)]
     if targets.include(module) is False:
         expected = f"only modules that {CONFIG} targets"
@@ -382,16 +389,15 @@ def _layer(
         ]
     out = b[0]
     sized = {role: one for role, one in info.items() if role in {"b", "m", "bias"}}
-    wrong = [x for x in sized.values() if x.shape != (out,)]
-    wrong += [x for x in info.values() if x.dtype == "I64"]
-    if wrong:
-        found_ = f"{show(wrong[0].shape)} of {wrong[0].dtype}"
+    misfits = [x for x in sized.values() if x.shape != (out,)]
+    misfits += [x for x in info.values() if x.dtype == "I64"]
+    if misfits:
         return [
             _wrong(
                 "weights_tensors",
                 f"{WEIGHTS} {module}",
                 f"floats, ({out}) beside A and B",
-                found_,
+                f"{show(misfits[0].shape)} of {misfits[0].dtype}",
                 _REBUILD,
             )
         ]
@@ -412,13 +418,12 @@ def _numbers(config: AdapterConfig) -> Iterator[Violation]:
     scales = {"lora_alpha": config.lora_alpha, **(config.alpha_pattern or {})}
     for name, value in scales.items():
         if not abs(value) <= LARGEST:  # NaN too
-            found = f"{value:g} for {name}"
-            expected = f"a number of at most {LARGEST:g}"
-            yield _wrong("adapter_config", f"{CONFIG} lora_alpha", expected, found, _REBUILD)
+            expected, scale = f"a number of at most {LARGEST:g}", f"{value:g} for {name}"
+            yield _wrong("adapter_config", f"{CONFIG} lora_alpha", expected, scale, _REBUILD)
     if isinstance(config.target_modules, str) and config.layers_to_transform is not None:
         expected = "names in target_modules"
-        found = f"the pattern {_shown(config.target_modules)}"
-        yield _wrong("adapter_config", f"{CONFIG} layers_to_transform", expected, found, _REBUILD)
+        pattern = f"the pattern {_shown(config.target_modules)}"
+        yield _wrong("adapter_config", f"{CONFIG} layers_to_transform", expected, pattern, _REBUILD)
 
 
 def _patterns(config: AdapterConfig) -> Iterator[Violation]:
@@ -441,11 +446,11 @@ def _patterns(config: AdapterConfig) -> Iterator[Violation]:
         "layers_pattern": (layers,) if isinstance(layers, str) else layers,
     }
     others = ("target_modules", "exclude_modules", "layers_to_transform", "modules_to_save")
-    for name, some in {**keys, **{n: getattr(config, n) for n in others}}.items():
+    for name, listing in {**keys, **{n: getattr(config, n) for n in others}}.items():
         most = MAX_FEW if name in {"layers_pattern", "modules_to_save"} else MAX_NAMES
-        if isinstance(some, tuple) and len(some) > most:
-            expected, found = f"at most {most:,}", f"{len(some):,}"
-            yield _wrong("adapter_config", f"{CONFIG} {name}", expected, found, _REBUILD)
+        if isinstance(listing, tuple) and len(listing) > most:
+            expected, count = f"at most {most:,}", f"{len(listing):,}"
+            yield _wrong("adapter_config", f"{CONFIG} {name}", expected, count, _REBUILD)
     for name, names in keys.items():
         most = MAX_FEW if name == "layers_pattern" else MAX_NAME
         if strange := [x for x in names if len(x) > most or not _PLAIN.fullmatch(x)]:
@@ -459,8 +464,8 @@ def _refused_by_peft(config: AdapterConfig) -> Iterator[Violation]:
         yield _wrong("adapter_config", f"{CONFIG} target_modules", "modules", "none", _REBUILD)
     if config.lora_bias and (config.use_dora or not isinstance(config.init_lora_weights, bool)):
         expected = "no DoRA beside it, and init_lora_weights true or false"
-        found = f"use_dora {config.use_dora}, {_shown(config.init_lora_weights)}"
-        yield _wrong("adapter_config", f"{CONFIG} lora_bias", expected, found, _REBUILD)
+        options = f"use_dora {config.use_dora}, {_shown(config.init_lora_weights)}"
+        yield _wrong("adapter_config", f"{CONFIG} lora_bias", expected, options, _REBUILD)
 
 
 def _config(key: str, expected: str, found: str) -> Refused:

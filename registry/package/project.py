@@ -87,8 +87,8 @@ def read_plan(project: Path) -> ExpertPlan:
     try:
         return msgspec.convert(table, ExpertPlan)
     except msgspec.ValidationError as e:
-        known = ExpertPlan.__struct_fields__
-        hint = "".join(suggest(key, known) for key in table if key not in known)
+        fields = ExpertPlan.__struct_fields__
+        hint = "".join(suggest(key, fields) for key in table if key not in fields)
         raise UsageError(f"{path}, [tool.redhost.expert]", found=str(e), hint=hint) from e
 
 
@@ -112,14 +112,14 @@ def package_in(project: Path) -> Path:
     Raises:
         UsageError: If there is not exactly one.
     """
-    found = sorted(p.parent for p in (project / "src").glob("*/__init__.py"))
-    if len(found) != 1:
+    folders = sorted(p.parent for p in (project / "src").glob("*/__init__.py"))
+    if len(folders) != 1:
         raise UsageError(
             f"{project} is no package project",
             expected="one package under src/",
-            found=str(len(found)),
+            found=str(len(folders)),
         )
-    return found[0]
+    return folders[0]
 
 
 _PYPROJECT = Template("""\

@@ -81,13 +81,13 @@ class BackboneFiles:
 
 
 @checked
-def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFiles:
+def read_expert(source: PackageSource, *, checked_digest: str | None = None) -> ExpertFiles:
     """Read an expert and check everything that needs neither a backbone nor torch.
 
     Args:
         source: Its package or files.
-        known: The digest of an expert that was checked before. If the digest is equal, the files
-            are bitwise identical: they are hashed, but their content is not checked again.
+        checked_digest: The digest of an expert that was checked before. If the digest is equal, the
+            files are bitwise identical: they are hashed, but their content is not checked again.
 
     Returns:
         The expert with the bytes that were checked, or all violations.
@@ -95,10 +95,10 @@ def read_expert(source: PackageSource, *, known: str | None = None) -> ExpertFil
     raw = read_part(source, "expert.json").or_refuse()
     manifest = parse_expert(raw).or_refuse()
     digest = package_digest(raw, manifest)
-    if digest != known:
+    if digest != checked_digest:
         refuse(check_valid(manifest))
     files = _read_parts(source, manifest)
-    classes = None if digest == known else check_contents(manifest, files)
+    classes = None if digest == checked_digest else check_contents(manifest, files)
     content = MappingProxyType({"expert.json": raw, **files})
     return ExpertFiles(manifest, content, digest, classes)
 
@@ -126,12 +126,12 @@ def read_backbone_manifest(package: Package) -> tuple[BackboneManifest, str]:
 
 
 @checked
-def read_backbone(source: PackageSource, *, known: str | None = None) -> BackboneFiles:
+def read_backbone(source: PackageSource, *, checked_digest: str | None = None) -> BackboneFiles:
     """Read a backbone and check everything that needs no torch.
 
     Args:
         source: Its package or files.
-        known: The digest of a backbone that was checked before, as for `read_expert`.
+        checked_digest: The digest of a backbone that was checked before, as for `read_expert`.
 
     Returns:
         The backbone with the bytes that were checked, or all violations.
@@ -139,7 +139,7 @@ def read_backbone(source: PackageSource, *, known: str | None = None) -> Backbon
     raw = read_part(source, "backbone.json", limit=MAX_LARGE).or_refuse()
     manifest = parse_backbone(raw).or_refuse()
     digest = package_digest(raw, manifest)
-    passed = digest == known
+    passed = digest == checked_digest
     # The host that checked it before may have had another bus version.
     fit = bus_violation(manifest.bus_api, "the backbone") if passed else ()
     refuse(fit or (() if passed else check_backbone(manifest)))
@@ -154,13 +154,13 @@ def _read_parts(
     source: PackageSource, manifest: ExpertManifest | BackboneManifest
 ) -> dict[str, bytes]:
     """Read every file once and compare its sha256; refuse with all differences."""
-    files, wrong = dict[str, bytes](), list[Violation]()
+    files, violations = dict[str, bytes](), list[Violation]()
     for role, name, sha256 in parts_of(manifest):
         kind = role.partition("/")[0]
         large = isinstance(manifest, BackboneManifest) or (manifest.adapter and kind == "weights")
         limit = MAX_LARGE if large else MAX_FILE
         one = read_part(source, name, limit=limit, missing=f"{kind}_missing")
-        wrong += one.violations
+        violations += one.violations
         if one.value is None or (actual := sha256_hex(one.value)) == sha256:
             files[name] = one.value or b""
             continue
@@ -168,8 +168,8 @@ def _read_parts(
         sized = f"{short(actual)}, {len(one.value):,} bytes"
         hint = "The file changed after the manifest was written: reinstall the package."
         changed = Violation(f"{kind}_digest", name, short(sha256), sized, hint)
-        wrong += relabel(cut, role=kind, file=name) or (changed,)
-    refuse(wrong)
+        violations += relabel(cut, role=kind, file=name) or (changed,)
+    refuse(violations)
     return files
 
 
@@ -221,8 +221,8 @@ def read_file(path: Path, *, missing: str, limit: int, too_large: str = "") -> b
     except OSError as e:
         if e.errno == errno.EFBIG:
             raise _too_large(path.name, limit, too_large or missing) from e
-        found = e.strerror.lower() if e.strerror else type(e).__name__
-        raise Refused(Violation(missing, path.name, "a regular file", found, _REINSTALL)) from e
+        reason = e.strerror.lower() if e.strerror else type(e).__name__
+        raise Refused(Violation(missing, path.name, "a regular file", reason, _REINSTALL)) from e
 
 
 def _too_large(name: str, limit: int, missing: str) -> Refused:

@@ -84,13 +84,13 @@ def package_digest(raw: bytes, manifest: ExpertManifest | BackboneManifest) -> s
     return sha256_hex("".join(f"{role}\0{sha}\n" for role, sha in lines.items()).encode())
 
 
-def bus_violation(bus_api: str, who: str) -> tuple[Violation, ...]:
+def bus_violation(bus_api: str, package: str) -> tuple[Violation, ...]:
     """Return a violation when this host's bus lies outside the range."""
     if _has_bus(bus_api):
         return ()
-    hint = f"Upgrade with 'pip install -U redhost', or install an older version of {who}."
-    found = f"bus API {BUS_API} on this host"
-    return (Violation("bus_api", "bus_api", f"bus API {bus_api}", found, hint),)
+    hint = f"Upgrade with 'pip install -U redhost', or install an older version of {package}."
+    here = f"bus API {BUS_API} on this host"
+    return (Violation("bus_api", "bus_api", f"bus API {bus_api}", here, hint),)
 
 
 @lru_cache(maxsize=64)
@@ -150,23 +150,23 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
     form, name = FORMS.get(manifest.form), f"the form {manifest.form!r}"
     # A plugin's form is not in `FORMS`; its rank and tensors are its own.
     if form and form.ranked != (manifest.rank > 0):
-        wanted = "at least 1" if form.ranked else "0"
-        yield _field("rank", f"{wanted} for {name}", str(manifest.rank))
+        rank = "at least 1" if form.ranked else "0"
+        yield _field("rank", f"{rank} for {name}", str(manifest.rank))
     if form and manifest.tensors:
         yield _field("tensors", f"no such key for {name}", "shapes")
 
 
 def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
     """Check an adapter: it acts inside the blocks it names itself, and writes h or labels."""
-    wanted = manifest.form == ADAPTER
-    if wanted != bool(manifest.adapter):
+    is_adapter = manifest.form == ADAPTER
+    if is_adapter != bool(manifest.adapter):
         yield _field("adapter", f"a key of the form {ADAPTER!r} and of no other", manifest.form)
         return
-    own = manifest.writes.spec.own_labels
-    if bool(manifest.head) != (wanted and own):
+    own_labels = manifest.writes.spec.own_labels
+    if bool(manifest.head) != (is_adapter and own_labels):
         expected = f"a head where the form {ADAPTER!r} writes labels of its own, and nowhere else"
         yield _field("head", expected, f"{manifest.form!r}, space {manifest.writes.space!r}")
-    if not wanted:
+    if not is_adapter:
         return
     if manifest.writes.spec.logits:
         yield _field("writes.space", f"'hidden' or 'labels' for the form {ADAPTER!r}", "'logits'")
@@ -213,15 +213,15 @@ def _temperature(temperature: float) -> Iterator[Violation]:
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
     """Check thresholds: one per own label; no sums on the card, which need one label per row."""
     if manifest.span_rules and len(manifest.span_rules) != len(manifest.thresholds or ()):
-        found = f"{len(manifest.span_rules)} for {len(manifest.thresholds or ())}"
-        yield _field("span_rules", "one for each threshold", found)
+        counts = f"{len(manifest.span_rules)} for {len(manifest.thresholds or ())}"
+        yield _field("span_rules", "one for each threshold", counts)
     if not manifest.thresholds:
         return
     if not manifest.writes.spec.own_labels:
         yield _field("thresholds", "labels of its own to have them", repr(manifest.writes.space))
     if len(manifest.thresholds) != len(manifest.labels):
-        found = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
-        yield _field("thresholds", "one for each label", found)
+        counts = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
+        yield _field("thresholds", "one for each label", counts)
     if manifest.card.kind == "statistics":
         expected = "rows, or none, where a row has any number of labels"
         yield _field("card.kind", expected, repr(manifest.card.kind))
@@ -280,9 +280,9 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
             "labels", f"only {VALUE!r} where numbers are answered", listed(manifest.labels)
         )
     if not spec.classifier and (manifest.labels or manifest.classifier):
-        found = "some" if manifest.labels else "a file"
         what = "text is generated" if spec.generates else f"experts answer {spec.noun}"
-        yield _field("labels", f"no labels and no classifier where {what}", found)
+        expected = f"no labels and no classifier where {what}"
+        yield _field("labels", expected, "some" if manifest.labels else "a file")
 
 
 def _features(manifest: BackboneManifest) -> Iterator[Violation]:
@@ -300,9 +300,11 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
         yield _field("features" if manifest.features else "dense", expected, shown)
 
 
-def _file_names(own: str, manifest: ExpertManifest | BackboneManifest) -> Iterator[Violation]:
+def _file_names(
+    manifest_file: str, manifest: ExpertManifest | BackboneManifest
+) -> Iterator[Violation]:
     """Refuse two roles for one file, also on systems that ignore case (macOS, Windows)."""
-    names = Counter([own, *(part.file.casefold() for part in parts_of(manifest))])
+    names = Counter([manifest_file, *(part.file.casefold() for part in parts_of(manifest))])
     for name in (name for name, count in names.items() if count > 1):
         yield _field("file", "a file of its own for each part", f"{name!r} twice")
 
@@ -314,10 +316,14 @@ def check_question(expert: ExpertManifest, question: str | None) -> Iterator[Vio
         expert: Its manifest.
         question: The composition's question; None for the default question.
     """
-    if (own := expert.question or None) != question:
-        hint = f"Join it there: --question {own}." if own else "Join it without --question."
-        expected, found = (repr(q) if q else "none, the default question" for q in (question, own))
-        yield Violation("question_mismatch", "question", expected, found, hint)
+    if (answered := expert.question or None) != question:
+        hint = (
+            f"Join it there: --question {answered}." if answered else "Join it without --question."
+        )
+        expected, given = (
+            repr(q) if q else "none, the default question" for q in (question, answered)
+        )
+        yield Violation("question_mismatch", "question", expected, given, hint)
 
 
 def _field(field: str, expected: str, found: str) -> Violation:
@@ -354,12 +360,12 @@ def check_compatible(
 
 
 def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
-    wanted = expert.backbone
-    if wanted.fingerprint != backbone.fingerprint:
+    trained_on = expert.backbone
+    if trained_on.fingerprint != backbone.fingerprint:
         yield Violation(
             "backbone_mismatch",
             "backbone.fingerprint",
-            f"{short(wanted.fingerprint)} ({wanted.name})",
+            f"{short(trained_on.fingerprint)} ({trained_on.name})",
             f"{short(backbone.fingerprint)} ({backbone.id})",
             f"Install the build for {short(backbone.fingerprint)}, carry it over with "
             "'redhost port', or retrain it on this backbone.",
@@ -383,13 +389,11 @@ def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[
     generates = bool(expert.reads.causal) if spec is None else spec.generates
     if generates != bool(expert.reads.causal):
         expected = "a causal expert: the backbone generates" if generates else "no causal expert"
-        found = "causal" if expert.reads.causal else "one vector for a whole text"
-        yield Violation("causal_mismatch", "reads.causal", expected, found, hint)
+        reads = "causal" if expert.reads.causal else "one vector for a whole text"
+        yield Violation("causal_mismatch", "reads.causal", expected, reads, hint)
     elif generates and expert.writes.vocabulary != backbone.tokenizer:
-        found = short(str(expert.writes.vocabulary))
-        yield Violation(
-            "vocabulary_mismatch", "writes.vocabulary", short(backbone.tokenizer), found, hint
-        )
+        expected, written = short(backbone.tokenizer), short(str(expert.writes.vocabulary))
+        yield Violation("vocabulary_mismatch", "writes.vocabulary", expected, written, hint)
 
 
 def _several(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
@@ -413,16 +417,16 @@ def _taps(expert: ExpertManifest) -> Iterator[Violation]:
         return
     if not expert.writes.spec.states or expert.reads.tap == "final":
         expected = "the space 'hidden' and a reads.tap of its own for a block to write to"
-        found = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
-        yield Violation("tap_order", "writes.tap", expected, found, "Correct the manifest.")
+        given = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
+        yield Violation("tap_order", "writes.tap", expected, given, "Correct the manifest.")
 
 
 def _modules(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     """Check modules against the manifest's list; without one, the opened backbone is checked."""
     if expert.adapter and backbone.linears:
-        yield from check_modules(expert.adapter.modules, backbone.linears, who=backbone.id)
+        yield from check_modules(expert.adapter.modules, backbone.linears, backbone=backbone.id)
         saved = {n: tuple(shape) for n, shape in (expert.adapter.saved or {}).items()}
-        yield from check_saved(saved, backbone.linears, who=backbone.id)
+        yield from check_saved(saved, backbone.linears, backbone=backbone.id)
 
 
 def _known_labels(
@@ -430,9 +434,9 @@ def _known_labels(
 ) -> Iterator[Violation]:
     if expert.writes.spec.own_labels:
         return
-    known = set(backbone.labels)
-    if unknown := [label for label in expert.labels if label not in known]:
-        expected = f"some of the {len(known)} labels of backbone {backbone.id!r}"
+    labels = set(backbone.labels)
+    if unknown := [label for label in expert.labels if label not in labels]:
+        expected = f"some of the {len(labels)} labels of backbone {backbone.id!r}"
         hint = "Write to the space 'labels' to bring labels of its own."
         yield Violation("labels_unknown", "labels", expected, listed(unknown), hint)
     if classes not in {None, len(backbone.labels)}:

@@ -97,19 +97,19 @@ def truncation(data: bytes) -> tuple[Violation, ...]:
 
     A truncated file has a wrong digest too, but its header gives the length it should have.
     """
-    wanted = _LENGTH
-    if len(data) >= wanted:
+    length = _LENGTH
+    if len(data) >= length:
         size = int.from_bytes(data[:_LENGTH], "little")
         if size > MAX_HEADER:
             return ()  # no valid header is this long: this was never such a file
-        wanted += size
-        if len(data) >= wanted:
+        length += size
+        if len(data) >= length:
             # Not parsed, because a truncated or changed header may not be JSON.
-            wanted += max(map(int, _ENDS.findall(data[_LENGTH:wanted])), default=0)
-    if len(data) >= wanted:
+            length += max(map(int, _ENDS.findall(data[_LENGTH:length])), default=0)
+    if len(data) >= length:
         return ()
-    found = f"{len(data):,} bytes: the file is cut short"
-    return (Violation("weights_header", "size", f"{wanted:,} bytes", found, _REBUILD),)
+    actual = f"{len(data):,} bytes: the file is cut short"
+    return (Violation("weights_header", "size", f"{length:,} bytes", actual, _REBUILD),)
 
 
 def check_tensors(
@@ -146,8 +146,8 @@ def check_tensors(
             expected = f"{show(shapes[name])} of {_KINDS[kinds]}"
             faults.append((name, expected, f"{show(info.shape)} of {info.dtype}"))
     hint = "Correct form, rank, width or labels in the manifest, or save the weights again."
-    wrong = tuple(Violation("weights_tensors", *fault, hint) for fault in faults)
-    return wrong or check_finite(data, header, largest=largest)
+    violations = tuple(Violation("weights_tensors", *fault, hint) for fault in faults)
+    return violations or check_finite(data, header, largest=largest)
 
 
 def check_finite(
@@ -156,15 +156,15 @@ def check_finite(
     """Return a violation for each float tensor with NaN, an infinity, or more than `largest`."""
     hint = "Write the file again: with such numbers no answer would be usable."
     code, expected = "weights_range", f"numbers of at most {largest:g}"
-    wrong = []
+    violations = []
     for name in sorted(header):
-        found = magnitude(data, header[name])
-        if not math.isfinite(found):
+        maximum = magnitude(data, header[name])
+        if not math.isfinite(maximum):
             fault = ("weights_not_finite", name, "finite numbers", "NaN or infinity", hint)
-            wrong.append(Violation(*fault))
-        elif found > largest:
-            wrong.append(Violation(code, name, expected, f"{found:.3g}", hint))
-    return tuple(wrong)
+            violations.append(Violation(*fault))
+        elif maximum > largest:
+            violations.append(Violation(code, name, expected, f"{maximum:.3g}", hint))
+    return tuple(violations)
 
 
 def show(shape: tuple[int, ...]) -> str:
@@ -204,12 +204,12 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise _HeaderError("every name once", f"{key[:80]!r} twice")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _tensor(name: str, raw: object, base: int) -> TensorInfo:

@@ -82,16 +82,16 @@ class Ends:
 
     def first(self, name: str) -> int | None:
         """Return the number of the first of them that ends a name, after a dot or as a whole."""
-        found, left = 0, self._all
+        matches, left = 0, self._all
         for length, sign in enumerate(reversed(name)):
             if sign == ".":
-                found |= left & self._lengths.get(length, 0) & ~self._whole
+                matches |= left & self._lengths.get(length, 0) & ~self._whole
             at = self._signs[length] if length < len(self._signs) else {}
             left &= at.get(sign, 0) | at.get("", 0)
             if not left:
                 break
-        found |= left & self._lengths.get(len(name), 0)
-        return (found & -found).bit_length() - 1 if found else None
+        matches |= left & self._lengths.get(len(name), 0)
+        return (matches & -matches).bit_length() - 1 if matches else None
 
 
 def _choices(pattern: str) -> tuple[int, int] | None:

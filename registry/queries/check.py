@@ -82,13 +82,13 @@ def resolve_targets(
         UnknownNameError: If the named backbone is not installed.
     """
     packages = discover_all()
-    against = _backbones(packages["backbone"], wanted=backbone, home=home)
+    against = _backbones(packages["backbone"], backbone=backbone, home=home)
     # Not Path.exists: it raises if the name is too long.
     paths = {name for name in names if os.path.exists(name)}  # noqa: PTH110
     # Ids are in manifests: those of installed experts are read only if an id is needed.
-    wanted = not names or not paths.issuperset(names)
+    needs_ids = not names or not paths.issuperset(names)
     experts: Experts = []
-    for package in packages["expert"] if wanted else ():
+    for package in packages["expert"] if needs_ids else ():
         manifest = read_part(package, MANIFESTS["expert"]).then(parse_expert).value
         experts.append((None if manifest is None else manifest.id, package))
     experts.sort(key=lambda pair: (pair[0] or pair[1].module, pair[1].dist))
@@ -106,13 +106,13 @@ def resolve_targets(
     return tuple(targets)
 
 
-def _backbones(installed: Sequence[Package], *, wanted: str | None, home: Path) -> Against:
+def _backbones(installed: Sequence[Package], *, backbone: str | None, home: Path) -> Against:
     """Return a function that finds an expert's backbone; each backbone is read once."""
     load = cache(lambda package: read_backbone(package).value)
 
     def against(source: PackageSource) -> BackboneFiles | None:
-        if wanted is not None:
-            return load(choose_backbone(installed, wanted))
+        if backbone is not None:
+            return load(choose_backbone(installed, backbone))
         with suppress(RedhostError):  # an expert can be valid without an installed backbone
             return load(choose_backbone(installed, None, named=named_backbone(source)))
         if not installed:
@@ -139,16 +139,16 @@ def _installed(
 
     Two packages may claim one id: both are reported under it, each with its own reason.
     """
-    same = [(i, package) for i, package in experts if name in {i, package.dist}]
-    if not same:
+    named = [(i, package) for i, package in experts if name in {i, package.dist}]
+    if not named:
         raise _unknown(name, {i or package.dist for i, package in experts})
-    for expert_id, package in same:
+    for expert_id, package in named:
         dist = canonical(package.dist)
         claims = [p for i, p in experts if i and (i == expert_id or canonical(p.dist) == dist)]
         duplicate = _duplicate(package, claims, home) if len(claims) > 1 else ()
         expert = read_expert(package)
-        wrong = (*duplicate, *expert.violations, *audit_installed(package, owners))
-        yield Target(name, package, expert.value, wrong, against(package))
+        violations = (*duplicate, *expert.violations, *audit_installed(package, owners))
+        yield Target(name, package, expert.value, violations, against(package))
 
 
 def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple[Violation, ...]:
@@ -196,8 +196,10 @@ def _named(name: str, backbones: Sequence[Package], experts: Experts) -> list[Pa
 
 
 def _backbone(name: str, source: PackageSource, also: tuple[Violation, ...] = ()) -> Target:
-    found = read_backbone(source)
-    return Target(name, source, None, (*found.violations, *also), found.value, kind="backbone")
+    backbone = read_backbone(source)
+    return Target(
+        name, source, None, (*backbone.violations, *also), backbone.value, kind="backbone"
+    )
 
 
 def _unknown(name: str, installed: Iterable[str]) -> UsageError:

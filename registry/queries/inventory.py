@@ -47,7 +47,7 @@ class Inventory:
     Attributes:
         statuses: One for each installed expert package that answers it, or whose manifest cannot
             be read; sorted by id.
-        aside: One for each package that answers another question.
+        other_questions: One for each package that answers another question.
         package: The chosen backbone's package; None if none could be chosen.
         backbone: Its manifest; None if there is no backbone to check against.
         problem: Why there is none.
@@ -59,7 +59,7 @@ class Inventory:
     backbone: BackboneManifest | None
     problem: RedhostError | None
     digest: str | None = None
-    aside: tuple[PackageStatus, ...] = ()
+    other_questions: tuple[PackageStatus, ...] = ()
 
     @property
     def elsewhere(self) -> tuple[PackageStatus, ...]:
@@ -109,9 +109,9 @@ def take_inventory(
     )
     question = question_of(home)
     here = [x.manifest is None or x.question == question for x in statuses]
-    own = tuple(compress(statuses, here))
-    aside = tuple(compress(statuses, map(not_, here)))
-    return Inventory(own, package, manifest, problem, digest, aside)
+    answering = tuple(compress(statuses, here))
+    others = tuple(compress(statuses, map(not_, here)))
+    return Inventory(answering, package, manifest, problem, digest, others)
 
 
 def installed_manifests() -> tuple[tuple[Package, ExpertManifest | None], ...]:
@@ -153,22 +153,25 @@ def take_inventories(home: Path, *, backbone: str | None = None) -> dict[str | N
         home: The state folder; the folder of a question has no other questions.
         backbone: The backbone of the default question, and of a named one that has no lock.
     """
-    own = take_inventory(home, backbone=wanted_backbone(home, backbone))
+    inventory = take_inventory(home, backbone=wanted_backbone(home, backbone))
     if (question := question_of(home)) is not None:
-        return {question: own}
-    names = sorted({*composed_questions(home), *filter(None, questions_of(own))})
-    found: dict[str | None, Inventory] = {None: own}
+        return {question: inventory}
+    names = sorted({*composed_questions(home), *filter(None, questions_of(inventory))})
+    inventories: dict[str | None, Inventory] = {None: inventory}
     for name in names:
         where = home_of(home, name)
         listed = take_inventory(where, backbone=wanted_backbone(where) or backbone)
-        known = tuple(x for x in listed.statuses if x.manifest is not None)  # others: see `own`
-        found[name] = replace(listed, statuses=known)
-    return found
+        # What has no manifest that can be read stands once, in the default question's.
+        statuses = tuple(x for x in listed.statuses if x.manifest is not None)
+        inventories[name] = replace(listed, statuses=statuses)
+    return inventories
 
 
 def questions_of(inventory: Inventory) -> tuple[str | None, ...]:
     """Return the other questions that installed experts answer, the default question first."""
-    return tuple(sorted({x.question for x in inventory.aside}, key=lambda name: name or ""))
+    return tuple(
+        sorted({x.question for x in inventory.other_questions}, key=lambda name: name or "")
+    )
 
 
 def home_of_expert(home: Path, name: str) -> Path:
@@ -194,12 +197,14 @@ def home_of_expert(home: Path, name: str) -> Path:
 def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
     """Return the distributions that an expert is installed from, or composed from, sorted."""
     inventory = take_inventory(home)
-    found = {x.package.dist for x in inventory.statuses + inventory.aside if x.id == expert_id}
+    dists = {
+        x.package.dist for x in inventory.statuses + inventory.other_questions if x.id == expert_id
+    }
     for where in homes_with(home):
         with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
             record = current_record(where)
-            found |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
-    return tuple(sorted(found))
+            dists |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
+    return tuple(sorted(dists))
 
 
 def current_record(home: Path) -> Composition | None:
@@ -214,8 +219,8 @@ def composed_from(home: Path, wheel: Wheel) -> Member | None:
     member = None
     with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
         members = record.experts if (record := current_record(home)) else ()
-        made = (wheel.sha256, wheel.signer)
-        member = next((m for m in members if (m.wheel, m.signer) == made), None)
+        origin = (wheel.sha256, wheel.signer)
+        member = next((m for m in members if (m.wheel, m.signer) == origin), None)
     if member is None or Disabled(home).names() & {member.id, member.dist}:
         return None
     installed = (p for p in discover("expert") if canonical(p.dist) == canonical(member.dist))
@@ -337,7 +342,7 @@ class HomeStatus:
 def take_status(home: Path) -> HomeStatus:
     """Compare the current generation of a home with what is installed."""
     record = current_record(home)
-    found = HomeStatus(
+    status = HomeStatus(
         home=str(home),
         held=Leases(home).live(),
         leftovers=Generations(home).leftovers(),
@@ -346,7 +351,7 @@ def take_status(home: Path) -> HomeStatus:
         or UNSET,
     )
     if record is None:
-        return found
+        return status
     inventory = take_inventory(home, backbone=record.backbone.id)
     fingerprint = inventory.backbone.fingerprint if inventory.backbone else None
     differences = drift(
@@ -356,7 +361,7 @@ def take_status(home: Path) -> HomeStatus:
         locked = short(record.backbone.fingerprint)
         differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
     return replace(
-        found,
+        status,
         generation=record.number,
         parent=record.parent,
         backbone=record.backbone.id,
@@ -383,5 +388,5 @@ def _compare_lock(
 
 def _damaged(cache: Path) -> dict[str, int]:
     """Return the number of damaged entries of each cache in a folder."""
-    found = {p.parent.name: damaged_entries(p.parent) for p in sorted(cache.rglob(DAMAGED))}
-    return {name: entries for name, entries in found.items() if entries}
+    damaged = {p.parent.name: damaged_entries(p.parent) for p in sorted(cache.rglob(DAMAGED))}
+    return {name: entries for name, entries in damaged.items() if entries}

@@ -132,7 +132,7 @@ def wanted_backbone(home: Path, flag: str | None = None) -> str | None:
 
 def choose_backbone(
     packages: Collection[Package],
-    wanted: str | None,
+    backbone: str | None,
     *,
     named: BackboneRef | None = None,
     table: str = "[tool.redhost]",
@@ -141,7 +141,7 @@ def choose_backbone(
 
     Args:
         packages: All installed backbones.
-        wanted: An id, a distribution or a module; None if no setting names one.
+        backbone: An id, a distribution or a module; None if no setting names one.
         named: The backbone that an expert was made for, see `named_backbone`.
         table: Where the user can configure one, for the message.
 
@@ -156,26 +156,26 @@ def choose_backbone(
             "no backbone is installed", hint="Install one, e.g. 'pip install red-backbone-tiny'."
         )
     packages = _with_files(packages)
-    if wanted is None and len(packages) == 1:
+    if backbone is None and len(packages) == 1:
         return next(iter(packages))
     read = {package: installed_backbone(package) for package in packages}
     # A package whose manifest cannot be read is identified by its distribution.
-    ids = {p: found.value[0].id if found.value else p.dist for p, found in read.items()}
-    if wanted is not None:
-        chosen = [p for p in packages if canonical(wanted) == canonical(p.dist)]
-        chosen = chosen or [p for p, i in ids.items() if wanted in {i, p.module}]
+    ids = {p: r.value[0].id if r.value else p.dist for p, r in read.items()}
+    if backbone is not None:
+        chosen = [p for p in packages if canonical(backbone) == canonical(p.dist)]
+        chosen = chosen or [p for p, i in ids.items() if backbone in {i, p.module}]
     else:
         made_for = named.fingerprint if named else None
         chosen = [p for p, r in read.items() if r.value and r.value[0].fingerprint == made_for]
     if len(chosen) > 1:  # even if one of them is faulty, the user has to decide
-        name = wanted or ids[chosen[0]]
-        expected, found = f"one package for {name!r}", " and ".join(sorted(map(str, chosen)))
+        name = backbone or ids[chosen[0]]
+        expected, rivals = f"one package for {name!r}", " and ".join(sorted(map(str, chosen)))
         hint = "Uninstall one, or name a distribution with --backbone."
-        wrong = Violation("duplicate_id", "id", expected, found, hint)
-        raise wrong.error(f"no backbone {name!r} was chosen")
+        violation = Violation("duplicate_id", "id", expected, rivals, hint)
+        raise violation.error(f"no backbone {name!r} was chosen")
     if chosen:
         return chosen[0]
-    if wanted is None:
+    if backbone is None:
         raise SettingsError(
             "several backbones are installed and none is chosen",
             expected=f"{named.name!r} ({short(named.fingerprint)})" if named else "",
@@ -184,7 +184,7 @@ def choose_backbone(
         )
     for package, problem in read.items():  # the wanted one may be a faulty package
         problem.unwrap(f"backbone package {package}")
-    raise UnknownNameError("backbone", wanted, ids.values())
+    raise UnknownNameError("backbone", backbone, ids.values())
 
 
 def _with_files(packages: Collection[Package]) -> Collection[Package]:
@@ -216,7 +216,7 @@ def named_backbone(source: PackageSource) -> BackboneRef | None:
 
 
 def backbone_for(
-    project: Path, plan: ExpertPlan, *, home: Path | None, wanted: str | None
+    project: Path, plan: ExpertPlan, *, home: Path | None, backbone: str | None
 ) -> Package:
     """Return the installed backbone to train a project on.
 
@@ -224,15 +224,15 @@ def backbone_for(
         project: The project; a package left there by an earlier training names a backbone.
         plan: Its plan, which may name one and takes precedence over that package.
         home: The state folder; the lock of the plan's question names one as well.
-        wanted: The backbone given on the command line, which takes precedence over all.
+        backbone: The backbone given on the command line, which takes precedence over all.
     """
-    wanted, home = wanted or plan.backbone, home_of(resolve_home(home), plan.question)
+    backbone, home = backbone or plan.backbone, home_of(resolve_home(home), plan.question)
     installed, named = discover("backbone"), named_backbone(from_folder(project))
-    if wanted is None and named is not None:
+    if backbone is None and named is not None:
         with suppress(SettingsError):
             return choose_backbone(installed, None, named=named)
     table = f"[tool.redhost.expert] of {project / 'pyproject.toml'}"
-    return choose_backbone(installed, wanted_backbone(home, wanted), table=table)
+    return choose_backbone(installed, wanted_backbone(home, backbone), table=table)
 
 
 def _from_lock(lock: LockFile | None) -> Settings:
@@ -312,8 +312,8 @@ class Disabled:
     def _change(self, name: str, *, to: bool) -> bool:
         with Generations(self.home).writer():
             names = self.names()
-            wanted = names | {name} if to else names - {name}
-            if wanted == names:
+            disabled = names | {name} if to else names - {name}
+            if disabled == names:
                 return False
-            atomic.write_struct(self.path, _Disabled(names=tuple(sorted(wanted))))
+            atomic.write_struct(self.path, _Disabled(names=tuple(sorted(disabled))))
         return True

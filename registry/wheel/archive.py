@@ -124,10 +124,10 @@ def _check_members(members: list[zipfile.ZipInfo]) -> None:
             raise ArchiveError("archive_data", "one name and no comment", repr(name[:80]))
         if not is_plain(name.removesuffix("/")) or name != member.filename:
             raise ArchiveError("archive_name", "names inside the wheel", repr(name[:80]))
-        same = unicodedata.normalize("NFC", name.removesuffix("/")).casefold()
-        if same in seen:
+        folded = unicodedata.normalize("NFC", name.removesuffix("/")).casefold()
+        if folded in seen:
             raise ArchiveError("archive_duplicate", "every name once", f"{name[:80]!r} twice")
-        seen.add(same)
+        seen.add(folded)
         kind = stat.S_IFMT(member.external_attr >> 16)
         if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
             what = "a symbolic link" if kind == stat.S_IFLNK else "something else"
@@ -147,18 +147,18 @@ def _check_tight(data: bytes, members: list[zipfile.ZipInfo], directory: int) ->
         encoding = "utf-8" if member.flag_bits & _UTF8 else "cp437"
         name, end = member.orig_filename.encode(encoding), start + names + extra
         facts, described = (member.CRC, member.compress_size, member.file_size), flags & _DESCRIBED
-        same = [
+        agreements = [
             data[start : start + names] == name,
             (flags, method) == (member.flag_bits, member.compress_type),
         ]
-        same += [tuple(sizes) == facts or (described and not any(sizes))]
-        same += [not _HIDING & set(_extra_fields(data[start + names : end]))]
+        agreements += [tuple(sizes) == facts or (described and not any(sizes))]
+        agreements += [not _HIDING & set(_extra_fields(data[start + names : end]))]
         at = end + member.compress_size
         if described:
             at += 4 if data[at : at + 4] == b"PK\x07\x08" else 0
-            same += [_DESCRIPTOR.unpack_from(data, at) == facts]
+            agreements += [_DESCRIPTOR.unpack_from(data, at) == facts]
             at += _DESCRIPTOR.size
-        if not all(same):
+        if not all(agreements):
             expected = f"{member.filename[:80]!r} before its content as in the directory"
             raise ArchiveError("archive_data", expected, "another header")
     if at != directory:

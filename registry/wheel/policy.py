@@ -134,17 +134,17 @@ def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Vi
     name = policy.module.casefold()
     expected, hint = "a top-level package of its own", _foreign_hint(policy)
     if canonical(policy.dist) in {canonical(host) for host in HOSTS}:
-        found = "a name of the host: installing it would replace that"
-        yield Violation("taken_name", policy.dist, "a name of its own", found, hint)
+        replaced = "a name of the host: installing it would replace that"
+        yield Violation("taken_name", policy.dist, "a name of its own", replaced, hint)
     if not (policy.installed or DATA_MODULE.fullmatch(policy.module)):
         expected = "a name that no library looks for: red_expert_… or red_backbone_…"
         yield Violation("taken_top_level", policy.module, expected, repr(policy.module), hint)
     elif name in HOSTS or name in {n.casefold() for n in sys.stdlib_module_names}:
-        found = "a name of Python or of the host"
-        yield Violation("taken_top_level", policy.module, expected, found, hint)
+        owner = "a name of Python or of the host"
+        yield Violation("taken_top_level", policy.module, expected, owner, hint)
     elif owners:
-        found = f"also brought by {', '.join(sorted(owners))}"
-        yield Violation("taken_top_level", policy.module, expected, found, hint)
+        brought = f"also brought by {', '.join(sorted(owners))}"
+        yield Violation("taken_top_level", policy.module, expected, brought, hint)
 
 
 def check_entry_points(text: str) -> Iterator[Violation]:
@@ -221,15 +221,15 @@ def check_record(
         read: Reads one of those; never called for a row that leads elsewhere.
     """
     rows, present = tuple(rows), frozenset(present)
-    own = {row.path: row for row in rows if is_plain(row.path) and policy.owns(row.path)}
-    strict = {path: row for path, row in own.items() if not policy.is_loose(path)}
+    owned = {row.path: row for row in rows if is_plain(row.path) and policy.owns(row.path)}
+    strict = {path: row for path, row in owned.items() if not policy.is_loose(path)}
     hashed = {path: row for path, row in strict.items() if path in present and row.sha256}
     names = {
         "record_outside": [row.path for row in rows if not is_plain(row.path)],
         "record_row": [p for p, count in Counter(row.path for row in rows).items() if count > 1],
         "record_missing": [path for path in strict if path not in present],
         "record_unlisted": [
-            p for p in present if p not in own and policy.owns(p) and not policy.is_loose(p)
+            p for p in present if p not in owned and policy.owns(p) and not policy.is_loose(p)
         ],
         "record_unhashed": [p for p, r in strict.items() if p in present and not r.sha256],
     }
@@ -249,13 +249,13 @@ def check_record(
         if actual != row.sha256 or row.size not in {None, length}:
             size = "" if row.size is None else f", {row.size:,} bytes"
             expected = f"{short(row.sha256)}{size}, as RECORD says"
-            found = f"{short(actual)}, {length:,} bytes"
-            yield Violation("record_digest", path, expected, found, policy.hint)
+            content = f"{short(actual)}, {length:,} bytes"
+            yield Violation("record_digest", path, expected, content, policy.hint)
 
 
 def _misplaced(policy: WheelPolicy, name: str) -> str:
     """Return the code of the violation for a file's location; empty if there is none."""
-    top, _, rest = name.rstrip("/").partition("/")
+    top, _, below = name.rstrip("/").partition("/")
     last = name.rstrip("/").rpartition("/")[2]
     if last.endswith(STARTUP_SUFFIXES) or top.partition(".")[0] in STARTUP_MODULES:
         return "startup_code"
@@ -263,7 +263,7 @@ def _misplaced(policy: WheelPolicy, name: str) -> str:
         return "data_scripts"
     if not policy.owns(name):
         return "foreign_top_level"
-    installers = not policy.installed and top == policy.info and rest in INSTALLERS
+    installers = not policy.installed and top == policy.info and below in INSTALLERS
     return "installer_file" if installers else ""
 
 
@@ -324,8 +324,8 @@ class NameOwners:
             dist: The distribution that may have it.
         """
         places, name = dict.fromkeys((site, *map(Path, sys.path))), module.casefold()
-        found = (owner for place in places for owner, names in self._of(place) if name in names)
-        return frozenset(found) - {canonical(dist)}
+        owners = (owner for place in places for owner, names in self._of(place) if name in names)
+        return frozenset(owners) - {canonical(dist)}
 
     def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
         if site not in self._known:
@@ -391,8 +391,8 @@ def _remembered_names(info: Path, _stamps: tuple[tuple[int, ...] | None, ...]) -
 
 def _names_in(info: Path) -> frozenset[str]:
     record, points, listed, origin = (_read(info / name, limit) for name, limit in _CLAIMS.items())
-    found = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
-    tops = (top.removesuffix(".py") for top in set(found)) if record else listed.split()
+    modules = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
+    tops = (top.removesuffix(".py") for top in set(modules)) if record else listed.split()
     data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
     # Without its files, a name is only a claim: any package could have those of others refused.
     elsewhere = _is_elsewhere(origin, info.parent)

@@ -98,10 +98,10 @@ def read_keys(paths: Iterable[str | Path]) -> tuple[PublicKey, ...]:
         UsageError: If a file is not a public key on a supported curve.
         MissingError: If the extra ``sign`` is not installed.
     """
-    wanted = tuple(map(Path, paths))
-    if wanted:
+    files = tuple(map(Path, paths))
+    if files:
         require_extra()
-    return tuple(map(_read_key, wanted))
+    return tuple(map(_read_key, files))
 
 
 def _read_key(path: Path) -> PublicKey:
@@ -109,14 +109,14 @@ def _read_key(path: Path) -> PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    who, expected = f"cannot verify with {path}", "an elliptic-curve public key, as PEM"
+    problem, expected = f"cannot verify with {path}", "an elliptic-curve public key, as PEM"
     try:
         key = load_pem_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as e:
-        found = e.strerror if isinstance(e, OSError) and e.strerror else "something else"
-        raise UsageError(who, expected=expected, found=found.lower(), hint=_HINT) from e
+        content = e.strerror if isinstance(e, OSError) and e.strerror else "something else"
+        raise UsageError(problem, expected=expected, found=content.lower(), hint=_HINT) from e
     if not isinstance(key, EllipticCurvePublicKey) or key.curve.name not in _CURVES:
-        raise UsageError(who, expected=expected, found="another kind of key", hint=_HINT)
+        raise UsageError(problem, expected=expected, found="another kind of key", hint=_HINT)
     pem = _pem(key)
     return PublicKey(name=str(path), pem=pem, fingerprint=sha256_hex(pem))
 
@@ -129,20 +129,20 @@ def _pem(key: EllipticCurvePublicKey) -> bytes:
 
 def _write_new(path: Path, data: bytes, *, mode: int) -> None:
     """Write a file that must not exist yet; it has its final mode from the first byte on."""
-    made = False
+    created = False
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        made = True
+        created = True
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except OSError as e:
-        if made:
+        if created:
             path.unlink()
-        found = (e.strerror or type(e).__name__).lower()
+        reason = (e.strerror or type(e).__name__).lower()
         hint = "Check free space and permissions."
         if isinstance(e, FileExistsError):
             hint = "Keys are never overwritten: name another file."
-        raise UsageError(f"cannot write the key {path}", found=found, hint=hint) from e
+        raise UsageError(f"cannot write the key {path}", found=reason, hint=hint) from e
 
 
 # -- signing and verifying ------------------------------------------------------------------------
@@ -197,8 +197,8 @@ def read_signature(path: Path) -> Checked[bytes]:
     )
     expected = "a signature beside the wheel"
     hint = f"{_ASK}; for a NAME, it lies in the folder of --find-links."
-    wrong = (replace(v, expected=expected, hint=hint) for v in read.violations)
-    return replace(read, violations=tuple(wrong))
+    violations = (replace(v, expected=expected, hint=hint) for v in read.violations)
+    return replace(read, violations=tuple(violations))
 
 
 @checked
@@ -211,7 +211,7 @@ def verify(data: bytes, signature: bytes, *, keys: Sequence[PublicKey], name: st
         keys: The keys that are trusted.
         name: The signature's file name, for the report.
     """
-    known = ", ".join(short(key.fingerprint) for key in keys)
+    fingerprints = ", ".join(short(key.fingerprint) for key in keys)
     hint = f"Do not install it. {_ASK}, and for the public key."
     try:  # the signer that it claims, not yet verified
         signer = json.loads(signature)["verificationMaterial"]["publicKey"]["hint"]
@@ -219,13 +219,13 @@ def verify(data: bytes, signature: bytes, *, keys: Sequence[PublicKey], name: st
         signer = None
     key = next((key for key in keys if key.fingerprint == signer), None)
     if key is None:
-        expected = f"a signature by {known}"
-        signed = signer if isinstance(signer, str) else ""
-        found = f"one by {short(signed)}" if signed else "no signature by a key"
-        raise Refused(Violation("signature_wrong", name, expected, found, hint))
+        expected = f"a signature by {fingerprints}"
+        claimed = signer if isinstance(signer, str) else ""
+        signature_by = f"one by {short(claimed)}" if claimed else "no signature by a key"
+        raise Refused(Violation("signature_wrong", name, expected, signature_by, hint))
     if not _holds(data, signature, key):
-        expected, found = "a signature of this wheel", "a signature of something else"
-        raise Refused(Violation("signature_wrong", name, expected, found, hint))
+        expected, signed = "a signature of this wheel", "a signature of something else"
+        raise Refused(Violation("signature_wrong", name, expected, signed, hint))
     return key
 
 

@@ -198,10 +198,10 @@ def _check_id(members: Mapping[str, bytes], package: Package, info: str) -> Iter
     manifest = members.get(f"{package.module}/{MANIFESTS[package.kind]}", b"")
     parse = parse_expert if package.kind == "expert" else parse_backbone
     [(name, _)] = entries(_text(members, f"{info}/entry_points.txt"), f"redhost.{package.kind}s")
-    found: ExpertManifest | BackboneManifest | None = parse(manifest).value
-    if found is not None and found.id != name:  # an invalid manifest is refused later
+    parsed: ExpertManifest | BackboneManifest | None = parse(manifest).value
+    if parsed is not None and parsed.id != name:  # an invalid manifest is refused later
         hint = "Call the entry point by the id, and build the wheel again."
-        yield Violation("entry_points", "entry_points.txt", repr(found.id), repr(name[:80]), hint)
+        yield Violation("entry_points", "entry_points.txt", repr(parsed.id), repr(name[:80]), hint)
 
 
 def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
@@ -234,11 +234,11 @@ def _check_file_name(name: str, package: Package, info: str) -> None:
     expected = f"the file name of {package.dist} {package.version}, for any system"
     try:
         dist, version, _, tags = parse_wheel_filename(name)
-        same = dist == canonical(package.dist) and version == Version(package.version)
-        same = same and dist == canonical(info.partition("-")[0])
+        agrees = dist == canonical(package.dist) and version == Version(package.version)
+        agrees = agrees and dist == canonical(info.partition("-")[0])
     except (InvalidWheelFilename, InvalidVersion) as e:
         raise ArchiveError("archive_wheel", expected, str(e)[:120]) from e
-    if not same or {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
+    if not agrees or {(tag.abi, tag.platform) for tag in tags} != {("none", "any")}:
         raise ArchiveError("archive_wheel", expected, name[:120])
 
 

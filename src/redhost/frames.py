@@ -55,8 +55,8 @@ def answer(
             expected="other names than those of the answers",
             found=", ".join(taken),
         )
-    made: T = _with(frame, columns)
-    return made
+    answered: T = _with(frame, columns)
+    return answered
 
 
 def _is_dataset(table: Any) -> bool:
@@ -76,8 +76,11 @@ def _opened(table: Any) -> Any:
             found=type(table).__name__,
         ) from None
     except DuplicateError as e:
-        found = str(e).splitlines()[-1].strip("- ")
-        raise UsageError("a table", expected="columns of different names", found=found) from e
+        raise UsageError(
+            "a table",
+            expected="columns of different names",
+            found=str(e).splitlines()[-1].strip("- "),
+        ) from e
 
 
 def _names(frame: Any) -> Sequence[str]:
@@ -91,8 +94,9 @@ def _texts(frame: Any, column: str) -> list[str]:
     texts = list(frame[column])
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
-            found = repr(text)[:40]
-            raise UsageError(f"row {row}, column {column!r}", expected="a text", found=found)
+            raise UsageError(
+                f"row {row}, column {column!r}", expected="a text", found=repr(text)[:40]
+            )
     return texts
 
 

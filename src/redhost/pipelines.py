@@ -46,10 +46,10 @@ def pipeline(
     """
     host = Host.open(home, device=device)
     unit = host.composed.backbone.task.unit
-    made = unit.pipeline or TextClassification
-    if task not in (None, made.task):
-        raise UsageError(f"no {task!r} of {host!r}", expected=made.task, found=str(task))
-    return made(host)
+    pipeline_class = unit.pipeline or TextClassification
+    if task not in (None, pipeline_class.task):
+        raise UsageError(f"no {task!r} of {host!r}", expected=pipeline_class.task, found=str(task))
+    return pipeline_class(host)
 
 
 class TextClassification:
@@ -93,8 +93,8 @@ class TextClassification:
         if top_k is not None and top_k < 1:
             raise UsageError("top_k", expected="1 or more, or None", found=str(top_k))
         if top_k == 1:
-            found = self.host.composed.answer(texts)
-            return [{"label": a.label, "score": a.probability} for a in found]
+            answers = self.host.composed.answer(texts)
+            return [{"label": a.label, "score": a.probability} for a in answers]
         model = self.host.composed
         rows = model.probabilities(texts).sort(dim=-1, descending=True, stable=True)
         scores, places = rows.values[:, :top_k].tolist(), rows.indices[:, :top_k].tolist()

@@ -80,9 +80,9 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         declines = {NONE} if model.decline or not model.bus.shared_labels else set[str]()
         names = sorted({*(label or NONE for label in model.bus.labels), *declines})
         values = _typed(names, labels)
-        known = {*values.tolist()}
+        answerable = {*values.tolist()}
         for place, label in enumerate(labels.tolist()):
-            if label not in known:
+            if label not in answerable:
                 raise UsageError(
                     f"the label {label!r} at place {place} cannot be answered",
                     expected=", ".join(names[:5]),
@@ -103,10 +103,10 @@ class HostClassifier(ClassifierMixin, BaseEstimator):
         """Return p(y|x) over `classes_`, ``(N, L)``; declined texts are answered as well."""
         check_is_fitted(self)
         p = self.model_.probabilities(texts_of(X)).double().numpy()
-        found = np.zeros((len(p), len(self.classes_)))
+        by_class = np.zeros((len(p), len(self.classes_)))
         for label, column in zip(self.model_.bus.labels, p.T, strict=True):
-            found[:, self.place_[label or NONE]] += column
-        return found
+            by_class[:, self.place_[label or NONE]] += column
+        return by_class
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the parameters without the model: a copy in another process loads it again."""

@@ -121,7 +121,7 @@ def test_label_sets_are_answered_where_they_can_be_had_and_refused_where_nowhere
     assert all(a.labels for a in found) and mixed.levels(0.9) == {
         None: 0.9, "colour": None, "mood": 0.9
     }  # fmt: skip
-    nowhere = dataclasses.replace(beside, own=None, named={"colour": colour})
+    nowhere = dataclasses.replace(beside, default=None, named={"colour": colour})
     with pytest.raises(UsageError, match="no calibration for label sets"):
         nowhere.answer(TEXTS, sets=0.9)
 
@@ -270,7 +270,7 @@ def test_the_named_questions_can_be_had_where_the_homes_own_is_damaged(home) -> 
     expected = open_host(home, "mood").predict(TEXTS)
     (home / "generations" / "1" / "router.safetensors").write_bytes(b"")
     beside = open_host(home).side_by_side
-    assert list(beside.damaged) == [None] and beside.own is None
+    assert list(beside.damaged) == [None] and beside.default is None
     assert [a.named["mood"] for a in beside.answer(TEXTS)] == expected
     with pytest.raises(IntegrityError):
         open_host(home).predict(TEXTS)

@@ -107,6 +107,8 @@ def block_below(encoder: TextEncoder, intervention: Intervention) -> int:
     It is low enough that the pass computes every layer of states that is part of h.
     """
     below, layers = intervention.lowest - 1, encoder.features.layers if encoder.features else ()
+    # Layer n of the states is what block n − 1 returns, layer 0 the embeddings. Twice `below`, as
+    # `min` of a single number is an error.
     return min(below, *(n - 1 for n in layers if n), below)
 
 

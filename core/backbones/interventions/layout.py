@@ -106,27 +106,31 @@ def encode_chosen(
     makers = [s.compute for s in layout.segments]
     inside = {n: m for n, m in enumerate(makers) if isinstance(m, Inside) and m.shared}
     shared = next((m.shared for m in inside.values()), None)
+    # Those of the first kind; other kinds have a pass of their own each, below.
     acts = {n: m.acts for n, m in inside.items() if m.shared == shared}
+    # An empty part, so that no texts at all give a table of the right width. Only shared passes
+    # hold states between two passes, which bounds how many texts go together.
     parts, size = [layout.pad(torch.empty(0, layout.width))], TOGETHER if acts else len(texts) or 1
     for start in range(0, len(texts), size):
-        some = [*texts[start : start + size]]
-        h, states = shared.begin(some, [*acts.values()]) if shared else (plain.encode(some), [])
+        batch = [*texts[start : start + size]]
+        h, states = shared.begin(batch, [*acts.values()]) if shared else (plain.encode(batch), [])
         wide = layout.pad(h)
-        wanted = choose(wide)
+        needs = choose(wide)
+        # Views of `wide`: what is written to them stands in h̃.
         places = [numbers for _, numbers in layout.parts(wide)]
-        pairs = [(n, s) for s in acts for n in wanted[:, s].nonzero().flatten().tolist()]
+        pairs = [(n, s) for s in acts for n in needs[:, s].nonzero().flatten().tolist()]
         if shared and pairs:
             rows = shared.go_on(
-                [some[n] for n, _ in pairs],
+                [batch[n] for n, _ in pairs],
                 [acts[s] for _, s in pairs],
                 [states[n] for n, _ in pairs],
             )
             for (n, s), row in zip(pairs, rows, strict=True):
                 places[s][n] = row
         for s, make in enumerate(makers):
-            index = [] if s in acts else wanted[:, s].nonzero().flatten().tolist()
+            index = [] if s in acts else needs[:, s].nonzero().flatten().tolist()
             if make is not None and index:
-                places[s][index] = make([some[n] for n in index])
+                places[s][index] = make([batch[n] for n in index])
         parts.append(wide)
     return torch.cat(parts)
 
@@ -155,11 +159,14 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
         acts = intervention_of(experts[expert_id], backbone)
         if acts is not None:
             key = acts.key or expert_id, _moves(acts, experts[expert_id])
+            # Experts with one key read one segment, which is computed once.
             acting.setdefault(key, (acts, []))[1].append(expert_id)
     if not acting and not context:
         return backbone
     segments = [
         FeatureSegment(
+            # By the bytes of expert and plugin: rows of another build are never read from the
+            # cache.
             key=acts.key or f"inside {experts[readers[0]].source}",
             width=backbone.width,
             normalised=not moved,
@@ -228,6 +235,7 @@ def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -
         }
     except ContractError as e:
         return Violation("tap_unknown", "reads.tap", e.expected, e.found, e.hint)
+    # What writes to a block also reads one (`rules._taps`), so the second key is there.
     if "writes.tap" in layers and layers["reads.tap"] > layers["writes.tap"]:
         return Violation(
             "tap_order",
@@ -243,21 +251,21 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
     """Return the violation, if the intervention an expert defines does not fit this trunk."""
     if not isinstance(expert, InTrunk):
         return None
-    code, field, wanted, found = "form_unknown", "form", "an intervention in the blocks", ""
+    code, field, expected, given = "form_unknown", "form", "an intervention in the blocks", ""
     try:
         acts = expert.intervention(backbone)
         if not isinstance(acts, Intervention):
-            found = type(acts).__name__
+            given = type(acts).__name__
         elif refused := backbone.task.unit.refuses_inside(acts):
-            code, wanted, found = "tap_unknown", refused, "one inside"
+            code, expected, given = "tap_unknown", refused, "one inside"
         elif backbone.trunk.features is not None and not acts.changes_h:
-            code, wanted, found = "tap_unknown", "one that changes h, which is of layers", "a tap"
+            code, expected, given = "tap_unknown", "one that changes h, which is of layers", "a tap"
         elif acts.changes_h and expert.writes.logits:
             code, field = "tap_order", "writes.space"
-            wanted, found = "'hidden' or 'labels', since it changes h", repr(expert.space)
+            expected, given = "'hidden' or 'labels', since it changes h", repr(expert.space)
     except RedhostError as e:
-        code, wanted, found = "tap_unknown", e.expected or wanted, e.found or e.problem
+        code, expected, given = "tap_unknown", e.expected or expected, e.found or e.problem
     except Exception as e:  # code of a plugin may raise errors of any type
-        found = f"{e!r}"
+        given = f"{e!r}"
     hint = "Ask the author of the plugin that makes its form."
-    return Violation(code, field, wanted, found, hint) if found else None
+    return Violation(code, field, expected, given, hint) if given else None

@@ -98,6 +98,7 @@ class _RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return g · x / √(mean x² + ε) over the last dimension of ``(…, D)``."""
+        # In float32 and back, in the order of transformers: the bits are the same.
         wide = x.to(torch.float32)
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * wide.to(x.dtype)
@@ -140,15 +141,15 @@ class _Attention(nn.Module):
         value = self.v_proj(x).view(heads).transpose(1, 2)
         query, key = _turned(query, cos, sin), _turned(key, cos, sin)
         if runs is None:
-            made = self._attend(query, key, value)
+            attended = self._attend(query, key, value)
         else:
-            made = by_text(self._attend, query, key, value, runs=runs)
-        out: Tensor = self.o_proj(made.reshape(*x.shape[:-1], -1))
+            attended = by_text(self._attend, query, key, value, runs=runs)
+        out: Tensor = self.o_proj(attended.reshape(*x.shape[:-1], -1))
         return out
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``(B, T, H, W)`` of heads ``(B, H, T, W)``."""
-        made = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             query,
             key,
             value,
@@ -156,7 +157,7 @@ class _Attention(nn.Module):
             is_causal=bool(query.shape[2] > 1),  # the shape is a symbol during export
             enable_gqa=self.grouped,
         )
-        return made.transpose(1, 2).contiguous()
+        return attended.transpose(1, 2).contiguous()
 
 
 class _Block(nn.Module):
@@ -173,8 +174,8 @@ class _Block(nn.Module):
     ) -> Tensor:
         """Return the states ``(B, T, D)`` above the block."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, runs)
-        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return made
+        states: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return states
 
 
 class Qwen3(nn.Module):
@@ -204,6 +205,7 @@ class Qwen3(nn.Module):
         position_ids: Tensor | None = None,
         runs: Sequence[Run] | None = None,
         output_hidden_states: bool = False,
+        # attention_mask and use_cache: nothing is padded, and nothing is cached.
         **_: object,
     ) -> States:
         """Return the hidden states for token ids ``(B, T)`` that have no padding to mask.
@@ -221,6 +223,7 @@ class Qwen3(nn.Module):
         frequency = (1.0 / (self.config.rope_parameters.rope_theta**steps)).to(x.device)
         if position_ids is None:
             position_ids = torch.arange(x.shape[1], device=x.device)[None]
+        # Each angle twice: `_turned` pairs number i of a head with number i + W/2.
         angles = torch.cat((position_ids[..., None].float() * frequency,) * 2, dim=-1)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         states = []

@@ -97,14 +97,14 @@ def qwen3_encoder(
     except (msgspec.DecodeError, ValueError, RuntimeError):
         return None
     # The casts are safe: both have all members that an encoder uses.
-    made, words = cast("PreTrainedModel", model), cast("PreTrainedTokenizerBase", tokenizer)
+    trunk, words = cast("PreTrainedModel", model), cast("PreTrainedTokenizerBase", tokenizer)
     return TextEncoder(
-        model=made,
+        model=trunk,
         tokenizer=words,
         pooling=pooling,
         max_tokens=max_tokens,
         features=features,
-        stated=Stated.of(made, words, json.loads(files[CONFIG])),
+        stated=Stated.of(trunk, words, json.loads(files[CONFIG])),
     )
 
 
@@ -114,16 +114,16 @@ def _tokenizer(data: bytes, settings: bytes) -> PlainTokenizer | None:
 
     try:
         config = msgspec.json.decode(settings, type=_TokenizerConfig)
-        made = Tokenizer.from_str(data.decode("utf-8"))
+        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
     except Exception:  # the tokenizers library raises no narrower type
         return None
-    special = {str(token) for token in made.get_added_tokens_decoder().values()}
+    special = {str(token) for token in tokenizer.get_added_tokens_decoder().values()}
     named = {token for token in (config.pad_token, config.unk_token) if token is not None}
-    if made.truncation is not None or made.padding is not None or not named <= special:
+    if tokenizer.truncation is not None or tokenizer.padding is not None or not named <= special:
         return None
     special_tokens = {"pad_token": config.pad_token, "unk_token": config.unk_token}
     return PlainTokenizer(
-        made,
+        tokenizer,
         {key: token for key, token in special_tokens.items() if token is not None},
         config.model_max_length,
     )

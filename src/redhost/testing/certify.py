@@ -76,11 +76,11 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
     from ..registry.queries.settings import resolve_home
 
     broken = []
-    for found in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
-        resolved = found if backbone is not None else _beside_its_own(found)
-        violations = static_check(resolved)
-        if not violations and resolved.files is not None:
-            violations = verify_expert(resolved.files, backbone=resolved.backbone)
+    for resolved in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
+        checked = resolved if backbone is not None else _beside_its_own(resolved)
+        violations = static_check(checked)
+        if not violations and checked.files is not None:
+            violations = verify_expert(checked.files, backbone=checked.backbone)
         broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
     assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
 

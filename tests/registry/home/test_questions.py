@@ -179,5 +179,5 @@ def test_experts_are_listed_by_question_each_held_to_its_own(home, site: Any) ->
     assert odd.code == "manifest_field" and odd.reason and odd.reason.startswith("question:")
     [spam] = found["spam"].statuses
     assert json.loads(json.dumps(spam.to_json()))["question"] == "spam"
-    aside = take_inventories(home_of(home, "spam"))["spam"].aside
+    aside = take_inventories(home_of(home, "spam"))["spam"].other_questions
     assert [x.id for x in aside if x.package.dist.removeprefix("red-expert-") in ours] == ["plain"]

@@ -129,7 +129,7 @@ def stored(store: Store, make_expert: Any) -> str:
 
 
 def test_an_expert_comes_back_checked(store: Store, stored: str) -> None:
-    files = store.expert(stored, who="red")
+    files = store.expert(stored, name="red")
     assert (files.manifest.id, files.digest) == ("red", stored)
 
 
@@ -137,7 +137,7 @@ def test_a_backbone_comes_back_checked(store: Store, make_backbone: Any) -> None
     files = {"backbone.json": dumps(make_backbone())}
     digest = read_backbone(files).unwrap("tiny").digest
     store.put(files, digest=digest)
-    assert store.backbone(digest, who="tiny").manifest.id == "tiny"
+    assert store.backbone(digest, name="tiny").manifest.id == "tiny"
 
 
 def test_stored_bytes_of_another_digest_are_refused(
@@ -151,7 +151,7 @@ def test_stored_bytes_of_another_digest_are_refused(
         (store.backbone, B, "tiny", read_backbone(backbone)),
     ):
         with pytest.raises(IntegrityError) as refused:
-            ask(digest, who=who)
+            ask(digest, name=who)
         error = refused.value
         assert repr(who) in error.problem and "'redhost recompose'" in error.hint
         assert (error.expected, error.found) == (short(digest), short(there.unwrap(who).digest))
@@ -164,17 +164,17 @@ def test_what_passed_when_it_was_stored_is_not_held_to_later_rules(
     files = make_expert("red", change={"rank": 0})
     _, digest = read_manifest(files["expert.json"]).unwrap("red")
     store.put(files, digest=digest)
-    assert read_expert(files).violations and store.expert(digest, who="red").manifest.rank == 0
+    assert read_expert(files).violations and store.expert(digest, name="red").manifest.rank == 0
     raw = dumps(make_backbone(base=Base(kind="hub", id="a/b")))  # no revision
     digest = sha256(f"manifest\0{sha256(raw).hexdigest()}\n".encode()).hexdigest()
     store.put({"backbone.json": raw}, digest=digest)
     assert read_backbone({"backbone.json": raw}).violations
-    assert store.backbone(digest, who="tiny").manifest.base.revision == ""
+    assert store.backbone(digest, name="tiny").manifest.base.revision == ""
 
 
 def test_stored_bytes_that_are_no_expert_any_more_are_refused(store: Store, stored: str) -> None:
     (store.folder / stored / "expert.safetensors").write_bytes(b"")
     with pytest.raises(IntegrityError, match=r"^stored 'red': "):
-        store.expert(stored, who="red")
+        store.expert(stored, name="red")
     with pytest.raises(StoreError, match="found nothing"):
-        store.expert(B, who="red")
+        store.expert(B, name="red")

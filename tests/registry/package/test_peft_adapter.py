@@ -50,13 +50,13 @@ def test_a_sound_adapter_is_read() -> None:
     read = read_adapter(*files()).unwrap("it")
     assert [*read.layers] == sorted(MODULES) and read.rank == R and not read.biases
     assert {x.scale for x in read.layers.values()} == {2.0}
-    assert not [*check_targets(read, LINEARS, who="tiny")]
+    assert not [*check_targets(read, LINEARS, backbone="tiny")]
 
 
 def test_a_prefix_of_the_model_it_was_trained_on_is_taken_off() -> None:
     named = {n.replace(START, f"{START}bert."): t for n, t in tensors().items()}
     read = read_adapter(*files(named)).unwrap("it")
-    assert read.prefix(LINEARS) == "bert." and not [*check_targets(read, LINEARS, who="tiny")]
+    assert read.prefix(LINEARS) == "bert." and not [*check_targets(read, LINEARS, backbone="tiny")]
 
 
 def test_scales_follow_rank_alpha_and_their_patterns() -> None:
@@ -307,8 +307,10 @@ def test_biases_are_read_where_the_configuration_says_so() -> None:
     assert read.biases == {MODULES[0]: D} and [*read.layers] == sorted(MODULES)
     read = read_adapter(*files(tensors() | own | other, bias="all")).unwrap("it")
     assert read.biases == {MODULES[0]: D, "pooler.dense": 7}
-    assert not [*check_targets(read, LINEARS, who="tiny")]  # no linear module: it is a norm's, say
-    wrong = [*check_targets(read, {**LINEARS, "pooler.dense": (8, D)}, who="tiny")]
+    assert not [
+        *check_targets(read, LINEARS, backbone="tiny")
+    ]  # no linear module: it is a norm's, say
+    wrong = [*check_targets(read, {**LINEARS, "pooler.dense": (8, D)}, backbone="tiny")]
     assert [(v.field, v.expected, v.found) for v in wrong] == [
         (f"{WEIGHTS} pooler.dense bias", "(8)", "(7)")
     ]
@@ -391,7 +393,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_an_adapter_of_another_backbone_is_refused_by_name(case: str) -> None:
     linears, expected, found = FOREIGN[case]
     read = read_adapter(*files()).unwrap("it")
-    wrong = [*check_targets(read, linears, who="tiny")]
+    wrong = [*check_targets(read, linears, backbone="tiny")]
     assert {v.code for v in wrong} == {"adapter_misfit"}
     assert wrong[0].expected.startswith(expected) and found in wrong[0].found
     assert all(v.hint for v in wrong)
@@ -441,7 +443,7 @@ def test_a_pattern_that_matches_other_modules_is_refused() -> None:
     assert "self.value" in wrong.field and "only modules that" in wrong.expected
     every = r"encoder\.layer\.\d\..*(query|value|dense)"
     read = read_adapter(*files(target_modules=every)).unwrap("it")
-    [wrong] = check_targets(read, LINEARS, who="tiny")
+    [wrong] = check_targets(read, LINEARS, backbone="tiny")
     assert wrong.code == "adapter_misfit" and "intermediate.dense" in wrong.found
 
 
@@ -454,7 +456,7 @@ def test_a_pattern_that_may_take_long_is_not_matched_and_the_tensors_say_which()
     ):
         read = read_adapter(*files(**options)).unwrap("it")
         assert [*read.layers] == sorted(MODULES)
-        assert not [*check_targets(read, LINEARS, who="tiny")]
+        assert not [*check_targets(read, LINEARS, backbone="tiny")]
 
 
 def test_keys_of_ranks_match_as_pefts_do() -> None:

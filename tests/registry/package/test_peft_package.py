@@ -33,8 +33,8 @@ def test_modules_that_are_saved_whole_are_read_and_held_against_the_backbones() 
         "pooler.dense.weight": (D, D),
     }
     linears = {**LINEARS, "pooler.dense": (D, D)}
-    assert not [*check_targets(read, linears, who="tiny")]
-    wrong = [*check_targets(read, {**LINEARS, "pooler.dense": (D, 9)}, who="tiny")]
+    assert not [*check_targets(read, linears, backbone="tiny")]
+    wrong = [*check_targets(read, {**LINEARS, "pooler.dense": (D, 9)}, backbone="tiny")]
     assert [(v.code, v.field, v.expected, v.found) for v in wrong] == [
         (
             "adapter_misfit",
@@ -44,7 +44,7 @@ def test_modules_that_are_saved_whole_are_read_and_held_against_the_backbones() 
         )
     ]
     two = {**linears, "other.pooler.dense": (D, D)}
-    [missing] = check_targets(read, two, who="tiny")
+    [missing] = check_targets(read, two, backbone="tiny")
     assert missing.found == "none for 'other.pooler.dense'" and "saves" in missing.expected
 
 
@@ -53,7 +53,7 @@ def test_a_layer_in_a_saved_module_is_no_target_of_lora() -> None:
     made = tensors(MODULES[1::2]) | whole(*saved)
     read = read_adapter(*files(made, modules_to_save=["query"])).unwrap("it")
     assert [*read.layers] == sorted(MODULES[1::2]) and len(read.saved) == 4
-    assert not [*check_targets(read, LINEARS, who="tiny")]
+    assert not [*check_targets(read, LINEARS, backbone="tiny")]
 
 
 def test_what_peft_writes_beside_a_saved_modules_bias_is_not_read() -> None:
@@ -63,7 +63,9 @@ def test_what_peft_writes_beside_a_saved_modules_bias_is_not_read() -> None:
     read = read_adapter(*files(made, bias="all", **SAVES)).unwrap("it")
     assert {*read.saved} == {"pooler.dense.bias", "pooler.dense.weight"} and not read.biases
     read = read_adapter(*files(made, **SAVES)).unwrap("it")
-    assert [v.code for v in check_targets(read, {**LINEARS, "pooler.dense": (D, D)}, who="x")] == []
+    assert [
+        v.code for v in check_targets(read, {**LINEARS, "pooler.dense": (D, D)}, backbone="x")
+    ] == []
     assert len(read.saved) == 4  # the open backbone, which has no such module, refuses it
 
 
@@ -71,12 +73,12 @@ def test_a_head_of_the_adapters_model_is_refused_by_name() -> None:
     named = {n.replace(START, f"{START}bert."): t for n, t in tensors().items()}
     made = named | whole("classifier")
     read = read_adapter(*files(made, modules_to_save=["classifier", "score"])).unwrap("it")
-    [wrong] = check_targets(read, LINEARS, who="tiny")
+    [wrong] = check_targets(read, LINEARS, backbone="tiny")
     assert (wrong.code, wrong.field) == ("adapter_misfit", f"{CONFIG} modules_to_save")
     assert "'classifier'" in wrong.found and "backbone 'tiny'" in wrong.expected
     assert wrong.hint.startswith("A head comes from the package's labels")
     without = read_adapter(*files(named, modules_to_save=["classifier", "score"])).unwrap("it")
-    assert not [*check_targets(without, LINEARS, who="tiny")]  # names of nothing, as to PEFT
+    assert not [*check_targets(without, LINEARS, backbone="tiny")]  # names of nothing, as to PEFT
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_no_adapter_takes_long(case: str) -> None:
     wrong = [*adapter.violations]
     if adapter.value is not None:
         linears |= {name: layer.shape for name, layer in adapter.value.layers.items()}
-        wrong += check_targets(adapter.value, linears, who="large")
+        wrong += check_targets(adapter.value, linears, backbone="large")
     took = time.process_time() - started
     assert took < MOST
     assert {v.code for v in wrong} <= {"adapter_config", "adapter_misfit", "weights_tensors"}

@@ -393,9 +393,9 @@ def _read(
         return found
 
     for member in record.experts:
-        store.expert(member.digest, who=member.id)
+        store.expert(member.digest, name=member.id)
     if record.backbone.digest:
-        store.backbone(record.backbone.digest, who=record.backbone.id)
+        store.backbone(record.backbone.digest, name=record.backbone.id)
     own = {name: generations.file(record, name) for name in record.files}
     own[COMPOSITION] = generations.record(number)
     document = GenerationDocument(
@@ -419,7 +419,7 @@ def _has_package(generations: Generations, digest: str, files: Collection[str]) 
     store = generations.store
     read = store.backbone if BACKBONE in files else store.expert
     with suppress(redhost.RedhostError):
-        read(digest, who=digest[:12])
+        read(digest, name=digest[:12])
         return True
     return False
 

@@ -88,7 +88,7 @@ def import_adapter(
     who = f"the adapter of expert {plan.id!r} was not imported"
     manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
     adapter = read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(who)
-    for wrong in check_targets(adapter, manifest.linears or {}, who=manifest.id):
+    for wrong in check_targets(adapter, manifest.linears or {}, backbone=manifest.id):
         if manifest.linears:  # otherwise it is checked once the backbone is loaded
             raise wrong.error(who)
     plugins = Plugins()

@@ -215,7 +215,7 @@ class LoraExpert(Expert):
         """
         trunk, who = backbone.trunk, f"an adapter on backbone {backbone.name!r}"
         linears = linears_of(trunk.model)
-        for wrong in check_targets(self.adapter, linears, who=backbone.name):
+        for wrong in check_targets(self.adapter, linears, backbone=backbone.name):
             raise wrong.error(who)
         prefix, modules = self.adapter.prefix(linears) or "", dict(trunk.model.named_modules())
         on_cpu = trunk.device.type == "cpu"  # the expert stays on the CPU, where the bus runs
@@ -258,7 +258,7 @@ class LoraExpert(Expert):
         for name in adapter.saved:
             module = saved_module(adapter.config, name)
             if module is not None and module not in modules:
-                raise head_misfit(module, who=type(model).__name__).error(who)
+                raise head_misfit(module, backbone=type(model).__name__).error(who)
         parts = (f"{prefix}{n}" for n, _ in model.named_parameters())
         whole = {n for n in parts if saved_module(adapter.config, n)}
         if without := sorted(whole - adapter.saved.keys()):

@@ -220,8 +220,8 @@ class _Porter:
         """Port one member and build its wheel in a folder."""
         store, material = self.session.store, self.material
         built, origin = _authors_build(self.session, member, self.record)
-        expert = store.expert(built.digest, who=built.id)
-        old = self._open(store.backbone(origin.digest, who=origin.id), origin.digest)
+        expert = store.expert(built.digest, name=built.id)
+        old = self._open(store.backbone(origin.digest, name=origin.id), origin.digest)
         ported = port_expert(
             expert,
             old=old,
@@ -278,7 +278,7 @@ def _authors_build(
     Porting a port would add up the errors of both maps. If the author's build was composed before,
     the store still has it.
     """
-    ported = session.store.expert(member.digest, who=member.id).manifest.ported
+    ported = session.store.expert(member.digest, name=member.id).manifest.ported
     for earlier in reversed(session.generations.history()) if ported else ():
         for known in earlier.experts:
             if ported and known.digest == ported.digest:

@@ -126,10 +126,10 @@ def _inputs(
             expected="built-in parts, which any worker can make",
             hint="Compare routers with 'redhost evaluate --mixtures', in this process.",
         )
-    backbone = session.store.backbone(record.backbone.digest, who=record.backbone.id)
+    backbone = session.store.backbone(record.backbone.digest, name=record.backbone.id)
     inputs = jobs.put("backbone", backbone.files)
     for member in record.experts:
-        expert = session.store.expert(member.digest, who=member.id)
+        expert = session.store.expert(member.digest, name=member.id)
         inputs |= jobs.put(f"experts/{member.id}", expert.files)
     cards = [r.text for card in composed.cards.values() for r in card.rows]
     own = [r.text for r in rows]

@@ -121,7 +121,7 @@ def train_many(
     for line in trainings:
         plan = read_plan(Path(line.dir))
         package_in(Path(line.dir))  # refuse before training if there is no package folder
-        package = backbone_for(Path(line.dir), plan, home=home, wanted=backbone)
+        package = backbone_for(Path(line.dir), plan, home=home, backbone=backbone)
         if package not in backbones:
             files = read_package(package)
             _require_built_in(files.manifest, plugins)

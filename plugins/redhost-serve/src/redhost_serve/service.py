@@ -298,9 +298,11 @@ class Service:
         observe = {
             name: self.of_question(name)._moments.observer(model) for name, model in serving.items()
         }
-        own = serving.pop(self.question, None)
+        default = serving.pop(self.question, None)
         named = {name: model for name, model in serving.items() if name is not None}
-        return redhost.plugins.Questions(own=own, named=named).answer(texts, observe=observe)
+        return redhost.plugins.Questions(default=default, named=named).answer(
+            texts, observe=observe
+        )
 
     async def feedback(self, labelled: Sequence[Labelled]) -> list[tuple[ScoredAnswer, ...]]:
         """Score the generations against the right labels of texts.

@@ -148,7 +148,7 @@ class SpanHead(SigmoidHead):
             spans=tuple(found),
         )
 
-    def mixed(self, p: Tensor, known: Tensor) -> Tensor:
+    def mixed(self, p: Tensor, support: Tensor) -> Tensor:
         """Return Σ_i α_i p_i ``(B, L)`` unchanged: an expert without a label predicts 0 for it."""
         return p
 
