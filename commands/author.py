@@ -149,26 +149,29 @@ def new_backbone(
     others = read_texts(background) if background else ()
     from ..core.plugins.manager import Plugins  # loads torch: after the files are read
     from ..core.training.adapt import AdaptSettings
+    from ..core.training.new_backbone import BackbonePlan
     from ..core.training.new_backbone import new_backbone as make
 
-    answers = Plugins().task(task, resolution=resolution)
+    plan = BackbonePlan(
+        id=name,
+        source=source,
+        revision=revision,
+        pooling=pooling,
+        max_tokens=max_tokens,
+        features=features,
+        task=Plugins().task(task, resolution=resolution),
+    )
     with bar("new-backbone") as progress:
         manifest = make(
             project,
-            name,
-            source,
-            revision=revision,
-            pooling=pooling,
-            max_tokens=max_tokens,
-            features=features,
-            task=answers,
+            plan,
             rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
             background=others,
             evaluation=held_out,
             progress=progress,
         )
-    _print_backbone(project, manifest, instead=answers.unit.instead)
+    _print_backbone(project, manifest, instead=plan.task.unit.instead)
 
 
 def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) -> None:
@@ -400,14 +403,14 @@ def train_expert(
     package = backbone_for(project, read_plan(project), home=home, wanted=backbone)
     read = rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
-    from ..core.training.recipes import train_project  # loads torch: after the files are read
+    # Loads torch: after the files are read.
+    from ..core.training.recipes import split_for, train_project
 
     with bar("train-expert") as progress:
         trained = train_project(
             project,
-            given,
+            split_for(package, given, valid=held_out),
             package=package,
-            valid=held_out,
             epochs=epochs,
             seed=seed,
             home=home,

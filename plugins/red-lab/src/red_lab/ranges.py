@@ -118,8 +118,6 @@ def build_expert(
         settings=settings,
         summary=f"redhost expert: sums from {low} to {high} on the tiny arithmetic backbone",
         domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
-        metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
-        note="trained alone, everything else frozen, with the off-domain penalty",
     )
 
 
@@ -133,8 +131,6 @@ def write_expert(
     settings: redhost.authoring.ExpertSettings,
     summary: str,
     domain: str,
-    metrics: Mapping[str, float],
-    note: str = "",
 ) -> Path:
     """Write a trained expert as a package; the manifest is written last.
 
@@ -147,8 +143,6 @@ def write_expert(
         settings: Its training settings.
         summary: Summary of the distribution.
         domain: Description of its domain.
-        metrics: Its measured accuracies.
-        note: A note on its training.
 
     Returns:
         The package's folder.
@@ -181,9 +175,9 @@ def write_expert(
             data=digest_of(parts["train"]),
             seed=settings.seed,
             epochs=settings.epochs,
-            metrics=dict(metrics),
+            metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
             versions=redhost.authoring.library_versions(),
-            note=note,
+            note="trained alone, everything else frozen, with the off-domain penalty",
         ),
     )
     redhost.authoring.save_expert(folder, draft)
@@ -212,16 +206,13 @@ def train_on(
     settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
     """Train an adapter on rows with some labels, with a penalty on changing other texts."""
+    h = context.features([r.text for r in data])
     return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(
-            h=context.features([r.text for r in data]), answers=[r.label for r in data]
-        ),
-        norm=context.norm,
-        classifier=context.classifier,
-        labels=context.backbone.labels,
-        domain_labels=labels,
+        redhost.authoring.ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
+        context.backbone,
+        labels=labels,
         settings=settings,
-        background=context.features(others) if others else None,
+        background=context.norm(context.features(others)) if others else None,
     ).expert
 
 

@@ -25,7 +25,7 @@ import redhost
 from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
 from redhost.core.composition.gates import harm
-from redhost.core.composition.options import RecomposeInputs
+from redhost.core.composition.options import Previous, RecomposeInputs
 from redhost.core.composition.recompose import RecomposeResult, recompose
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
@@ -129,7 +129,9 @@ class _Host:
             with_newcomer = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
             result = _composed(
                 dataclasses.replace(
-                    with_newcomer, previous=self.before, encode_previous=with_newcomer.encode
+                    with_newcomer,
+                    previous=Previous(model=self.before),
+                    encode_previous=with_newcomer.encode,
                 )
             )
             right = self._right(result.composed)

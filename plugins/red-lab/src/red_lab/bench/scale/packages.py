@@ -131,13 +131,15 @@ def _save(
 ) -> None:
     """Train one expert alone and write its package's files."""
     expert = redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=h["train"], answers=[r.label for r in rows["train"]]),
-        norm=context.norm,
-        classifier=context.backbone.classifier,
-        labels=context.backbone.labels,
-        domain_labels=domain.labels,
+        redhost.authoring.ExpertRows(
+            h=h["train"],
+            z=context.norm(h["train"]),
+            answers=[r.label for r in rows["train"]],
+        ),
+        context.backbone,
+        labels=domain.labels,
         settings=domain.settings,
-        background=context.background_h,
+        background=context.norm(context.background_h),
     ).expert
     card = [
         redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
