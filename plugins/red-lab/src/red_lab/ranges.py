@@ -155,32 +155,34 @@ def write_expert(
         z: Tensor = context.norm(context.features(texts))
         return z
 
-    draft = redhost.authoring.ExpertDraft(
-        expert=expert,
-        id=name,
-        backbone=context.reference,
-        domain=domain,
-        card=redhost.authoring.texts_card(
-            [
-                redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
-                for part in ("fit", "gate")
-                for r in parts[part]
-            ]
-        ),
-        canary=read([r.text for r in parts["train"][:8]]),
-        off_domain=redhost.authoring.measure_off_domain(
-            expert, name, context.backbone, context.background, read=read
-        ),
-        training=redhost.authoring.Training(
-            data=digest_of(parts["train"]),
-            seed=settings.seed,
-            epochs=settings.epochs,
-            metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
-            versions=redhost.authoring.library_versions(),
-            note="trained alone, everything else frozen, with the off-domain penalty",
+    redhost.authoring.save_expert(
+        folder,
+        redhost.authoring.ExpertDraft(
+            expert=expert,
+            id=name,
+            backbone=context.reference,
+            domain=domain,
+            card=redhost.authoring.texts_card(
+                [
+                    redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
+                    for part in ("fit", "gate")
+                    for r in parts[part]
+                ]
+            ),
+            canary=read([r.text for r in parts["train"][:8]]),
+            off_domain=redhost.authoring.measure_off_domain(
+                expert, name, context.backbone, context.background, read=read
+            ),
+            training=redhost.authoring.Training(
+                data=digest_of(parts["train"]),
+                seed=settings.seed,
+                epochs=settings.epochs,
+                metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
+                versions=redhost.authoring.library_versions(),
+                note="trained alone, everything else frozen, with the off-domain penalty",
+            ),
         ),
     )
-    redhost.authoring.save_expert(folder, draft)
     return folder
 
 

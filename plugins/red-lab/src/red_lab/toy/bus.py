@@ -119,9 +119,6 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
     """Train one expert alone, in the host's `mlp` form: V gelu(U z + u) + v, 64 units wide."""
     points = grid().home[segment]
     h = features()[points]
-    rows = redhost.authoring.ExpertRows(
-        h=h, z=NORM(h), answers=[repr(y) for y in grid().y[points].tolist()]
-    )
     settings = redhost.authoring.ExpertSettings(
         form="mlp",
         space="logits",
@@ -136,7 +133,9 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
         seed=seed,
     )
     return redhost.authoring.train_expert(
-        rows,
+        redhost.authoring.ExpertRows(
+            h=h, z=NORM(h), answers=[repr(y) for y in grid().y[points].tolist()]
+        ),
         redhost.Readout(classifier=classifier(name), labels=VALUE, task=TASK),
         labels=(),
         settings=settings,

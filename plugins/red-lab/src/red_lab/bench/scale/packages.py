@@ -146,25 +146,27 @@ def _save(
         for part in ("fit", "gate")
         for r in rows[part]
     ]
-    draft = redhost.authoring.ExpertDraft(
-        expert=expert,
-        id=domain.id,
-        backbone=context.reference,
-        domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
-        card=redhost.authoring.texts_card(card),
-        canary=context.norm(h["train"][:CANARIES]),
-        off_domain=redhost.authoring.measure_off_domain(
-            expert, domain.id, context.backbone, context.background, read=context.read
-        ),
-        training=redhost.authoring.Training(
-            data=_digest(rows["train"]),
-            seed=domain.place,
-            epochs=domain.settings.epochs,
-            metrics={},
-            versions=redhost.authoring.library_versions(),
+    redhost.authoring.save_expert(
+        package,
+        redhost.authoring.ExpertDraft(
+            expert=expert,
+            id=domain.id,
+            backbone=context.reference,
+            domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
+            card=redhost.authoring.texts_card(card),
+            canary=context.norm(h["train"][:CANARIES]),
+            off_domain=redhost.authoring.measure_off_domain(
+                expert, domain.id, context.backbone, context.background, read=context.read
+            ),
+            training=redhost.authoring.Training(
+                data=_digest(rows["train"]),
+                seed=domain.place,
+                epochs=domain.settings.epochs,
+                metrics={},
+                versions=redhost.authoring.library_versions(),
+            ),
         ),
     )
-    redhost.authoring.save_expert(package, draft)
 
 
 def _record(site: Path, domain: SumDomain) -> Path:
