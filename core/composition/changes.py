@@ -160,28 +160,27 @@ def _load_previous(session: Session, selection: Selection, *, accept: bool) -> P
     if current is None:
         return previous
     try:
-        record = session.generations.load(current)
-        previous = Previous(record=record, fallen=_fallen(session, record))
-        return replace(
-            previous,
-            model=session.loader.load(current, store=session.store.holding(selection.read)),
-        )
+        previous = Previous(record=session.generations.load(current))
+        store = session.store.holding(selection.read)
+        previous = replace(previous, model=session.loader.load(current, store=store))
     except RedhostError as e:
-        if accept:
-            log.warning("not compared with generation %s: %s", current, e.reason)
-            return previous
-        anew = "Repair it, or compose anew with --accept."
-        raise HarmError(
-            f"generation {current} cannot be loaded, so nothing is compared with it: {e.reason}",
-            hint=e.hint if isinstance(e, PluginError) else anew,
-        ) from e
+        if not accept:
+            anew = "Repair it, or compose anew with --accept."
+            raise HarmError(
+                f"generation {current} cannot be loaded, so nothing is compared with it: "
+                f"{e.reason}",
+                hint=e.hint if isinstance(e, PluginError) else anew,
+            ) from e
+        log.warning("not compared with generation %s: %s", current, e.reason)
+    return replace(previous, fallen=_fallen(session, previous.record))
 
 
-def _fallen(session: Session, record: Composition) -> Mapping[str, float]:
-    """Return what each domain has lost up to a generation; a damaged receipt has none."""
+def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]:
+    """Return what each domain has lost up to the current generation; a damaged receipt has none."""
     with suppress(IntegrityError):
-        receipt = session.generations.file(record, RECEIPT)
-        return msgspec.json.decode(receipt, type=Receipt).accuracy.fallen
+        if record is not None:
+            receipt = session.generations.file(record, RECEIPT)
+            return msgspec.json.decode(receipt, type=Receipt).accuracy.fallen
     return {}
 
 

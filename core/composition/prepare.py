@@ -55,10 +55,13 @@ def compose(
     """
     package = from_folder(backbone)
     files = read_package(package)
-    statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
     plugins = plugins or Plugins()
     wanted = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
-    selection = Selection(package=package, files=files, statuses=statuses)
+    selection = Selection(
+        package=package,
+        files=files,
+        statuses=check_packages([from_folder(p) for p in experts], backbone=files.manifest),
+    )
     load = partial(
         prepare_composition, plugins=plugins, cache=cache, device=device, previous=Previous()
     )

@@ -134,9 +134,11 @@ def new_backbone(
 def _require_teachable(task: Task, rows: Sequence[Row]) -> None:
     """Refuse rows of a base stage that the task cannot be taught by."""
     if rows and not task.unit.whole:
-        expected, found = "no rows for a base stage", f"{len(rows)} rows"
-        problem = f"a backbone that {task.unit.does} is taken as it is"
-        raise UsageError(problem, expected=expected, found=found)
+        raise UsageError(
+            f"a backbone that {task.unit.does} is taken as it is",
+            expected="no rows for a base stage",
+            found=f"{len(rows)} rows",
+        )
     require_answers(task.head, rows)
 
 
