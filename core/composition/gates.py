@@ -122,7 +122,7 @@ def judge_gates(
     Returns:
         The results; a refusal if they would mean nothing, because an expert drowns out the others.
     """
-    cards = [e.card for e in inputs.candidates.experts.values()]
+    cards, previous = [e.card for e in inputs.candidates.experts.values()], inputs.previous
     h, rows = gate_rows(cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
@@ -142,20 +142,15 @@ def judge_gates(
         own=by_domain(oracle.hits, rows),
         withdrawn=_judge_withdrawn(inputs, model),
     )
-    if inputs.previous.model is not None and before is not None and shared is not None:
-        old = GateAnswers(model=inputs.previous.model, rows=shared, result=before)
+    if previous.model is not None and before is not None and shared is not None:
+        old = GateAnswers(model=previous.model, rows=shared, result=before)
         new = GateAnswers(model=model, rows=rows, result=result)
         accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, h))
-        # What an update loses in its own domain is its author's: counting begins with its new
-        # build.
-        stay = set(accuracy.before or {}).difference(updated_members(inputs.previous.model, model))
-        fallen = {
-            d: _fallen_since(accuracy, d, inputs.previous.fallen.get(d, 0.0)) for d in sorted(stay)
-        }
+        # An update's losses in its own domain are its author's: counting begins with the new build.
+        stay = set(accuracy.before or {}).difference(updated_members(previous.model, model))
+        fallen = {d: _fallen_since(accuracy, d, previous.fallen.get(d, 0.0)) for d in sorted(stay)}
         accuracy = msgspec.structs.replace(accuracy, fallen=fallen)
-    health = routing_health(
-        model, h, rows, previous=inputs.previous.model, result=result, before=before
-    )
+    health = routing_health(model, h, rows, previous=previous.model, result=result, before=before)
     health = msgspec.structs.replace(health, warnings=(*health.warnings, *_far_below(accuracy)))
     if result.nats is None or oracle.nats is None:
         return Gates(accuracy=accuracy, health=health, calibration=result.calibration)
