@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
+from ..registry.errors import UsageError
 from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, PLUGIN_TASKS, TASKS
 from .common import (
     backbone_option,
@@ -37,7 +38,6 @@ def _features(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> Features | Literal["wide"] | None:
     """Parse the parts of h: a word, or layers plus the number of entries tokens are hashed to."""
-    from ..registry.errors import UsageError
     from ..registry.package.manifest import Features
 
     if value in {"wide", "last"}:
@@ -127,48 +127,47 @@ def new_backbone(
     data: str | None,
     background: str | None,
     evaluation: str | None,
-    text_field: str,
-    label_field: str,
     epochs: int,
     task: str,
     resolution: float,
     seed: int,
+    **fields: str,
 ) -> None:
     """Make a backbone package from any model.
 
     It is written to ./red-backbone-NAME.
     """
     from ..core.training.rows import read_rows, read_texts
-    from ..registry.errors import UsageError
 
     project = _fresh("backbone", name)
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
-    read = partial(read_rows, task=task, text_field=text_field, label_field=label_field)
-    rows, held_out = (read(file) if file else () for file in (data, evaluation))
+    rows, held_out = (read_rows(f, task=task, **fields) if f else () for f in (data, evaluation))
     others = read_texts(background) if background else ()
     from ..core.plugins.manager import Plugins  # loads torch: after the files are read
+    from ..core.training import new_backbone as making
     from ..core.training.adapt import AdaptSettings
-    from ..core.training.new_backbone import new_backbone as make
 
-    answers = Plugins().task(task, resolution=resolution)
+    plan = making.BackbonePlan(
+        id=name,
+        source=source,
+        revision=revision,
+        pooling=pooling,
+        max_tokens=max_tokens,
+        features=features,
+        task=Plugins().task(task, resolution=resolution),
+    )
     with bar("new-backbone") as progress:
-        manifest = make(
+        manifest = making.new_backbone(
             project,
-            name,
-            source,
-            revision=revision,
-            pooling=pooling,
-            max_tokens=max_tokens,
-            features=features,
-            task=answers,
+            plan,
             rows=rows,
             settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
             background=others,
             evaluation=held_out,
             progress=progress,
         )
-    _print_backbone(project, manifest, instead=answers.unit.instead)
+    _print_backbone(project, manifest, instead=plan.task.unit.instead)
 
 
 def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) -> None:
@@ -349,8 +348,6 @@ def _check_options(
     writes: str | None, reads_tap: str, writes_tap: str, *, adapter: bool, of_one: object
 ) -> None:
     """Refuse incompatible options of `new-expert`; `of_one` are those for adapters only."""
-    from ..registry.errors import UsageError
-
     if writes_tap != "final" and (writes != "hidden" or reads_tap == "final"):
         raise UsageError(
             f"--writes-tap {writes_tap} needs states to read and hidden states to write",
@@ -400,14 +397,14 @@ def train_expert(
     package = backbone_for(project, read_plan(project), home=home, backbone=backbone)
     read = rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
-    from ..core.training.recipes import train_project  # loads torch: after the files are read
+    # Loads torch: after the files are read.
+    from ..core.training.recipes import split_for, train_project
 
     with bar("train-expert") as progress:
         trained = train_project(
             project,
-            given,
+            split_for(package, given, valid=held_out),
             package=package,
-            valid=held_out,
             epochs=epochs,
             seed=seed,
             home=home,

@@ -416,7 +416,7 @@ def generation() -> Task:
 @pytest.fixture(scope="session")
 def speaker_folder(speaker_model, generation, tmp_path_factory) -> Path:
     """The language model as a backbone package's folder."""
-    from redhost.core.training.new_backbone import new_backbone
+    from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 
     project = tmp_path_factory.mktemp("speaker-package")
     background = [
@@ -424,9 +424,7 @@ def speaker_folder(speaker_model, generation, tmp_path_factory) -> Path:
     ]
     new_backbone(
         project,
-        "speaker",
-        f"hf:{speaker_model}",
-        task=generation,
+        BackbonePlan(id="speaker", source=f"hf:{speaker_model}", task=generation),
         background=background,
     )
     return package_in(project)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import msgspec
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from ...registry.errors import BackboneMismatchError, IntegrityError, UsageError, short
-from ..bus.bus import BusConfig
+from ...registry.package.forms import DEFAULT_TASK
+from ..bus.bus import BusConfig, Readout
 from ..bus.layout import FeatureLayout
 from ..bus.task import CLASSIFICATION, Task
-from ..digests import backbone_fingerprint
+from ..digests import tensor_digest
 from ..tasks import make_task
 from ..types import Row, as_list
 from .bfloat16 import BF16, BFloat16Encoder
@@ -37,25 +41,18 @@ MARKS = 8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Backbone:
+class Backbone(Readout):
     """A frozen text encoder, and the classifier shared by experts on the backbone's labels.
 
     Attributes:
         trunk: Texts → h ``(N, D)``.
-        classifier: W_c ``(C, D)``; None if the backbone predicts nothing itself. For text
-            generation, the language-model head.
-        labels: The C labels, in the classifier's order.
         eps: ε of the bus norm.
-        task: What is predicted: labels, a number, or the next token.
         name: The manifest's id, or the source it was loaded from.
         layout: The segments of h̃ that are read in addition to h; None for h alone.
     """
 
     trunk: TextEncoder
-    classifier: Tensor | None = None
-    labels: tuple[str, ...] = ()
     eps: float = 1e-5
-    task: Task = CLASSIFICATION
     name: str = ""
     layout: FeatureLayout | None = None
 
@@ -247,19 +244,29 @@ class Backbone:
             )
 
     def fingerprint(self) -> str:
-        """Return the digest over all that determines what this backbone computes."""
-        return backbone_fingerprint(
-            tensors=self.trunk.model.state_dict(),
-            config=self.trunk.stated.config,
-            classifier=self.classifier,
-            labels=self.labels,
-            tokenizer=self.tokenizer_digest(),
-            pooling=self.trunk.pooling.stated,
-            max_tokens=self.trunk.max_tokens,
-            features=self.trunk.features,
-            task=self.task.name,
-            norm={"kind": "layernorm", "eps": self.eps},
-        )
+        """Return the digest over all that determines what this backbone computes.
+
+        That includes where texts are cut, if not at the model's longest input, what makes up h, if
+        not only the last states, and the labels in order: an expert is trained through W_c.
+        """
+        parts: dict[str, object] = {
+            "tensors": tensor_digest(self.trunk.model.state_dict()),
+            "config": self.trunk.stated.config,
+            "classifier": ""
+            if self.classifier is None
+            else tensor_digest({"weight": self.classifier}),
+            "labels": list(self.labels),
+            "tokenizer": self.tokenizer_digest(),
+            "pooling": self.trunk.pooling.stated,
+            "norm": {"kind": "layernorm", "eps": self.eps},
+        }
+        if self.trunk.max_tokens is not None:
+            parts["max_tokens"] = self.trunk.max_tokens
+        if self.trunk.features is not None:
+            parts["features"] = msgspec.to_builtins(self.trunk.features)
+        if self.task.name != DEFAULT_TASK:
+            parts["task"] = self.task.name
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def verify(self, fingerprint: str) -> None:
         """Check that this backbone has the given fingerprint.

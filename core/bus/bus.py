@@ -23,7 +23,7 @@ with the backbone column), R rank, C labels of the backbone's classifier, L labe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,16 +42,30 @@ BACKBONE = "backbone"
 """The name of the column that adds no Δ: its answer is the backbone's own."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Readout:
+    """What reads answers from h: every `Backbone` is one.
+
+    Attributes:
+        classifier: W_c ``(C, D)``; None if it predicts nothing itself. For text generation, the
+            language-model head.
+        labels: The C labels, in the classifier's order.
+        task: What is predicted: labels, a number, or the next token.
+    """
+
+    classifier: Tensor | None = None
+    labels: tuple[str, ...] = ()
+    task: Task = CLASSIFICATION
+
+
 class Bus(nn.Module):
     """Norm, router, experts and the shared classifier: built once, immutable afterwards.
 
     Args:
+        readout: The shared classifier, its labels, and the task: usually the backbone.
         norm: h → z.
         router: z, and the signals that it reads, → logits ``(B, K)`` over `columns`.
         experts: Expert modules by id; columns are their ids in sorted order.
-        classifier: W_c ``(C, D)``, or None when the backbone has no labels.
-        labels: The labels of `classifier`.
-        task: What a row of the bus is, and how its logits become an answer.
         backbone_column: Whether the router has a last column for the backbone alone.
         layout: What experts read in addition to h; features are then h̃, and `norm` returns z̃.
         strategy: How the experts are summed; by default chosen for router, experts and device.
@@ -67,13 +81,11 @@ class Bus(nn.Module):
 
     def __init__(
         self,
+        readout: Readout,
         *,
         norm: nn.Module,
         router: BusRouter,
         experts: Mapping[str, Expert],
-        classifier: Tensor | None,
-        labels: Sequence[str] = (),
-        task: Task = CLASSIFICATION,
         backbone_column: bool = False,
         layout: FeatureLayout | None = None,
         strategy: ForwardStrategy | None = None,
@@ -86,25 +98,25 @@ class Bus(nn.Module):
         self.norm = WideNorm(norm, self.layout) if self.layout.segments else norm
         self.router = router
         self.experts = nn.ModuleList(experts[i] for i in self.ids)
-        strategy = strategy or choose_strategy(
-            experts.values(),
-            chosen=router.chosen,
-            queries=QUERY in router.reads,
-            classifier=classifier,
-        )
         self.ensemble = Ensemble(
             experts,
-            classifier=classifier,
+            classifier=readout.classifier,
             layout=self.layout,
-            strategy=strategy,
+            strategy=strategy
+            or choose_strategy(
+                experts.values(),
+                chosen=router.chosen,
+                queries=QUERY in router.reads,
+                classifier=readout.classifier,
+            ),
             columns=len(self.columns),
             combiner=combiner,
         )
-        self.own, self.shared_labels = self.ensemble.own, tuple(labels)
+        self.own, self.shared_labels = self.ensemble.own, readout.labels
         own_labels = [y for k in self.own for y in self.ensemble.parts[k].labels]
-        self.labels = task.head.label_space(labels, own_labels)
-        self.task = replace(task, head=task.head.fitted_by(experts.values()))
-        self.answers = max(len(self.labels), 0 if classifier is None else len(classifier))
+        self.labels = readout.task.head.label_space(readout.labels, own_labels)
+        self.task = replace(readout.task, head=readout.task.head.fitted_by(experts.values()))
+        self.answers = max(len(self.labels), 0 if self.classifier is None else len(self.classifier))
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {
@@ -317,6 +329,11 @@ class Bus(nn.Module):
         return supported[owner]
 
     # -- parts ----------------------------------------------------------------------------------
+
+    @property
+    def readout(self) -> Readout:
+        """The shared classifier, its labels, and the task."""
+        return Readout(classifier=self.classifier, labels=self.shared_labels, task=self.task)
 
     @property
     def classifier(self) -> Tensor | None:

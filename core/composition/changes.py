@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -32,17 +32,12 @@ from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
 from ...registry.package.discover import canonical
 from ...registry.queries.inventory import installed_digests
 from ...registry.queries.settings import Disabled
-from ..model.composed import ComposedModel
 from ..receipt import Receipt
 from ..session import Session
 from .attribution import compose_without_faulty
 from .choose import LARGEST
 from .gates import TRY_HINT
-from .options import (
-    Level,
-    RecomposeKeywords,
-    RecomposeOptions,
-)
+from .options import Previous, RecomposeKeywords, RecomposeOptions
 from .prepare import prepare_composition
 from .prior import CARDS, read_prior
 from .publish import RECEIPT, locked_router, publish, refuse_drift
@@ -69,12 +64,10 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     lock = read_lock(home / LOCK)
     if lock is None:
         raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
-    pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
-    stays = {name: lock.settings.get(name) for name in ("decline", "prior")}
-    locked, given = {**pinned, **stays}, dict[str, Any](keywords)
+    given = dict[str, Any](keywords)
     given["decline"] = given.get("decline") or None  # 0 and no share both decline nothing
     given["prior"] = None if given.get("prior") == CARDS else given.get("prior")
-    for name, value in locked.items():
+    for name, value in _locked(lock).items():
         wanted = given.get(name)
         if wanted not in {None, value}:
             raise UsageError(
@@ -111,19 +104,16 @@ def compose_selection(
     """
     options = RecomposeOptions(
         router=session.plugins.task(selection.files.manifest.task).unit.router
-    )
-    options = options.over(keywords, made_with or {}, msgspec.structs.asdict(session.settings))
+    ).over(keywords, made_with or {}, msgspec.structs.asdict(session.settings))
     options = replace(options, prior=read_prior(options.prior, home=session.home))
     progress = keywords.get("progress")
-    record, previous = _load_previous(session, selection, accept=options.accept)
+    previous = _load_previous(session, selection, accept=options.accept)
     load = partial(
         prepare_composition,
         plugins=session.plugins,
         cache=session.cache,
         device=session.device,
-        record=record,
         previous=previous,
-        fallen=_fallen(session, record),
         progress=progress,
         pool=session.pool,
     )
@@ -132,7 +122,7 @@ def compose_selection(
             inputs = load(selection)
             weights = locked_router(inputs, lock, generations=session.generations)
             result = recompose(
-                inputs, _as_locked(options, lock), weights=weights, progress=progress
+                inputs, replace(options, **_locked(lock)), weights=weights, progress=progress
             )
             # Which plugins make the norm and the router is known only now.
             refuse_drift(inputs, lock, plugins=inputs.providers)
@@ -140,28 +130,25 @@ def compose_selection(
         return compose_without_faulty(
             selection,
             lambda chosen: attempt(load(chosen), options, progress=progress),
-            composed=record.members() if record else {},
+            composed=previous.record.members() if previous.record else {},
         )
     except FrozenError:
         session.loader.forget()  # the loaded generation uses the backbone that may have changed
         raise
 
 
-def _as_locked(options: RecomposeOptions, lock: LockFile) -> RecomposeOptions:
-    """Return the options that a lock was made with."""
-    return replace(
-        options,
-        router=lock.router.kind,
-        level=cast("Level", lock.router.level),
-        seed=lock.router.seed,
-        decline=cast("float | None", lock.settings.get("decline")),
-        prior=cast("str | None", lock.settings.get("prior")),
-    )
+def _locked(lock: LockFile) -> dict[str, Any]:
+    """Return the options that a lock was made with, by name; None for what it has none of."""
+    return {
+        "router": lock.router.kind,
+        "level": lock.router.level,
+        "seed": lock.router.seed,
+        "decline": lock.settings.get("decline"),
+        "prior": lock.settings.get("prior"),
+    }
 
 
-def _load_previous(
-    session: Session, selection: Selection, *, accept: bool
-) -> tuple[Composition | None, ComposedModel | None]:
+def _load_previous(session: Session, selection: Selection, *, accept: bool) -> Previous:
     """Return the current generation, from bytes that the selection has read where it can.
 
     With `accept`, one that cannot be loaded is dropped.
@@ -169,21 +156,23 @@ def _load_previous(
     Raises:
         HarmError: If it cannot be loaded, so that nothing can be compared with it.
     """
-    current, record = session.generations.current(), None
+    current, previous = session.generations.current(), Previous()
     if current is None:
-        return None, None
+        return previous
     try:
-        record = session.generations.load(current)
-        return record, session.loader.load(current, store=session.store.holding(selection.read))
+        previous = Previous(record=session.generations.load(current))
+        store = session.store.holding(selection.read)
+        previous = replace(previous, model=session.loader.load(current, store=store))
     except RedhostError as e:
-        if accept:
-            log.warning("not compared with generation %s: %s", current, e.reason)
-            return record, None
-        anew = "Repair it, or compose anew with --accept."
-        raise HarmError(
-            f"generation {current} cannot be loaded, so nothing is compared with it: {e.reason}",
-            hint=e.hint if isinstance(e, PluginError) else anew,
-        ) from e
+        if not accept:
+            anew = "Repair it, or compose anew with --accept."
+            raise HarmError(
+                f"generation {current} cannot be loaded, so nothing is compared with it: "
+                f"{e.reason}",
+                hint=e.hint if isinstance(e, PluginError) else anew,
+            ) from e
+        log.warning("not compared with generation %s: %s", current, e.reason)
+    return replace(previous, fallen=_fallen(session, previous.record))
 
 
 def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]:

@@ -122,7 +122,7 @@ def judge_gates(
     Returns:
         The results; a refusal if they would mean nothing, because an expert drowns out the others.
     """
-    cards = [e.card for e in inputs.candidates.experts.values()]
+    cards, previous = [e.card for e in inputs.candidates.experts.values()], inputs.previous
     h, rows = gate_rows(cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
@@ -142,16 +142,15 @@ def judge_gates(
         own=by_domain(oracle.hits, rows),
         withdrawn=_judge_withdrawn(inputs, model),
     )
-    if inputs.previous is not None and before is not None and shared is not None:
-        old = GateAnswers(model=inputs.previous, rows=shared, result=before)
+    if previous.model is not None and before is not None and shared is not None:
+        old = GateAnswers(model=previous.model, rows=shared, result=before)
         new = GateAnswers(model=model, rows=rows, result=result)
         accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, h))
-        # What an update loses in its own domain is its author's: counting begins with its new
-        # build.
-        stay = set(accuracy.before or {}).difference(updated_members(inputs.previous, model))
-        fallen = {d: _fallen_since(accuracy, d, inputs.fallen.get(d, 0.0)) for d in sorted(stay)}
+        # An update's losses in its own domain are its author's: counting begins with the new build.
+        stay = set(accuracy.before or {}).difference(updated_members(previous.model, model))
+        fallen = {d: _fallen_since(accuracy, d, previous.fallen.get(d, 0.0)) for d in sorted(stay)}
         accuracy = msgspec.structs.replace(accuracy, fallen=fallen)
-    health = routing_health(model, h, rows, previous=inputs.previous, result=result, before=before)
+    health = routing_health(model, h, rows, previous=previous.model, result=result, before=before)
     health = msgspec.structs.replace(health, warnings=(*health.warnings, *_far_below(accuracy)))
     if result.nats is None or oracle.nats is None:
         return Gates(accuracy=accuracy, health=health, calibration=result.calibration)
@@ -188,7 +187,7 @@ def _judge_previous(
     inputs: RecomposeInputs,
 ) -> tuple[EvaluationResult | None, Sequence[Row] | None]:
     """Judge the current composition, if any, on the gate rows of the domains that both have."""
-    previous, encode = inputs.previous, inputs.encode_previous
+    previous, encode = inputs.previous.model, inputs.encode_previous
     if previous is None or encode is None:
         return None, None
     h, rows = gate_rows(
@@ -203,7 +202,7 @@ def _judge_previous(
 
 def _judge_withdrawn(inputs: RecomposeInputs, model: ComposedModel) -> dict[str, WithdrawnDomain]:
     """Judge both compositions on the gate rows of the experts that only the current one has."""
-    previous, encode = inputs.previous, inputs.encode_previous
+    previous, encode = inputs.previous.model, inputs.encode_previous
     if previous is None or encode is None:
         return {}
     cards = [previous.cards[i] for i in previous.bus.ids if i not in model.bus.ids]

@@ -84,6 +84,21 @@ class RecomposeOptions:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Previous:
+    """The current generation, which a composition is compared with; without parts if none is.
+
+    Attributes:
+        record: Its record.
+        model: Itself, loaded; None if it cannot be.
+        fallen: What each domain has lost up to it, see `Accuracy`.
+    """
+
+    record: Composition | None = None
+    model: ComposedModel | None = None
+    fallen: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RecomposeInputs:
     """All that is read, checked and built before the router is made.
 
@@ -97,10 +112,8 @@ class RecomposeInputs:
         plugins: The plugins that make the parts.
         providers: The plugins that have made a part so far.
         encode: Texts → h of this backbone, through the cache.
-        record: The current generation's record, if there is one.
-        previous: The current composition, if there is one.
+        previous: The current generation.
         encode_previous: Texts → h of the current composition's backbone.
-        fallen: What each domain has lost up to the current composition, see `Accuracy`.
     """
 
     package: Package
@@ -112,7 +125,5 @@ class RecomposeInputs:
     plugins: Plugins
     providers: Providers
     encode: Encode
-    record: Composition | None = None
-    previous: ComposedModel | None = None
+    previous: Previous
     encode_previous: Encode | None = None
-    fallen: Mapping[str, float] = field(default_factory=dict)

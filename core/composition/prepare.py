@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ...registry.environment.status import check_packages
-from ...registry.home.composition import Composition
 from ...registry.package.discover import from_folder
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles
@@ -23,14 +22,13 @@ from ..model.build import (
     read_package,
     rows_of,
 )
-from ..model.composed import ComposedModel
 from ..model.verify import CachedBusEncoder, check_live
 from ..plugins.manager import Plugins
 from ..session import Prefetcher
 from ..types import BackgroundRow, Progress, Row
 from .attribution import compose_without_faulty
 from .candidates import load_candidates
-from .options import RecomposeInputs, RecomposeOptions
+from .options import Previous, RecomposeInputs, RecomposeOptions
 from .recompose import RecomposeResult, attempt
 from .refusal import accepted
 from .select import Selection
@@ -57,11 +55,16 @@ def compose(
     """
     package = from_folder(backbone)
     files = read_package(package)
-    statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
     plugins = plugins or Plugins()
     wanted = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
-    selection = Selection(package=package, files=files, statuses=statuses)
-    load = partial(prepare_composition, plugins=plugins, cache=cache, device=device)
+    selection = Selection(
+        package=package,
+        files=files,
+        statuses=check_packages([from_folder(p) for p in experts], backbone=files.manifest),
+    )
+    load = partial(
+        prepare_composition, plugins=plugins, cache=cache, device=device, previous=Previous()
+    )
     return accepted(
         compose_without_faulty(selection, lambda x: attempt(load(x), wanted), composed={})
     )
@@ -72,8 +75,11 @@ def open_backbone(
 ) -> tuple[BackboneManifest, Backbone, tuple[BackgroundRow, ...]]:
     """Open a backbone package's folder: its manifest, the backbone, its background card."""
     files = read_package(from_folder(folder))
-    made = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
-    return files.manifest, made, rows_of(files, BackgroundRow)
+    return (
+        files.manifest,
+        make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device),
+        rows_of(files, BackgroundRow),
+    )
 
 
 def prepare_composition(
@@ -82,9 +88,7 @@ def prepare_composition(
     plugins: Plugins,
     cache: Path | None,
     device: str,
-    record: Composition | None = None,
-    previous: ComposedModel | None = None,
-    fallen: Mapping[str, float] | None = None,
+    previous: Previous,
     progress: Progress | None = None,
     pool: Prefetcher | None = None,
 ) -> RecomposeInputs:
@@ -95,26 +99,24 @@ def prepare_composition(
         plugins: The plugins that make the parts.
         cache: The folder of the feature cache.
         device: The device of the trunk.
-        record: The current generation's record.
-        previous: The current generation, loaded.
-        fallen: What each domain has lost up to the current generation, see `Accuracy`.
+        previous: The current generation.
         progress: Called with (texts encoded, texts to encode).
         pool: Encodes the cards' texts in advance.
     """
     files, providers = selection.files, Providers()
     by_plugin = bool(backbone_makers(files.manifest, plugins=plugins, device=device))
-    verified = None if by_plugin else _verified_before(files, record, previous, device=device)
+    verified = None if by_plugin else _verified_before(files, previous, device=device)
     backbone = verified or make_backbone(files, plugins=plugins, providers=providers, device=device)
     encode = cached_encode(backbone, files.manifest.fingerprint, cache, progress)
     background, read = rows_of(files, BackgroundRow), CachedBusEncoder(backbone, encode=encode)
     candidates = load_candidates(
         selection,
-        previous=record,
+        previous=previous.record,
         bus=backbone.bus_config(),
         plugins=plugins,
         providers=providers,
         verify=partial(check_live, backbone=backbone, background=background, read=read),
-        built=built_experts(previous),
+        built=built_experts(previous.model),
     )
     if pool is not None and not by_plugin:
         texts = [r.text for e in candidates.experts.values() for r in e.card.rows]
@@ -133,22 +135,19 @@ def prepare_composition(
         plugins=plugins,
         providers=providers,
         encode=encode,
-        record=record,
         previous=previous,
         encode_previous=None
-        if previous is None
-        else cached_encode(previous.backbone, previous.fingerprint, cache, progress),
-        fallen=fallen or {},
+        if previous.model is None
+        else cached_encode(previous.model.backbone, previous.model.fingerprint, cache, progress),
     )
 
 
-def _verified_before(
-    files: BackboneFiles, record: Composition | None, previous: ComposedModel | None, *, device: str
-) -> Backbone | None:
+def _verified_before(files: BackboneFiles, previous: Previous, *, device: str) -> Backbone | None:
     """Return the current generation's backbone, if it has these bytes and is on no other engine."""
-    if record is None or previous is None or record.backbone.digest != files.digest:
+    record = previous.record
+    if record is None or previous.model is None or record.backbone.digest != files.digest:
         return None
     # Another engine gives other bits: what was verified on one says nothing of the other.
     if record.settings.get("device") not in {None, device}:
         return None
-    return replace(previous.backbone, layout=None)
+    return replace(previous.model.backbone, layout=None)

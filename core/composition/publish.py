@@ -64,11 +64,11 @@ def publish(
     parts = {CALIBRATION: result.composed.calibration, MOMENTS: result.composed.moments}
     files = {name: part.save() for name, part in parts.items() if part is not None}
     files["router.safetensors"] = result.router_bytes
-    record, current = draft if lock is None else _as_locked(draft, lock), inputs.record
+    record, current = draft if lock is None else _as_locked(draft, lock), inputs.previous.record
     if (
         keep
         and current is not None
-        and inputs.previous is not None  # one that cannot be loaded is replaced
+        and inputs.previous.model is not None  # one that cannot be loaded is replaced
         and _is_made_of(current, record, files, generations)
     ):
         return msgspec.structs.replace(receipt, generation=current.number, parent=current.parent)
@@ -169,7 +169,7 @@ def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
     The known origin of an expert's wheel is kept as long as its digest is the same.
     """
     inputs, router, experts = result.inputs, result.receipt.router, []
-    known = {m.digest: m for m in inputs.record.experts} if inputs.record else {}
+    known = {m.digest: m for m in inputs.previous.record.experts} if inputs.previous.record else {}
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
         origin = status.origin if status.origin and status.origin.wheel else known.get(digest)

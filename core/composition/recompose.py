@@ -205,7 +205,7 @@ def _untrained(
     """
     if options.router != AUTO:
         return *_under_router(inputs, options, options.router), None
-    previous = inputs.previous
+    previous = inputs.previous.model
     if options.level == "row" and previous is not None:  # the other columns stay unchanged
         return *_under_router(inputs, options, previous.router_kind), None
     # Any kind will do: the choice needs the columns and what they read, not the weights.
@@ -263,7 +263,11 @@ def _expect(
 ) -> tuple[dict[str, float], str | None]:
     """Set the router's prior to the expected shares; return the shares and the prior."""
     learnt, columns = router.learnt_shares(data), tuple(d.column for d in data)
-    before = (*inputs.record.router.columns, *inputs.record.members()) if inputs.record else ()
+    before = (
+        (*inputs.previous.record.router.columns, *inputs.previous.record.members())
+        if inputs.previous.record
+        else ()
+    )
     q = expected_shares(options.prior, columns, learnt, known=before)
     shares = dict(zip(columns, q.tolist(), strict=True))
     if options.prior is None:
@@ -303,7 +307,7 @@ def _copy_unchanged(
     inputs: RecomposeInputs, options: RecomposeOptions, router: Router, columns: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Copy the unchanged columns of the parent's router; return the new or replaced columns."""
-    previous = inputs.previous
+    previous = inputs.previous.model
     parent = previous.bus.router if previous else None
     if (
         previous is None
@@ -317,7 +321,7 @@ def _copy_unchanged(
             found="none" if previous is None else f"a {previous.router_kind!r} router",
             hint="Use --level full.",
         )
-    before = inputs.record.members() if inputs.record else {}
+    before = inputs.previous.record.members() if inputs.previous.record else {}
     experts = inputs.candidates.experts
     # By digest: the column of a new build has to be trained again.
     same = {i for i, e in experts.items() if before.get(i) == e.files.digest} | {BACKBONE}
@@ -339,7 +343,7 @@ def _receipt(
     origins = {i: e.files.manifest.ported for i, e in candidates.experts.items()}
     return Receipt(
         generation=None,
-        parent=inputs.previous.generation if inputs.previous else None,
+        parent=inputs.previous.model.generation if inputs.previous.model else None,
         router=trained.report,
         backbone=digests[""],
         experts={i: digests[i] for i in candidates.experts},

@@ -236,12 +236,10 @@ def build_bus(
         combiner: What combines the experts' outputs; by default the residual sum.
     """
     bus = Bus(
+        backbone,
         norm=norm,
         router=router,
         experts={i: bus_part(expert, backbone) for i, expert in experts.items()},
-        classifier=backbone.classifier,
-        labels=backbone.labels,
-        task=backbone.task,
         backbone_column=BACKBONE in columns,
         layout=backbone.layout,
         combiner=combiner,

@@ -19,7 +19,7 @@ from ...registry.errors import UsageError
 from ..adamw import AdamW
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import TextEncoder, blocks_of
-from ..types import Progress, in_stage
+from ..types import Progress, Row, in_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +51,18 @@ class AdaptSettings:
 
 def adapt(
     backbone: Backbone,
-    texts: Sequence[str],
-    answers: Sequence[str],
+    rows: Sequence[Row],
     *,
-    labels: Sequence[str],
+    labels: Sequence[str] | None = None,
     settings: AdaptSettings = AdaptSettings(),
     progress: Progress | None = None,
 ) -> Backbone:
-    """Return a new, frozen backbone with adapted top blocks and a classifier over `labels`.
+    """Return a new, frozen backbone with adapted top blocks and a classifier.
 
     Args:
         backbone: The bare backbone, which is not changed.
-        texts: Training texts.
-        answers: The label of each.
-        labels: The classifier's labels in order.
+        rows: The labelled rows.
+        labels: The classifier's labels in order; by default those of the rows, sorted.
         settings: How to train.
         progress: Called with (steps done, steps in all).
 
@@ -81,9 +79,11 @@ def adapt(
     )
     names = trainable_names(trunk, last_blocks=settings.last_blocks)
     generator = torch.Generator().manual_seed(settings.seed)
+    task_head, answers = backbone.task.head, [r.label for r in rows]
+    labels = labels or sorted(task_head.labels_in(answers))
     head = 0.02 * torch.randn(len(labels), trunk.width, generator=generator)
     classifier = nn.Parameter(head)
-    task_head, targets = backbone.task.head, backbone.task.head.targets(answers, labels)
+    targets = task_head.targets(answers, labels)
     units = task_head.units(targets, classifier=head)
     targets = units.of(targets)
     parameters = [p for n, p in trunk.model.named_parameters() if n in names]
@@ -92,8 +92,8 @@ def adapt(
             p.requires_grad_(True)
         _descend(
             trunk,
-            texts,
-            lambda h, rows: task_head.loss(h @ classifier.T, targets[rows]),
+            [r.text for r in rows],
+            lambda h, at: task_head.loss(h @ classifier.T, targets[at]),
             parameters=(parameters, [classifier]),
             settings=settings,
             generator=generator,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +28,10 @@ from ...registry.errors import UsageError
 from ...registry.package.forms import FORMS, SPACES
 from ..adamw import AdamW
 from ..batching import batched_slices
+from ..bus.bus import Readout
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert, Space, expert_from_tensors
 from ..bus.head import Head, TargetScaler
-from ..bus.task import CLASSIFICATION, Task
 from ..types import Progress, in_stage
 
 BACKGROUND_ROWS = 1024
@@ -63,6 +63,8 @@ class ExpertSettings:
         noise: Standard deviation of Gaussian noise added to z while training.
         off_domain: λ, the weight of the background term.
         patience: Epochs without a better validation loss before training stops.
+        rival: Validation accuracy of an alternative; an expert that is not ahead of it gets less
+            patience (`BEHIND`).
         half: Whether the classifier's product is computed in bfloat16. With a vocabulary it takes
             most of the time, and some processors are several times as fast in bfloat16.
         seed: Seed of initial weights, order of rows, dropout and noise.
@@ -80,6 +82,7 @@ class ExpertSettings:
     noise: float = 0.0
     off_domain: float = 0.1
     patience: int = 20
+    rival: float | None = None
     half: bool = False
     seed: int = 0
 
@@ -105,29 +108,27 @@ class TrainedExpert:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExpertRows:
-    """Features with their labels: h ``(N, D)`` and N answers.
+    """Features with their answers.
 
-    `z` ``(N, D)`` is the expert's input, if that is not LayerNorm(h).
+    Attributes:
+        h: Features ``(N, D)``.
+        z: The expert's input ``(N, D)``: LayerNorm(h), or what it reads at its tap.
+        answers: N of them.
     """
 
     h: Tensor
+    z: Tensor
     answers: Sequence[str]
-    z: Tensor | None = None
 
 
 def train_expert(
     rows: ExpertRows,
+    readout: Readout,
     *,
-    norm: Callable[[Tensor], Tensor],
-    classifier: Tensor | None,
     labels: Sequence[str],
-    domain_labels: Sequence[str],
     settings: ExpertSettings,
-    task: Task = CLASSIFICATION,
     valid: ExpertRows | None = None,
     background: Tensor | None = None,
-    background_z: Tensor | None = None,
-    rival: float | None = None,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainedExpert:
@@ -135,42 +136,34 @@ def train_expert(
 
     Args:
         rows: The training rows.
-        norm: The bus norm, h → z.
-        classifier: W_c ``(C, D)``, frozen; not needed for labels of its own.
-        labels: The classifier's labels.
-        domain_labels: The labels the expert may predict, in the order of its own logits.
+        readout: The frozen classifier, its labels, and the task: usually the backbone. A classifier
+            is not needed for labels of its own; a number is learnt in units of the targets' spread.
+        labels: The labels the expert may predict, in the order of its own logits.
         settings: How to train.
-        task: The task; a number is learnt in units of the targets' spread.
         valid: Rows for early stopping; without them the last epoch is used.
-        background: Features of texts to leave alone, ``(M, D)``.
-        background_z: The expert's input for them, if that is not LayerNorm(h).
-        rival: Validation accuracy of an alternative; an expert that is not ahead of it gets less
-            patience (`BEHIND`).
+        background: The expert's input for texts to leave alone, ``(M, D)``.
         checkpoint: Written from time to time; training resumes from it if it exists.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
         UsageError: If the label of a row is not among the possible labels.
     """
-    head, width, writes = task.head, rows.h.shape[1], SPACES[settings.space]
-    names = domain_labels if writes.own_labels else labels
-    out = writes.width(hidden=width, labels=len(domain_labels), classes=len(labels))
-    expert = init_expert(settings, width=width, out=out, labels=domain_labels)
-    run = ExpertRun(expert, settings, head=head, rows=len(rows.h), rival=rival)
+    head, width, writes = readout.task.head, rows.h.shape[1], SPACES[settings.space]
+    classifier, names = readout.classifier, labels if writes.own_labels else readout.labels
+    out = writes.width(hidden=width, labels=len(labels), classes=len(readout.labels))
+    expert = init_expert(settings, width=width, out=out, labels=labels)
+    run = ExpertRun(expert, settings, head=head, rows=len(rows.h))
     units = head.units(
         head.targets(rows.answers, names), classifier=None if writes.own_labels else classifier
     )
     if classifier is not None:
         classifier = classifier * (units.hidden / units.scale)
     product = classifier.bfloat16() if settings.half and classifier is not None else classifier
-    data = _batch(rows, norm, names, head=head, units=units)
-    held_out = None if valid is None else _batch(valid, norm, names, head=head, units=units)
-    others = None
-    if background is not None and len(background):
-        others = norm(background) if background_z is None else background_z
-    readout = None if others is None else readout_factor(classifier)
+    data = _batch(rows, names, head=head, units=units)
+    held_out = None if valid is None else _batch(valid, names, head=head, units=units)
+    factor = None if background is None else readout_factor(classifier)
     for _ in run.epochs(checkpoint, progress):
-        run.train_epoch(data, classifier=product, background=others, readout=readout)
+        run.train_epoch(data, classifier=product, background=background, readout=factor)
         run.remember(*((None,) if held_out is None else run.validate(held_out, classifier)))
     return run.finish(validated=held_out is not None, units=units)
 
@@ -211,16 +204,8 @@ class _Batch:
     targets: Tensor
 
 
-def _batch(
-    rows: ExpertRows,
-    norm: Callable[[Tensor], Tensor],
-    names: Sequence[str],
-    *,
-    head: Head,
-    units: TargetScaler,
-) -> _Batch:
-    z = norm(rows.h) if rows.z is None else rows.z
-    return _Batch(rows.h / units.hidden, z, units.of(head.targets(rows.answers, names)))
+def _batch(rows: ExpertRows, names: Sequence[str], *, head: Head, units: TargetScaler) -> _Batch:
+    return _Batch(rows.h / units.hidden, rows.z, units.of(head.targets(rows.answers, names)))
 
 
 class ExpertRun:
@@ -231,19 +216,10 @@ class ExpertRun:
         settings: How to train.
         head: The task's head.
         rows: The number of training rows.
-        rival: Validation accuracy of the alternative it should exceed, if any.
     """
 
-    def __init__(
-        self,
-        expert: Expert,
-        settings: ExpertSettings,
-        *,
-        head: Head,
-        rows: int,
-        rival: float | None = None,
-    ) -> None:
-        self.expert, self.settings, self.head, self.rival = expert, settings, head, rival
+    def __init__(self, expert: Expert, settings: ExpertSettings, *, head: Head, rows: int) -> None:
+        self.expert, self.settings, self.head = expert, settings, head
         self.steps = settings.epochs * max(1, -(-rows // settings.batch))
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.optimizer = AdamW(expert.parameters(), weight_decay=settings.weight_decay)
@@ -274,7 +250,8 @@ class ExpertRun:
     @property
     def patience(self) -> int:
         """Epochs without a better validation loss before training stops."""
-        behind = self.rival is not None and self.best_accuracy <= self.rival
+        rival = self.settings.rival
+        behind = rival is not None and self.best_accuracy <= rival
         return max(1, self.settings.patience // BEHIND) if behind else self.settings.patience
 
     def shuffled(self, count: int) -> tuple[Tensor, ...]:
@@ -313,7 +290,7 @@ class ExpertRun:
     ) -> Tensor:
         """Return the loss of a batch."""
         loss = self.head.loss(expert.logits(batch.h, batch.z, classifier), batch.targets)
-        if background is None or self.settings.off_domain <= 0:
+        if background is None or not len(background) or self.settings.off_domain <= 0:
             return loss
         some = self._some(background)
         if self.expert.writes.own_labels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...registry.atomic import making
@@ -33,16 +34,36 @@ CHAT = "chat_template.jinja"
 """A file of a model folder that is only needed for text generation."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BackbonePlan:
+    """The kind of a backbone: the model it is made of, and how that is read.
+
+    Attributes:
+        id: The backbone's id.
+        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
+        revision: The commit to pin, for hub names.
+        pooling: How the states of a text become one vector; by default as a sentence encoder's
+            folder says, else ``mean``.
+        max_tokens: Token limit above which texts are cut; by default the least of what a sentence
+            encoder's folder, the tokenizer and the model's positions say.
+        features: The parts of h, see `TextEncoder`. After a base stage, or if bus rows are words or
+            tokens, always the last states.
+        task: What is predicted; labels by default.
+    """
+
+    id: str
+    source: str
+    revision: str | None = None
+    pooling: PoolingChoice | None = None
+    max_tokens: int | None = None
+    features: FeatureChoice = "wide"
+    task: Task = CLASSIFICATION
+
+
 def new_backbone(
     project: Path,
-    backbone_id: str,
-    source: str,
+    plan: BackbonePlan,
     *,
-    revision: str | None = None,
-    pooling: PoolingChoice | None = None,
-    max_tokens: int | None = None,
-    features: FeatureChoice = "wide",
-    task: Task = CLASSIFICATION,
     rows: Sequence[Row] = (),
     settings: AdaptSettings | None = None,
     background: Sequence[BackgroundRow] = (),
@@ -57,16 +78,7 @@ def new_backbone(
 
     Args:
         project: The project's folder.
-        backbone_id: The backbone's id.
-        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
-        revision: The commit to pin, for hub names.
-        pooling: How the states of a text become one vector; by default as a sentence encoder's
-            folder says, else ``mean``.
-        max_tokens: Token limit above which texts are cut; by default the least of what a sentence
-            encoder's folder, the tokenizer and the model's positions say.
-        features: The parts of h, see `TextEncoder`. With `rows`, or if bus rows are words or
-            tokens, always the last states.
-        task: What is predicted; labels by default.
+        plan: The kind of backbone.
         rows: Labelled rows for the base stage.
         settings: How the base stage trains.
         background: Texts that experts learn to leave alone.
@@ -82,34 +94,37 @@ def new_backbone(
         HarmError: If the base stage learnt nothing; the package is written for inspection.
     """
     settings = settings or AdaptSettings()
-    _require_teachable(task, rows)
-    base, files = _base(source, revision, task)  # refuse before anything is loaded or written
+    _require_teachable(plan.task, rows)
+    base, files = _base(plan)  # refuse before anything is loaded or written
     # The other process starts first: it loads its libraries while this one does.
     with nullcontext(trial) if trial else BackboneTrial() as attempt, making(project):
         bare = _bare(
-            backbone_id,
-            source,
-            revision=revision,
-            pooling=pooling,
-            max_tokens=max_tokens,
+            plan,
+            files,
             # A classifier, as a language-model head, reads the last states.
-            features=features if task.unit.whole and not rows else None,
-            task=task,
-            files=files,
+            features=plan.features if plan.task.unit.whole and not rows else None,
         )
-        finished = _adapt(bare, rows, settings=settings, progress=progress) if rows else bare
-        summary = f"redhost backbone {backbone_id}"
-        folder = write_project(project, kind="backbone", package_id=backbone_id, summary=summary)
+        finished = adapt(bare, rows, settings=settings, progress=progress) if rows else bare
+        folder = write_project(
+            project,
+            kind="backbone",
+            package_id=plan.id,
+            summary=f"redhost backbone {plan.id}",
+        )
         manifest = save_backbone(
             folder,
-            backbone=finished,
-            backbone_id=backbone_id,
-            base=base,
-            files=files,
+            finished,
+            base=files or base,
             delta=delta(bare.trunk, finished.trunk) if rows else None,
             background=write_rows(background) if background else None,
             evaluation=write_rows(evaluation) if evaluation else None,
-            training=_training(source, rows, settings),
+            training=Training(
+                data=f"{len(rows)} labelled rows",
+                seed=settings.seed,
+                epochs=settings.epochs if rows else 0,
+                versions=library_versions(),
+                note=f"from {plan.source}",
+            ),
         )
         attempt.run(folder, finished)
     _refuse_wreck(finished, (evaluation or rows)[:EVALUATED], taught=rows)
@@ -119,23 +134,15 @@ def new_backbone(
 def _require_teachable(task: Task, rows: Sequence[Row]) -> None:
     """Refuse rows of a base stage that the task cannot be taught by."""
     if rows and not task.unit.whole:
-        expected, found = "no rows for a base stage", f"{len(rows)} rows"
-        problem = f"a backbone that {task.unit.does} is taken as it is"
-        raise UsageError(problem, expected=expected, found=found)
+        raise UsageError(
+            f"a backbone that {task.unit.does} is taken as it is",
+            expected="no rows for a base stage",
+            found=f"{len(rows)} rows",
+        )
     require_answers(task.head, rows)
 
 
-def _bare(
-    backbone_id: str,
-    source: str,
-    *,
-    revision: str | None,
-    pooling: PoolingChoice | None,
-    max_tokens: int | None,
-    features: FeatureChoice,
-    task: Task,
-    files: dict[str, bytes],
-) -> Backbone:
+def _bare(plan: BackbonePlan, files: dict[str, bytes], *, features: FeatureChoice) -> Backbone:
     """Return the unadapted backbone of a source, under its new name.
 
     A tokenizer that has to put texts into lower case is replaced in the package's files.
@@ -144,36 +151,27 @@ def _bare(
         UsageError: If the task is text generation and the tokenizer has no start or end token, or
             if a package cannot carry the tokenizer's files, or what the folder says.
     """
-    folder = SentenceFolder(str(Path(source.partition(":")[2]).expanduser()), revision)
+    where, task = Path(plan.source.partition(":")[2]).expanduser(), plan.task
+    folder = SentenceFolder(str(where), plan.revision)
     bare = Backbone.load(
-        source,
-        revision=revision,
-        pooling=task.unit.pooling or pooling or folder.pooling or "mean",
-        max_tokens=max_tokens,
+        plan.source,
+        revision=plan.revision,
+        pooling=task.unit.pooling or plan.pooling or folder.pooling or "mean",
+        max_tokens=plan.max_tokens,
         features=features,
         task=task,
     )
-    if max_tokens is None:
+    if plan.max_tokens is None:
         limits = [n for n in (folder.longest_input, bare.trunk.max_tokens) if n is not None]
         bare.trunk.max_tokens = min(limits, default=None)
     task.unit.check_trunk(bare.trunk)  # here, not when an expert's author first encodes a text
     if bare.trunk.pooling.dense and not task.unit.whole:
         expected = f"no dense layers of a backbone that {task.unit.does}"
         raise folder.refused(expected, "dense layers")
-    _require_carried_vocabulary(bare, Path(folder.where))
+    _require_carried_vocabulary(bare, where)
     if folder.is_lowered:
         files |= lower_first(bare.trunk.tokenizer, carried=bool(files))
-    return dataclasses.replace(bare, name=backbone_id, task=task)
-
-
-def _training(source: str, rows: Sequence[Row], settings: AdaptSettings) -> Training:
-    return Training(
-        data=f"{len(rows)} labelled rows",
-        seed=settings.seed,
-        epochs=settings.epochs if rows else 0,
-        versions=library_versions(),
-        note=f"from {source}",
-    )
+    return dataclasses.replace(bare, name=plan.id, task=task)
 
 
 def _refuse_wreck(backbone: Backbone, rows: Sequence[Row], *, taught: Sequence[Row]) -> None:
@@ -188,42 +186,28 @@ def _refuse_wreck(backbone: Backbone, rows: Sequence[Row], *, taught: Sequence[R
     refuse_below_constant(who, float(found.mean()), rows, taught=taught, numbers=numbers)
 
 
-def _adapt(
-    backbone: Backbone,
-    rows: Sequence[Row],
-    *,
-    settings: AdaptSettings,
-    progress: Progress | None,
-) -> Backbone:
-    """Return the backbone after its base stage on labelled rows."""
-    answers = [r.label for r in rows]
-    labels = sorted(backbone.task.head.labels_in(answers))
-    texts = [r.text for r in rows]
-    return adapt(backbone, texts, answers, labels=labels, settings=settings, progress=progress)
-
-
-def _base(source: str, revision: str | None, task: Task) -> tuple[Base, dict[str, bytes]]:
+def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
     """Return how a package references its base, and the files it includes.
 
     Raises:
         UsageError: If it is a hub name without a pinned revision.
         ManifestError: If a folder's files cannot compute by themselves.
     """
-    kind, _, where = source.partition(":")
+    kind, _, where = plan.source.partition(":")
     path = Path(where).expanduser()
     if kind == "hf" and where.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError("no such folder", expected="a model's folder", found=where)
-    if kind == "hf" and revision is None and not path.is_dir():
+    if kind == "hf" and plan.revision is None and not path.is_dir():
         raise UsageError(
-            f"{source} is no folder here, so it is a hub name, and no revision is pinned",
+            f"{plan.source} is no folder here, so it is a hub name, and no revision is pinned",
             expected="the commit, with --revision",
             hint="Names move; a backbone is identified by content.",
         )
     if kind == "gguf":
         return Base(kind="file", id=str(path.resolve())), {}
     if not path.is_dir():
-        return Base(kind="hub", id=where, revision=revision or ""), {}
-    leave = () if task.unit.generates else (CHAT,)
+        return Base(kind="hub", id=where, revision=plan.revision or ""), {}
+    leave = () if plan.task.unit.generates else (CHAT,)
     carried = (p for p in sorted(path.iterdir()) if _carried(p) and p.name not in leave)
     files = {p.name: p.read_bytes() for p in carried}
     check_model_files(files).unwrap(f"folder {where!r}")

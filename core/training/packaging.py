@@ -43,6 +43,7 @@ from ...registry.package.manifest import (
     parse_expert,
     parts_of,
 )
+from ...registry.package.project import check_id
 from ...registry.package.safetensors_check import sha256_hex
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import linears_of
@@ -207,11 +208,9 @@ def _form(expert: Expert) -> tuple[str, int, Activation]:
 
 def save_backbone(
     folder: Path,
-    *,
     backbone: Backbone,
-    backbone_id: str,
-    base: Base,
-    files: Mapping[str, bytes],
+    *,
+    base: Base | Mapping[str, bytes],
     delta: Mapping[str, Tensor] | None = None,
     background: bytes | None = None,
     evaluation: bytes | None = None,
@@ -222,30 +221,29 @@ def save_backbone(
 
     Args:
         folder: The package's folder.
-        backbone: The finished backbone.
-        backbone_id: Its id.
-        base: The source of the trunk; for ``carried``, leave its own `files` empty.
-        files: The files of a carried base by name.
+        backbone: The finished backbone; its name becomes the package's id.
+        base: The source of the trunk, or the files of its model by name, which are included.
         delta: The tensors that differ from the base.
         background: The background card, JSON lines.
         evaluation: The held-out rows, JSON lines.
         training: How it was trained.
         license: The licence of the weights.
+
+    Raises:
+        UsageError: If the backbone's name cannot be an id.
     """
-    package = _Files(files)
-    if base.kind == "carried":
-        base = Base(
-            kind="carried", files={n: sha256_hex(data) for n, data in sorted(files.items())}
-        )
+    check_id(backbone.name)  # one that was only loaded has its source's name
+    package = _Files({} if isinstance(base, Base) else base)
+    digests = {name: sha256_hex(data) for name, data in sorted(package.items())}
     # A language-model head is part of the base.
     head = backbone.trunk.head  # W_c of a generating backbone
     classifier = backbone.classifier if head is None else None
     linears = linears_of(backbone.trunk.model) if head is None else {}
     linears = linears if len(linears) <= MAX_MODULES else {}
     manifest = BackboneManifest(
-        id=backbone_id,
+        id=backbone.name,
         bus_api=BUS_RANGE,
-        base=base,
+        base=base if isinstance(base, Base) else Base(kind="carried", files=digests),
         delta=package.tensors("delta.safetensors", delta) if delta else None,
         classifier=None
         if classifier is None

@@ -224,7 +224,8 @@ class Recipe:
         hits = dict[str, Tensor]()
         if plan.form is None and len(valid) > 1:  # one row cannot distinguish forms
             hits["linear"] = self._hits(self.solved(train, self.read))
-            trained = self._descend(checkpoint, progress, rival=float(hits["linear"].mean()))
+            settings = replace(self.settings, rival=float(hits["linear"].mean()))
+            trained = replace(self, settings=settings)._descend(checkpoint, progress)
             hits["residual"] = self._hits(trained)
             better = self._by_text(hits["residual"] - hits["linear"])
             chance = float(better.std()) / len(valid) ** 0.5  # the standard error of the mean
@@ -273,23 +274,14 @@ class Recipe:
         sizes = [len(self.backbone.unit_rows([row])) for row in self.splits.valid]
         return torch.stack([part.mean() for part in torch.split(values, sizes)])
 
-    def _descend(
-        self, checkpoint: Path | None, progress: Progress | None, *, rival: float | None = None
-    ) -> TrainedExpert:
-        backbone, others = self.backbone, self.others
-        own_tap = self.plan.reads_tap != FINAL
+    def _descend(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
         return train_expert(
             self.features(self.splits.train),
-            norm=self.norm,
-            classifier=backbone.classifier,
-            labels=backbone.labels,
-            domain_labels=self.labels,
+            self.backbone,
+            labels=self.labels,
             settings=self.settings,
-            task=backbone.task,
             valid=self.features(self.splits.valid) if self.splits.valid else None,
-            background=self.context.encode(others) if others else None,
-            background_z=self.read(others) if others and own_tap else None,
-            rival=rival,
+            background=self.read(self.others) if self.others else None,
             checkpoint=checkpoint,
             progress=progress,
         )
@@ -297,10 +289,11 @@ class Recipe:
     def features(self, rows: Sequence[Row]) -> ExpertRows:
         """Return the rows as training data of an expert on the bus."""
         texts = _texts(rows)
+        h = self.context.encode(texts)
         return ExpertRows(
-            h=self.context.encode(texts),
+            h=h,
+            z=self.norm(h) if self.plan.reads_tap == FINAL else self.read(texts),
             answers=[r.label for r in self.backbone.unit_rows(rows)],
-            z=None if self.plan.reads_tap == FINAL else self.read(texts),
         )
 
     def draft(self, trained: TrainedExpert) -> ExpertDraft:

@@ -30,12 +30,29 @@ RECIPES = "redhost_register_recipes"
 """The hook that registers how a plugin's forms are trained."""
 
 
+def split_for(
+    package: Package, rows: Sequence[Row], *, valid: Sequence[Row] | None = None
+) -> DataSplits:
+    """Split an author's rows as the task of an installed backbone does, which is not loaded.
+
+    Args:
+        package: The backbone.
+        rows: The rows, as `read_rows` reads them for its task.
+        valid: Validation rows of the author's own.
+
+    Raises:
+        UsageError: If the rows cannot be split.
+    """
+    manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
+    task = Plugins().task(manifest.task, resolution=manifest.resolution)
+    return split_rows(rows, valid=valid, task=task)
+
+
 def train_project(
     project: Path,
-    rows: Sequence[Row],
+    splits: DataSplits,
     *,
     package: Package,
-    valid: Sequence[Row] | None = None,
     epochs: int | None = None,
     seed: int = 0,
     home: Path | None = None,
@@ -46,9 +63,8 @@ def train_project(
 
     Args:
         project: The project's folder.
-        rows: The author's rows, as `read_rows` reads them for the backbone's task.
+        splits: The author's rows, see `split_for`.
         package: The backbone, see `backbone_for`.
-        valid: Validation rows of the author's own.
         epochs: Passes over the rows, at most.
         seed: The random seed.
         home: The state folder.
@@ -59,23 +75,21 @@ def train_project(
         UsageError: If data or plan do not fit the backbone.
     """
     plan = read_plan(project)
-    manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
-    plugins = Plugins()
-    task = plugins.task(manifest.task, resolution=manifest.resolution)
-    splits = split_rows(rows, valid=valid, task=task)  # refuse bad rows before loading the backbone
     context = open_for_training(
         package,
         cache=cache_of(resolve_home(home)) / "features",
         device=device or "cpu",
         progress=progress,
-        plugins=plugins,
     )
     settings = settings_for(plan, context, epochs=epochs, seed=seed)
     trained = train_package(
         project, plan, splits, context=context, settings=settings, progress=progress
     )
-    cuts = cuts_of(context.backbone, splits.rows)
-    return TrainedProject(manifest=trained, splits=_shown(splits, trained.card.kind), cuts=cuts)
+    return TrainedProject(
+        manifest=trained,
+        splits=_shown(splits, trained.card.kind),
+        cuts=cuts_of(context.backbone, splits.rows),
+    )
 
 
 def settings_for(

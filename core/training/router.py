@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..adamw import AdamW, cosine_rates
 from ..bus.signals import RouterSignals
@@ -59,15 +59,10 @@ def train_router(
         return
     if only is None:
         router.prepare(data)
-    known = [d.signals for d in data if d.signals is not None]
-    signals = RouterSignals.concat(known) if router.reads and len(known) == len(data) else None
-    z = torch.cat([d.z for d in data])  # (N, W), the rows of all columns
-    target = torch.cat([torch.full((len(d.z),), columns.index(d.column)) for d in data])
-    weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in data]) / len(data)
     progress = in_stage(progress, "router")
     try:
         router.requires_grad_(True)
-        _descend(router, z, signals, target, weight, columns, settings, only, progress)
+        _descend(router, data, columns, settings, only, progress)
         if only is None:
             router.fine_tune(data, steps=settings.steps, progress=progress)
     finally:
@@ -89,10 +84,7 @@ def make_optimizer(router: Router, settings: RouterSettings, *, rows_only: bool 
 
 def _descend(
     router: Router,
-    z: Tensor,
-    signals: RouterSignals | None,
-    target: Tensor,
-    weight: Tensor,
+    data: Sequence[ColumnData],
     columns: Sequence[str],
     settings: RouterSettings,
     only: Collection[str] | None,
@@ -101,6 +93,11 @@ def _descend(
     """Minimise Σ_n w_n · CE(router(z_n), column_n) + the router's own penalty."""
     if only is not None and not router.column_parameters():
         return  # no parameter belongs to a column
+    known = [d.signals for d in data if d.signals is not None]
+    signals = RouterSignals.concat(known) if router.reads and len(known) == len(data) else None
+    z = torch.cat([d.z for d in data])  # (N, W), the rows of all columns
+    target = torch.cat([torch.full((len(d.z),), columns.index(d.column)) for d in data])
+    weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in data]) / len(data)
     generator = torch.Generator().manual_seed(router.seed)
     optimizer = make_optimizer(router, settings, rows_only=only is not None)
     may_move = torch.tensor([float(only is None or c in only) for c in columns])

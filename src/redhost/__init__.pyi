@@ -1,6 +1,6 @@
 from . import authoring, errors, plugins, testing
 from .core.backbones.backbone import Backbone
-from .core.bus.bus import Bus, BusConfig
+from .core.bus.bus import Bus, BusConfig, Readout
 from .core.bus.experts import Expert
 from .core.composition.options import RecomposeOptions
 from .core.composition.prepare import compose
@@ -26,6 +26,7 @@ __all__ = [
     "Host",
     "Live",
     "MissingError",
+    "Readout",
     "Receipt",
     "RecomposeOptions",
     "RecomposeResult",

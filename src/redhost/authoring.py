@@ -10,7 +10,7 @@ from .core.training.adapt import AdaptSettings, adapt, delta
 from .core.training.context import AuthoringContext, open_for_training
 from .core.training.data import DataSplits, split_rows
 from .core.training.expert import ExpertRows, ExpertSettings, TrainedExpert, train_expert
-from .core.training.new_backbone import new_backbone
+from .core.training.new_backbone import BackbonePlan, new_backbone
 from .core.training.packaging import (
     CardFile,
     ExpertDraft,
@@ -24,15 +24,15 @@ from .core.training.recipes import train_package
 from .core.training.rows import read_rows, read_table
 from .core.training.task_recipe import TaskRecipe
 from .core.types import BackgroundRow, CardRow, write_rows
-from .registry.package.manifest import BackboneRef, Base, ExpertManifest, Training
+from .registry.package.manifest import BackboneRef, ExpertManifest, Training
 from .registry.package.project import ExpertPlan, write_project
 
 __all__ = [
     "AdaptSettings",
     "AuthoringContext",
+    "BackbonePlan",
     "BackboneRef",
     "BackgroundRow",
-    "Base",
     "CardFile",
     "CardRow",
     "DataSplits",

@@ -1,7 +1,7 @@
 """Building blocks of plugins: routers and their training data, expert forms, states and leases."""
 
 from .core.backbones.interventions import Intervention, PassEnded, hooked
-from .core.bus.bus import BusConfig, LayerNorm
+from .core.bus.bus import LayerNorm
 from .core.bus.combiner import Combiner
 from .core.bus.evidence import off_domain_norm
 from .core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
@@ -32,7 +32,6 @@ from .registry.home.locks import Lease, Leases
 
 __all__ = [
     "AnswerLikelihoods",
-    "BusConfig",
     "Card",
     "ClassifierExpert",
     "ColumnData",

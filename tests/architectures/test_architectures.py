@@ -34,10 +34,14 @@ def test_it_has_transformers_numbers_or_is_refused(name, tmp_path, trial) -> Non
     folder = save(model, tmp_path / "model")
     if model.refused is not None:
         with pytest.raises(redhost.RedhostError, match=model.refused):
-            redhost.authoring.new_backbone(project, "x", f"hf:{folder}", trial=trial)
+            redhost.authoring.new_backbone(
+                project, redhost.authoring.BackbonePlan(id="x", source=f"hf:{folder}"), trial=trial
+            )
         assert not project.exists()
         return
-    redhost.authoring.new_backbone(project, "x", f"hf:{folder}", trial=trial)
+    redhost.authoring.new_backbone(
+        project, redhost.authoring.BackbonePlan(id="x", source=f"hf:{folder}"), trial=trial
+    )
     _, backbone, _ = redhost.authoring.open_backbone(package_in(project))
     assert backbone.trunk.longest == model.reads
     h = backbone.encode(TEXTS)

@@ -217,7 +217,9 @@ def test_a_backbone_that_cannot_encode_a_text_fails_its_check_by_name(
     for name, trial in (("tried", None), ("untried", _Untried())):
         project, source = Path(f"red-backbone-{name}"), f"hf:{model}"
         with suppress(redhost.UsageError):
-            redhost.authoring.new_backbone(project, name, source, trial=trial)
+            redhost.authoring.new_backbone(
+                project, redhost.authoring.BackbonePlan(id=name, source=source), trial=trial
+            )
     assert not Path("red-backbone-tried").exists()
     code, out, _ = call("check", "--json", "red-backbone-untried")
     [violation] = json.loads(out)[0]["violations"]

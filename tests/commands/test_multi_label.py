@@ -19,7 +19,7 @@ from redhost_serve.service import Options
 import redhost
 from redhost.cli import cli
 from redhost.core.label_sets import join_labels, split_labels
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.plugins import make_task
 from redhost.registry.errors import UsageError
 from redhost.testing import Environment, assert_bus_laws, judge_expert, tiny_backbone
@@ -68,9 +68,7 @@ def desk(folder: Path) -> Iterator[tuple[Run, Environment]]:
 def make_backbone(project: Path, model: Path, rows: Sequence[redhost.Row] = ()) -> Path:
     new_backbone(
         project,
-        "sets",
-        f"hf:{model}",
-        task=make_task("multi-label"),
+        BackbonePlan(id="sets", source=f"hf:{model}", task=make_task("multi-label")),
         rows=rows,
         settings=redhost.authoring.AdaptSettings(last_blocks=0, epochs=4),
         background=[redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(20)],

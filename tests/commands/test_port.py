@@ -10,7 +10,7 @@ import pytest
 from redhost_port.porting import PortReport
 from safetensors.torch import load_file, save_file
 
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 
 TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()
@@ -31,7 +31,7 @@ def successor(environment, tmp_path: Path) -> str:
             weights[name] = w + 0.1 * w.std() * torch.randn(w.shape, generator=generator)
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     project = tmp_path / "red-backbone-successor"
-    new_backbone(project, "successor", f"hf:{model}")
+    new_backbone(project, BackbonePlan(id="successor", source=f"hf:{model}"))
     environment.install(project)
     return "successor"
 

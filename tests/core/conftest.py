@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,8 +53,6 @@ def bare(model_folder: Path) -> redhost.Backbone:
 @pytest.fixture(scope="session")
 def backbone(bare: redhost.Backbone) -> redhost.Backbone:
     """The random backbone with a random classifier over six labels."""
-    import dataclasses
-
     generator = torch.Generator().manual_seed(1)
     classifier = torch.randn(len(LABELS), bare.width, generator=generator)
     return dataclasses.replace(bare, classifier=classifier, labels=LABELS)
@@ -75,10 +74,8 @@ def backbone_folder(
     ]
     redhost.authoring.save_backbone(
         folder,
-        backbone=backbone,
-        backbone_id="toy",
-        base=redhost.authoring.Base(kind="carried"),
-        files={p.name: p.read_bytes() for p in model_folder.iterdir()},
+        dataclasses.replace(backbone, name="toy"),
+        base={p.name: p.read_bytes() for p in model_folder.iterdir()},
         background=redhost.authoring.write_rows(background),
         evaluation=redhost.authoring.write_rows(evaluation),
     )
@@ -108,11 +105,9 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         h = backbone.encode([t for t, _ in data])
         assert backbone.classifier is not None
         expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, answers=[y for _, y in data]),
-            norm=norm,
-            classifier=backbone.classifier,
-            labels=LABELS,
-            domain_labels=tuple(WORDS[name]),
+            redhost.authoring.ExpertRows(h=h, z=norm(h), answers=[y for _, y in data]),
+            backbone,
+            labels=tuple(WORDS[name]),
             settings=settings,
         ).expert
         expert_id = expert_id or name

@@ -47,7 +47,11 @@ def made(trial, tmp_path) -> Make:
 
     def make(folder: Path, *, features: Literal["wide"] | None = None) -> redhost.Backbone:
         project = tmp_path / f"package-{folder.name}"
-        redhost.authoring.new_backbone(project, "x", f"hf:{folder}", features=features, trial=trial)
+        redhost.authoring.new_backbone(
+            project,
+            redhost.authoring.BackbonePlan(id="x", source=f"hf:{folder}", features=features),
+            trial=trial,
+        )
         return redhost.authoring.open_backbone(package_in(project))[1]
 
     return make

@@ -182,10 +182,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
     )
     redhost.authoring.save_backbone(
         own,
-        backbone=backbone,
-        backbone_id="wide",
-        base=redhost.authoring.Base(kind="carried"),
-        files={p.name: p.read_bytes() for p in source.iterdir()},
+        dataclasses.replace(backbone, name="wide"),
+        base={p.name: p.read_bytes() for p in source.iterdir()},
         background=redhost.authoring.write_rows(
             redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(12)
         ),

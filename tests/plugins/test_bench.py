@@ -196,11 +196,10 @@ def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
     made = exchange(one, "expert1", tensors)
     experts = dict(zip(one.ids, one.parts(), strict=True)) | {"expert1": new}
     expected = redhost.Bus(
+        one.readout,
         norm=one.norm,
         router=one.router,
         experts=experts,
-        classifier=one.classifier,
-        labels=one.shared_labels,
         backbone_column=True,
     )
     with torch.inference_mode():

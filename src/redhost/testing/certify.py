@@ -198,12 +198,16 @@ def backbone_project(project: Path, *, seed: int = 0) -> Path:
         project: The folder to write.
         seed: The seed of the weights.
     """
-    from ..core.training.new_backbone import new_backbone
+    from ..core.training.new_backbone import BackbonePlan, new_backbone
     from ..core.types import BackgroundRow
 
     model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
     background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
-    new_backbone(project, "tiny-random", f"hf:{model}", pooling="mean", background=background)
+    new_backbone(
+        project,
+        BackbonePlan(id="tiny-random", source=f"hf:{model}", pooling="mean"),
+        background=background,
+    )
     return project
 
 

@@ -107,8 +107,7 @@ def pooled(backbone: redhost.Backbone, pooling: str) -> object:
 def adapt(backbone: redhost.Backbone, *, last_blocks: int, seed: int = 0) -> redhost.Backbone:
     return redhost.authoring.adapt(
         backbone,
-        ["red 1", "green 2", "red 3", "green 4"],
-        ["r", "g", "r", "g"],
+        [redhost.Row(text=f"{w} {n}", label=w[0]) for n, w in enumerate(("red", "green") * 2, 1)],
         labels=["r", "g"],
         settings=redhost.authoring.AdaptSettings(last_blocks=last_blocks, epochs=3, seed=seed),
     )
@@ -148,10 +147,8 @@ def test_a_delta_package_gives_the_adapted_backbone_back(
     )
     redhost.authoring.save_backbone(
         folder,
-        backbone=adapted,
-        backbone_id="d",
-        base=redhost.authoring.Base(kind="carried"),
-        files={p.name: p.read_bytes() for p in model_folder.iterdir()},
+        dataclasses.replace(adapted, name="d"),
+        base={p.name: p.read_bytes() for p in model_folder.iterdir()},
         delta=changed,
     )
     assert safetensors.torch.load_file(folder / "delta.safetensors").keys() == changed.keys()

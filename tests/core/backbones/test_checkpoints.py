@@ -14,7 +14,7 @@ import transformers
 
 import redhost
 from redhost.core.training.context import open_for_training
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 
@@ -62,11 +62,14 @@ def test_a_checkpoint_with_any_head_is_one_backbone_in_every_process(
     kind: str, tmp_path: Path
 ) -> None:
     source = write(tmp_path / "model", kind)
-    manifest = new_backbone(tmp_path / "here", "mine", f"hf:{source}", features=None)
+    manifest = new_backbone(
+        tmp_path / "here", BackbonePlan(id="mine", source=f"hf:{source}", features=None)
+    )
     code = (
         "import sys; from pathlib import Path\n"
-        "from redhost.core.training.new_backbone import new_backbone\n"
-        "made = new_backbone(Path(sys.argv[1]), 'mine', sys.argv[2], features=None)\n"
+        "from redhost.core.training.new_backbone import BackbonePlan, new_backbone\n"
+        "plan = BackbonePlan(id='mine', source=sys.argv[2], features=None)\n"
+        "made = new_backbone(Path(sys.argv[1]), plan)\n"
         "print(made.fingerprint)"
     )
     made = subprocess.run(
@@ -102,7 +105,7 @@ def test_a_missing_block_is_refused_by_its_tensors(tmp_path: Path) -> None:
     source = write(tmp_path / "model", "RobertaForMaskedLM")
     change(source, lambda tensors: {n: t for n, t in tensors.items() if ".layer.0." not in n})
     with pytest.raises(redhost.errors.IntegrityError) as refused:
-        new_backbone(tmp_path / "new", "mine", f"hf:{source}")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{source}"))
     assert "none of encoder.layer.0.attention.output.LayerNorm.bias" in refused.value.reason
     assert "and 13 more" in refused.value.reason
     assert not (tmp_path / "new").exists()

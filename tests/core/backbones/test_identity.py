@@ -17,7 +17,7 @@ import redhost
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.identity import tokenizer_digest
 from redhost.core.tasks import make_task
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.checked import Violation
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.project import package_in
@@ -131,7 +131,9 @@ def test_either_loader_gives_a_package_one_fingerprint(
     """A further file makes the plain loader leave a folder to transformers."""
     if not plain:
         (copy / "notes.txt").write_text("x")
-    manifest = new_backbone(tmp_path / "p", "mine", f"hf:{copy}", pooling="last", features=None)
+    manifest = new_backbone(
+        tmp_path / "p", BackbonePlan(id="mine", source=f"hf:{copy}", pooling="last", features=None)
+    )
     _, loaded, _ = redhost.authoring.open_backbone(package_in(tmp_path / "p"))
     assert loaded.fingerprint() == manifest.fingerprint == fingerprint(model_folder)
     assert loaded.tokenizer_digest() == manifest.tokenizer
@@ -171,7 +173,7 @@ def test_a_rebuilt_backbone_takes_no_expert_of_the_other_and_no_feature(
     model = tiny_backbone(tmp_path / "model")
     edit(model / "config.json", **THETA)
     project = tmp_path / "red-backbone-tiny-random"
-    new_backbone(project, "tiny-random", f"hf:{model}", pooling="mean")
+    new_backbone(project, BackbonePlan(id="tiny-random", source=f"hf:{model}", pooling="mean"))
     redhost_environment.uninstall("red-backbone-tiny-random")
     redhost_environment.install(project)
     with pytest.raises(redhost.errors.RedhostError) as refused:
@@ -222,7 +224,7 @@ def test_a_value_that_cannot_compute_is_refused_by_name_before_anything_is_built
     source = shutil.copytree(model_folder, tmp_path / "model")
     edit(source / "config.json", **{key: value})
     with pytest.raises(redhost.errors.ManifestError, match=f"config.json {key}"):
-        new_backbone(tmp_path / "new", "mine", f"hf:{source}")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{source}"))
     assert not (tmp_path / "new").exists()
 
 
@@ -250,13 +252,13 @@ def test_an_index_may_name_files_of_the_folder_only(copy: Path, tmp_path: Path) 
     table = {"norm.weight": "../model.safetensors"}
     (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
     with pytest.raises(redhost.errors.ManifestError, match="files of the folder"):
-        new_backbone(tmp_path / "new", "mine", f"hf:{copy}")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}"))
 
 
 def test_a_folder_with_an_adapter_is_refused(copy: Path, tmp_path: Path) -> None:
     (copy / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')
     with pytest.raises(redhost.errors.ManifestError, match="Merge the adapter"):
-        new_backbone(tmp_path / "new", "mine", f"hf:{copy}")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}"))
 
 
 def test_a_folder_of_pickles_says_how_to_convert_it(copy: Path, tmp_path: Path) -> None:
@@ -264,10 +266,13 @@ def test_a_folder_of_pickles_says_how_to_convert_it(copy: Path, tmp_path: Path) 
     (copy / "model.safetensors").unlink()
     torch.save(tensors, copy / "pytorch_model.bin")
     with pytest.raises(redhost.errors.MissingError) as refused:
-        new_backbone(tmp_path / "new", "mine", f"hf:{copy}")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}"))
     code = refused.value.hint.partition('python -c "')[2].rpartition('"')[0]
     exec(code)  # the sentence's own command
-    assert new_backbone(tmp_path / "new", "mine", f"hf:{copy}").base.kind == "carried"
+    assert (
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}")).base.kind
+        == "carried"
+    )
 
 
 PAIRS = "h e 9\nhe l 8\nl o</w> 7\nhel lo</w> 6\n"
@@ -282,12 +287,12 @@ def test_tokenizers_in_python_are_carried_and_their_files_count(tmp_path: Path, 
     (folder / "vocab.txt").write_text("hello 5\nhe@@ 4\nl@@ 3\nlo 2\nhel@@ 2\n")
     (folder / "bpe.codes").write_text(PAIRS)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
-    manifest = new_backbone(tmp_path / "one", "mine", f"hf:{folder}")
+    manifest = new_backbone(tmp_path / "one", BackbonePlan(id="mine", source=f"hf:{folder}"))
     assert {"bpe.codes", "vocab.txt"} <= manifest.base.files.keys()
     opened = redhost.authoring.open_backbone(package_in(tmp_path / "one"))[1]
     assert opened.token_counts(["hello"]) == [3]
     (folder / "bpe.codes").write_text(PAIRS.replace("hel lo</w> 6\n", ""))
-    other = new_backbone(tmp_path / "two", "mine", f"hf:{folder}")
+    other = new_backbone(tmp_path / "two", BackbonePlan(id="mine", source=f"hf:{folder}"))
     assert other.fingerprint != manifest.fingerprint
 
 
@@ -301,7 +306,7 @@ def test_a_vocabulary_of_a_kind_that_is_not_carried_is_refused(
     names = {**PreTrainedTokenizerFast.vocab_files_names, "word_file": "words.dat"}
     monkeypatch.setattr(PreTrainedTokenizerFast, "vocab_files_names", names)
     with pytest.raises(redhost.errors.UsageError, match=r"found words\.dat"):
-        new_backbone(tmp_path / "new", "mine", f"hf:{folder}")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{folder}"))
 
 
 def test_stripped_accents_and_accents_left_in_place_have_two_digests() -> None:

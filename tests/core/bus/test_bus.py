@@ -81,11 +81,13 @@ def make_bus(
     g = torch.Generator().manual_seed(99)
     columns = len(experts) + backbone_column
     return redhost.Bus(
+        redhost.Readout(
+            classifier=torch.randn(C, D, generator=g) if classifier else None,
+            labels=LABELS if classifier else (),
+        ),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=Fixed(logits or [0.0] * columns),
         experts=experts,
-        classifier=torch.randn(C, D, generator=g) if classifier else None,
-        labels=LABELS if classifier else (),
         backbone_column=backbone_column,
     )
 

@@ -39,12 +39,14 @@ def numbers(*, classifier: Tensor | None, backbone_column: bool = False) -> redh
     if classifier is not None:
         experts["c"] = residual(3)
     return redhost.Bus(
+        redhost.Readout(
+            classifier=classifier,
+            labels=("value",) if classifier is not None else (),
+            task=redhost.plugins.make_task("regression"),
+        ),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=redhost.plugins.as_router(nn.Identity()),
         experts=experts,
-        classifier=classifier,
-        labels=("value",) if classifier is not None else (),
-        task=redhost.plugins.make_task("regression"),
         backbone_column=backbone_column,
     )
 

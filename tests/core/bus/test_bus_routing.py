@@ -130,11 +130,10 @@ EXPERTS: Mapping[str, Callable[[], redhost.Expert]] = {
 def make_bus(router: BusRouter, *, strategy: ForwardStrategy | None = "dense") -> redhost.Bus:
     """A bus of one expert for each space, and the backbone."""
     return redhost.Bus(
+        redhost.Readout(classifier=drawn(99, C, D), labels=LABELS),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=router,
         experts={name: make() for name, make in EXPERTS.items()},
-        classifier=drawn(99, C, D),
-        labels=LABELS,
         backbone_column=True,
         strategy=strategy,
     ).requires_grad_(False)
@@ -272,11 +271,10 @@ def test_a_gathered_bus_reads_no_weights_of_who_has_no_say(h: Tensor, others) ->
 
     def finite(strategy: ForwardStrategy, router: BusRouter) -> bool:
         bus = redhost.Bus(
+            redhost.Readout(classifier=drawn(99, C, D), labels=LABELS),
             norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
             router=router,
             experts=experts,
-            classifier=drawn(99, C, D),
-            labels=LABELS,
             strategy=strategy,
         ).requires_grad_(False)
         return bool(bus(h)[0].isfinite().all())
@@ -292,11 +290,10 @@ def tapped(
 ) -> redhost.Bus:
     experts = {"a": low_rank(1), "b": low_rank(2)}
     return redhost.Bus(
+        redhost.Readout(classifier=drawn(99, C, D), labels=LABELS),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=Plain(2),
         experts=experts,
-        classifier=drawn(99, C, D),
-        labels=LABELS,
         layout=FeatureLayout(width=D, segments=segments),
         strategy=strategy,
     ).requires_grad_(False)

@@ -34,15 +34,13 @@ def world(backbone):
 def train(world, **settings) -> redhost.Expert:
     norm, h, answers, others, classifier = world
     return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=h, answers=answers),
-        norm=norm,
-        classifier=classifier,
-        labels=LABELS,
-        domain_labels=("a", "b"),
+        redhost.authoring.ExpertRows(h=h, z=norm(h), answers=answers),
+        redhost.Readout(classifier=classifier, labels=LABELS),
+        labels=("a", "b"),
         settings=redhost.authoring.ExpertSettings(
             **{"rank": 8, "epochs": 200, "learning_rate": 1e-2, **settings}
         ),
-        background=others,
+        background=norm(others),
     ).expert
 
 
@@ -96,11 +94,9 @@ def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
     norm, h, _, _, classifier = world
     with pytest.raises(UsageError, match="found z"):
         redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, answers=["z"] * len(h)),
-            norm=norm,
-            classifier=classifier,
-            labels=LABELS,
-            domain_labels=("z",),
+            redhost.authoring.ExpertRows(h=h, z=norm(h), answers=["z"] * len(h)),
+            redhost.Readout(classifier=classifier, labels=LABELS),
+            labels=("z",),
             settings=redhost.authoring.ExpertSettings(),
         )
 

@@ -44,10 +44,10 @@ def bus(experts: dict[str, redhost.Expert], *, strategy: ForwardStrategy = "dens
     for p in router.parameters():
         torch.nn.init.normal_(p, generator=torch.Generator().manual_seed(9))
     made = redhost.Bus(
+        redhost.Readout(),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=router,
         experts=experts,
-        classifier=None,
         backbone_column=True,
         strategy=strategy,
     )

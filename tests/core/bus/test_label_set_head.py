@@ -88,12 +88,14 @@ def saying(odds: Mapping[str, float], thresholds: Sequence[float] = ()) -> redho
 
 def bus_of(*experts: redhost.Expert, classifier: Tensor | None = None) -> redhost.Bus:
     return redhost.Bus(
+        redhost.Readout(
+            classifier=classifier,
+            labels=() if classifier is None else ("s", "a")[: len(classifier)],
+            task=redhost.plugins.make_task("multi-label"),
+        ),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=redhost.plugins.as_router(nn.Identity()),
         experts={f"e{n}": e for n, e in enumerate(experts)},
-        classifier=classifier,
-        labels=() if classifier is None else ("s", "a")[: len(classifier)],
-        task=redhost.plugins.make_task("multi-label"),
         backbone_column=True,
     )
 

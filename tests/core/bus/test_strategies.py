@@ -90,11 +90,10 @@ def bus_of(
     columns = (*sorted(experts), "backbone")
     g = torch.Generator().manual_seed(99)
     bus = redhost.Bus(
+        redhost.Readout(classifier=torch.randn(C, D, generator=g).to(device), labels=LABELS),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=topk(columns, k=k),
         experts=experts,
-        classifier=torch.randn(C, D, generator=g).to(device),
-        labels=LABELS,
         backbone_column=True,
         strategy=strategy,
     )
@@ -225,11 +224,10 @@ def test_a_bus_takes_the_pass_that_suits_it() -> None:
     assert bus_of(many_experts(), None, k=5).ensemble.strategy == "dense"
     assert bus_of(many_experts(), "dense").ensemble.strategy == "dense"
     querying = redhost.Bus(
+        redhost.Readout(classifier=torch.zeros(C, D, device="meta"), labels=LABELS),
         norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
         router=Asking(),
         experts=many_experts(),
-        classifier=torch.zeros(C, D, device="meta"),
-        labels=LABELS,
     )
     assert querying.ensemble.strategy == "grouped"
 

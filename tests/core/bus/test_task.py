@@ -17,7 +17,7 @@ from redhost.core.label_sets import DECLINED
 from redhost.core.tasks import HEADS, make_task, register_task
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
 from redhost.registry.errors import MissingError, UnknownNameError, UsageError
@@ -136,12 +136,11 @@ def test_every_form_learns_numbers_of_any_size(form, space) -> None:
     answers = [str(float(300 + 90 * row[0] - 40 * row[3])) for row in z]
     readout = torch.full((1, 8), 0.5)
     trained = redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=100 + z, answers=answers),
-        norm=lambda h: torch.nn.functional.layer_norm(h, (8,)),
-        classifier=readout,
+        redhost.authoring.ExpertRows(
+            h=100 + z, z=torch.nn.functional.layer_norm(100 + z, (8,)), answers=answers
+        ),
+        redhost.Readout(classifier=readout, labels=("value",), task=make_task("regression")),
         labels=("value",),
-        domain_labels=("value",),
-        task=make_task("regression"),
         settings=redhost.authoring.ExpertSettings(
             form=form,
             space=space,
@@ -167,9 +166,7 @@ def make_backbone(folder, model_folder, *, readout: bool) -> None:
     everyone = [r for d in DOMAINS for r in rows_of(d)]
     new_backbone(
         folder,
-        "numbers",
-        f"hf:{model_folder}",
-        task=make_task("regression"),
+        BackbonePlan(id="numbers", source=f"hf:{model_folder}", task=make_task("regression")),
         rows=everyone if readout else (),
         settings=redhost.authoring.AdaptSettings(last_blocks=0, epochs=4),
         background=background,
@@ -290,7 +287,7 @@ def ordinal() -> Iterator[str]:
 def test_a_task_is_what_somebody_registered(ordinal, model_folder, tmp_path) -> None:
     task = make_task(ordinal)
     assert isinstance(task.head, OrdinalHead)
-    new_backbone(tmp_path / "b", "b", f"hf:{model_folder}", task=task)
+    new_backbone(tmp_path / "b", BackbonePlan(id="b", source=f"hf:{model_folder}", task=task))
     written = next((tmp_path / "b/src").rglob("backbone.json")).read_text()
     assert parse_backbone(written.encode()).unwrap("it").task == ordinal
     assert parse_backbone(written.replace(ordinal, "gradez").encode()).value  # perhaps a plugin's

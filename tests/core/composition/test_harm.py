@@ -14,6 +14,7 @@ from torch import Tensor
 import redhost
 from redhost.core.composition.gates import COPIED, OVERLAP, TAKEN, harm
 from redhost.core.composition.harm import SURE
+from redhost.core.composition.options import Previous
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.recompose import RecomposeResult, recompose
 from redhost.core.composition.refusal import accepted
@@ -190,11 +191,11 @@ def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], P
         given = given.shown(250)
         labels = tuple(sorted({*given.rows[1]}))
         expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=given.rows[0], answers=given.rows[1]),
-            norm=norm,
-            classifier=None,
-            labels=(),
-            domain_labels=labels,
+            redhost.authoring.ExpertRows(
+                h=given.rows[0], z=norm(given.rows[0]), answers=given.rows[1]
+            ),
+            redhost.Readout(),
+            labels=labels,
             settings=redhost.authoring.ExpertSettings(
                 space="labels", form="linear", epochs=30, learning_rate=2e-2, weight_decay=0.0
             ),
@@ -237,7 +238,7 @@ def join(backbone_folder) -> Join:
             plugins=plugins,
             cache=None,
             device="cpu",
-            previous=previous,
+            previous=Previous(model=previous),
         )
         return recompose(inputs, redhost.RecomposeOptions(**{"router": "evidence", **options}))
 
@@ -482,8 +483,7 @@ def falling(package, backbone_folder, trios) -> Callable[..., RecomposeResult]:
             plugins=plugins,
             cache=None,
             device="cpu",
-            previous=before,
-            fallen=fallen,
+            previous=Previous(model=before, fallen=fallen),
         )
         return recompose(inputs, redhost.RecomposeOptions(router="evidence", **options))
 

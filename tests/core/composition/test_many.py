@@ -54,11 +54,9 @@ def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
         space = "labels" if place % 10 == 9 else "hidden"
         labels = tuple(dict.fromkeys(r.label for r in rows))
         expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, answers=[r.label for r in rows]),
-            norm=norm,
-            classifier=backbone.classifier,
-            labels=LABELS,
-            domain_labels=labels,
+            redhost.authoring.ExpertRows(h=h, z=norm(h), answers=[r.label for r in rows]),
+            backbone,
+            labels=labels,
             settings=redhost.authoring.ExpertSettings(
                 form="mlp" if place % 10 == 5 else "residual",
                 space=space,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import redhost
+from redhost.core.composition.options import Previous
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.recompose import recompose
 from redhost.core.composition.select import Selection
@@ -44,7 +45,7 @@ def test_ranges_of_sums_join_one_another(name, cache) -> None:
         plugins=redhost.plugins.Plugins(()),
         cache=cache,
         device="cpu",
-        previous=before,
+        previous=Previous(model=before),
     )
     accuracy = recompose(inputs, redhost.RecomposeOptions(router="evidence")).receipt.accuracy
     assert len(accuracy.excess) == 4 and name not in accuracy.excess

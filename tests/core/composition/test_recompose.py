@@ -9,7 +9,7 @@ import torch
 
 import redhost
 from redhost.core.composition.gates import harm
-from redhost.core.composition.options import RecomposeInputs
+from redhost.core.composition.options import Previous, RecomposeInputs
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.recompose import recompose
 from redhost.core.composition.refusal import Code, accepted
@@ -128,7 +128,9 @@ def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
     statuses = check_packages(map(from_folder, expert_folders.values()), backbone=files.manifest)
     selection = Selection(package=package, files=files, statuses=statuses)
     plugins = redhost.plugins.Plugins(())
-    return prepare_composition(selection, plugins=plugins, cache=None, device="cpu")
+    return prepare_composition(
+        selection, plugins=plugins, cache=None, device="cpu", previous=Previous()
+    )
 
 
 def test_a_domain_far_below_its_own_expert_is_warned_of(inputs) -> None:

@@ -27,11 +27,10 @@ def with_routes(composed: redhost.ComposedModel, logits: list[float]) -> redhost
     assert router is not None
     router.load_tensors({"logit": torch.tensor(logits)})
     bus = redhost.Bus(
+        composed.bus.readout,
         norm=composed.bus.norm,
         router=router,
         experts=dict(zip(composed.bus.ids, composed.bus.parts(), strict=True)),
-        classifier=composed.bus.classifier,
-        labels=composed.bus.shared_labels,
         backbone_column=len(columns) > len(composed.bus.ids),
     )
     return dataclasses.replace(composed, bus=bus)
@@ -83,11 +82,10 @@ def test_experts_that_answer_alike_do_not_specialise(composed) -> None:
     one = composed.bus.parts()[0]
     same = with_routes(composed, [0.0, 0, 0, 0])
     bus = redhost.Bus(
+        same.bus.readout,
         norm=same.bus.norm,
         router=same.bus.router,
         experts=dict.fromkeys(same.bus.ids, one),
-        classifier=same.bus.classifier,
-        labels=same.bus.shared_labels,
         backbone_column=True,
     )
     found = health(dataclasses.replace(same, bus=bus))

@@ -88,10 +88,10 @@ def own_labels() -> redhost.Bus:
         for n, (name, labels) in enumerate({"one": ("a", "b"), "two": ("c", "d")}.items())
     }
     return redhost.Bus(
+        redhost.Readout(),
         norm=redhost.plugins.LayerNorm(width=16, eps=1e-5),
         router=LinearRouter(width=16, columns=("one", "two", "backbone")),
         experts=experts,
-        classifier=None,
         backbone_column=True,
     )
 

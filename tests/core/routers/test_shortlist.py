@@ -309,11 +309,10 @@ def test_a_bus_reads_and_queries_only_the_shortlist() -> None:
     }
     router = fitted(domains(), m=4)
     bus = redhost.Bus(
+        redhost.Readout(classifier=torch.randn(2, D, generator=g), labels=("a", "b")),
         norm=torch.nn.Identity(),
         router=router,
         experts=experts,
-        classifier=torch.randn(2, D, generator=g),
-        labels=("a", "b"),
     ).requires_grad_(False)
     h = torch.cat([d.z for d in domains(rows=3, seed=2)])
     p, alpha = bus(h)

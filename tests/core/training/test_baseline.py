@@ -8,7 +8,7 @@ import pytest
 
 import redhost
 from redhost.core.training.baseline import refuse_below_constant
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import HarmError
 from redhost.registry.package.project import package_in
 
@@ -68,8 +68,7 @@ def test_a_base_stage_that_learnt_another_thing_is_refused_and_left_on_disk(
     def make(name: str, evaluation: list[redhost.Row]) -> None:
         new_backbone(
             tmp_path / name,
-            name,
-            f"hf:{model_folder}",
+            BackbonePlan(id=name, source=f"hf:{model_folder}"),
             rows=taught,
             settings=settings,
             evaluation=evaluation,

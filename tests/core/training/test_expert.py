@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import redhost
 from redhost.core.training.expert import (
     ExpertRows,
     ExpertSettings,
@@ -60,17 +61,16 @@ def learn(*, rival: float | None = None) -> tuple[list[int], TrainedExpert]:
     g = torch.Generator().manual_seed(0)
     h, target = torch.randn(96, 12, generator=g), torch.arange(96) % 3
     h[torch.arange(96), target] += 2
-    rows = ExpertRows(h=h, answers=["abc"[n] for n in target.tolist()])
+    rows = ExpertRows(h=h, z=h, answers=["abc"[n] for n in target.tolist()])
     epochs = list[int]()
     trained = train_expert(
         rows,
-        norm=torch.nn.Identity(),
-        classifier=None,
-        labels=(),
-        domain_labels=("a", "b", "c"),
-        settings=ExpertSettings(space="labels", learning_rate=0.1, patience=8, epochs=60),
-        valid=ExpertRows(h=h[:24] + 0.5, answers=rows.answers[:24]),
-        rival=rival,
+        redhost.Readout(),
+        labels=("a", "b", "c"),
+        settings=ExpertSettings(
+            space="labels", learning_rate=0.1, patience=8, rival=rival, epochs=60
+        ),
+        valid=ExpertRows(h=h[:24] + 0.5, z=h[:24] + 0.5, answers=rows.answers[:24]),
         progress=lambda done, _total: epochs.append(done),
     )
     return epochs, trained

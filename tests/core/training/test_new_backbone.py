@@ -9,7 +9,7 @@ import torch
 
 import redhost
 from redhost.core.label_sets import DECLINED
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.rows import read_texts
 from redhost.registry.errors import UsageError
 
@@ -17,7 +17,10 @@ ROWS = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in
 
 
 def test_a_folder_is_carried_and_answers_like_its_source(model_folder, tmp_path) -> None:
-    manifest = new_backbone(tmp_path, "mine", f"hf:{model_folder}", pooling="last", features=None)
+    manifest = new_backbone(
+        tmp_path,
+        BackbonePlan(id="mine", source=f"hf:{model_folder}", pooling="last", features=None),
+    )
     assert manifest.base.kind == "carried" and "model.safetensors" in manifest.base.files
     assert manifest.labels == () and manifest.classifier is None and manifest.delta is None
     _, loaded, _ = redhost.authoring.open_backbone(tmp_path / "src" / "red_backbone_mine")
@@ -28,8 +31,7 @@ def test_a_folder_is_carried_and_answers_like_its_source(model_folder, tmp_path)
 def test_with_data_the_top_blocks_are_adapted_and_stored_as_a_delta(model_folder, tmp_path) -> None:
     manifest = new_backbone(
         tmp_path,
-        "mine",
-        f"hf:{model_folder}",
+        BackbonePlan(id="mine", source=f"hf:{model_folder}"),
         rows=ROWS,
         settings=redhost.authoring.AdaptSettings(last_blocks=1, epochs=2),
         background=[redhost.authoring.BackgroundRow(text="else")],
@@ -50,9 +52,11 @@ def test_a_hub_name_needs_a_pinned_revision(monkeypatch, model_folder, tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UsageError, match="expected the commit, with --revision"):
-        new_backbone(tmp_path / "new", "mine", "hf:Qwen/Qwen3-0.6B")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source="hf:Qwen/Qwen3-0.6B"))
     assert not (tmp_path / "new").exists()  # refused before a download
-    manifest = new_backbone(tmp_path / "new", "mine", "hf:Qwen/Qwen3-0.6B", revision="abc123")
+    manifest = new_backbone(
+        tmp_path / "new", BackbonePlan(id="mine", source="hf:Qwen/Qwen3-0.6B", revision="abc123")
+    )
     assert (manifest.base.kind, manifest.base.id, manifest.base.revision) == (
         "hub",
         "Qwen/Qwen3-0.6B",
@@ -63,7 +67,7 @@ def test_a_hub_name_needs_a_pinned_revision(monkeypatch, model_folder, tmp_path)
 def test_what_is_refused_leaves_no_project_behind(monkeypatch, bare, tmp_path) -> None:
     monkeypatch.setattr(redhost.Backbone, "load", classmethod(lambda cls, *a, **k: bare))
     with pytest.raises(UsageError, match="no revision is pinned"):
-        new_backbone(tmp_path / "new", "mine", "hf:Qwen/Qwen3-0.6B")
+        new_backbone(tmp_path / "new", BackbonePlan(id="mine", source="hf:Qwen/Qwen3-0.6B"))
     assert not (tmp_path / "new").exists()
 
 
@@ -71,7 +75,7 @@ def test_a_folders_vocabulary_is_carried_whatever_its_kind(model_folder, tmp_pat
     source = shutil.copytree(model_folder, tmp_path / "model")
     for name in ("words.tiktoken", "chat_template.jinja", "model.py", "model.bin"):
         (source / name).write_bytes(b"x")
-    manifest = new_backbone(tmp_path / "new", "mine", f"hf:{source}")
+    manifest = new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{source}"))
     assert {p.name for p in model_folder.iterdir()} | {"words.tiktoken"} == set(manifest.base.files)
 
 
@@ -92,7 +96,9 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
     from redhost.registry.package.project import ExpertPlan, write_plan
 
     background = [redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(20)]
-    new_backbone(tmp_path / "b", "bare", f"hf:{model_folder}", background=background)
+    new_backbone(
+        tmp_path / "b", BackbonePlan(id="bare", source=f"hf:{model_folder}"), background=background
+    )
     folder = tmp_path / "b" / "src" / "red_backbone_bare"
     manifest, backbone, rows = redhost.authoring.open_backbone(folder)
     context = AuthoringContext(

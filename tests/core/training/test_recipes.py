@@ -244,14 +244,12 @@ def test_too_few_rows_for_a_card_are_refused_before_training(tmp_path, context) 
 def test_early_stopping_takes_the_best_epoch(context) -> None:
     norm = redhost.plugins.LayerNorm(width=context.backbone.width, eps=1e-5)
     h = torch.randn(40, context.backbone.width, generator=torch.Generator().manual_seed(0))
-    noise = ExpertRows(h=h, answers=["xy"[n % 2] for n in range(40)])  # nothing to learn
+    answers = ["xy"[n % 2] for n in range(40)]  # nothing to learn
     trained = redhost.authoring.train_expert(
-        ExpertRows(h=h[:20], answers=noise.answers[:20]),
-        norm=norm,
-        classifier=None,
-        labels=(),
-        domain_labels=("x", "y"),
-        valid=ExpertRows(h=h[20:], answers=noise.answers[20:]),
+        ExpertRows(h=h[:20], z=norm(h[:20]), answers=answers[:20]),
+        redhost.Readout(),
+        labels=("x", "y"),
+        valid=ExpertRows(h=h[20:], z=norm(h[20:]), answers=answers[20:]),
         settings=ExpertSettings(
             form="linear", space="labels", epochs=400, learning_rate=0.05, patience=5
         ),

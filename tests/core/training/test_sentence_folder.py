@@ -181,9 +181,10 @@ def test_a_backbone_is_made_as_its_folder_says(tmp_path, model_folder) -> None:
 
     def made(name: str, **options: Any) -> tuple[Any, redhost.Backbone]:
         project = tmp_path / name
-        redhost.authoring.new_backbone(
-            project, name, f"hf:{folder}", background=background, features=None, **options
+        plan = redhost.authoring.BackbonePlan(
+            id=name, source=f"hf:{folder}", features=None, **options
         )
+        redhost.authoring.new_backbone(project, plan, background=background)
         manifest, backbone, _ = redhost.authoring.open_backbone(package_in(project))
         return manifest, backbone
 
@@ -212,7 +213,10 @@ def encoder(tmp_path, model_folder) -> Path:
 
 
 def test_a_package_carries_dense_layers_limit_and_lower_case(tmp_path, encoder) -> None:
-    redhost.authoring.new_backbone(tmp_path / "p", "x", f"hf:{encoder}", features=None)
+    redhost.authoring.new_backbone(
+        tmp_path / "p",
+        redhost.authoring.BackbonePlan(id="x", source=f"hf:{encoder}", features=None),
+    )
     package = package_in(tmp_path / "p")
     manifest, backbone, _ = redhost.authoring.open_backbone(package)
     assert (manifest.schema, manifest.width, manifest.max_tokens) == ("redhost.backbone/1", 5, 7)
@@ -230,14 +234,19 @@ def test_a_package_carries_dense_layers_limit_and_lower_case(tmp_path, encoder) 
 
 def test_given_pooling_leaves_dense_layers_out(tmp_path, encoder) -> None:
     manifest = redhost.authoring.new_backbone(
-        tmp_path / "p", "x", f"hf:{encoder}", pooling="max", features=None
+        tmp_path / "p",
+        redhost.authoring.BackbonePlan(
+            id="x", source=f"hf:{encoder}", pooling="max", features=None
+        ),
     )
     assert (manifest.pooling, manifest.dense) == ("max", msgspec.UNSET)
 
 
 def test_a_base_stage_keeps_the_dense_layers(tmp_path, encoder) -> None:
     rows = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in range(6)]
-    manifest = redhost.authoring.new_backbone(tmp_path / "p", "x", f"hf:{encoder}", rows=rows)
+    manifest = redhost.authoring.new_backbone(
+        tmp_path / "p", redhost.authoring.BackbonePlan(id="x", source=f"hf:{encoder}"), rows=rows
+    )
     assert manifest.dense and manifest.width == 5
     _, backbone, _ = redhost.authoring.open_backbone(package_in(tmp_path / "p"))
     assert backbone.classifier is not None and backbone.classifier.shape == (2, 5)
@@ -259,7 +268,10 @@ def hub(tmp_path, encoder, monkeypatch) -> Path:
 def test_the_settings_of_a_hub_name_are_followed(tmp_path, hub) -> None:
     def made(name: str) -> Any:
         return redhost.authoring.new_backbone(
-            tmp_path / name, name, "hf:some/encoder", revision="abc123", features=None
+            tmp_path / name,
+            redhost.authoring.BackbonePlan(
+                id=name, source="hf:some/encoder", revision="abc123", features=None
+            ),
         )
 
     with pytest.raises(redhost.UsageError, match=r"lower case.*expected a folder"):

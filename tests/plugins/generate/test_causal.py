@@ -43,11 +43,10 @@ def bus() -> redhost.Bus:
 
     config = redhost.BusConfig(width=WIDTH, labels=())
     return redhost.Bus(
+        redhost.Readout(classifier=head, task=redhost.plugins.make_task("generation")),
         norm=redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5),
         router=redhost.plugins.build_router("linear", config, COLUMNS, 0),
         experts={name: says(token) for name, token in ANSWERS.items()},
-        classifier=head,
-        task=redhost.plugins.make_task("generation"),
         backbone_column=True,
     )
 

@@ -7,7 +7,7 @@ import torch
 
 import redhost
 from redhost.core.backbones.loading import head_of
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import BackboneMismatchError, UsageError
 from redhost.registry.package.project import package_in
 
@@ -74,10 +74,10 @@ def test_a_generating_backbone_is_taken_as_it_is(speaker_model, tmp_path) -> Non
     with pytest.raises(UsageError, match="a backbone that generates text is taken as it is"):
         new_backbone(
             tmp_path,
-            "x",
-            f"hf:{speaker_model}",
+            BackbonePlan(
+                id="x", source=f"hf:{speaker_model}", task=redhost.plugins.make_task("generation")
+            ),
             rows=rows,
-            task=redhost.plugins.make_task("generation"),
         )
 
 
@@ -85,15 +85,17 @@ def test_a_tokenizer_that_starts_no_text_makes_no_backbone(make_speaker, tmp_pat
     source = make_speaker(tmp_path / "model", marks={})
     task = redhost.plugins.make_task("generation")
     with pytest.raises(UsageError, match=r"found neither\. Name one in .* tokenizer_config\.json"):
-        new_backbone(tmp_path / "new", "x", f"hf:{source}", task=task)
+        new_backbone(tmp_path / "new", BackbonePlan(id="x", source=f"hf:{source}", task=task))
     assert not (tmp_path / "new").exists()
 
 
 def test_pooling_plays_no_part(speaker_model, tmp_path) -> None:
+    task, source = redhost.plugins.make_task("generation"), f"hf:{speaker_model}"
     predicted = [
-        new_backbone(tmp_path / pooling, "x", f"hf:{speaker_model}", pooling=pooling,
-                     task=redhost.plugins.make_task("generation"))
+        new_backbone(
+            tmp_path / pooling, BackbonePlan(id="x", source=source, pooling=pooling, task=task)
+        )
         for pooling in ("last", "mean")
-    ]  # fmt: skip
+    ]
     assert predicted[0].fingerprint == predicted[1].fingerprint
     assert package_in(tmp_path / "last").is_dir()

@@ -23,11 +23,13 @@ def bus() -> redhost.Bus:
 
     config, columns = redhost.BusConfig(width=WIDTH, labels=()), ("a", "b", "backbone")
     return redhost.Bus(
+        redhost.Readout(
+            classifier=torch.randn(ANSWERS, WIDTH, generator=generator) * 0.7,
+            task=redhost.plugins.make_task("generation"),
+        ),
         norm=redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5),
         router=redhost.plugins.build_router("linear", config, columns, 0),
         experts={"a": expert(1), "b": expert(2)},
-        classifier=torch.randn(ANSWERS, WIDTH, generator=generator) * 0.7,
-        task=redhost.plugins.make_task("generation"),
         backbone_column=True,
     )
 

@@ -54,12 +54,12 @@ def test_the_loop_is_the_one_of_train_expert_bit_for_bit() -> None:
     settings = SHORT.settings(form="mlp", space="labels", rank=units, seed=4)
     host = redhost.authoring.train_expert(
         redhost.authoring.ExpertRows(
-            h=problem.train.h, answers=[problem.labels[int(y)] for y in problem.train.target]
+            h=problem.train.h,
+            z=problem.train.z,
+            answers=[problem.labels[int(y)] for y in problem.train.target],
         ),
-        norm=problem.norm,
-        classifier=None,
-        labels=(),
-        domain_labels=problem.labels,
+        redhost.Readout(),
+        labels=problem.labels,
         settings=settings,
     ).expert
     ours, theirs = system.head.state_dict(), host.state_dict()
@@ -105,11 +105,10 @@ def test_the_composition_is_what_the_bus_of_the_host_answers(problem) -> None:
     red = composed(problem)
     own = problem.classifier is None
     bus = redhost.Bus(
+        redhost.Readout(classifier=problem.classifier, labels=() if own else problem.labels),
         norm=problem.norm,
         router=redhost.plugins.as_router(red.router),
         experts=dict(zip(DOMAINS, red.parts(), strict=True)),
-        classifier=problem.classifier,
-        labels=() if own else problem.labels,
     )
     place = [bus.labels.index(y) for y in problem.labels]
     with torch.no_grad():

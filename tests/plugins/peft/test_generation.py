@@ -208,11 +208,10 @@ def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
     norm = redhost.plugins.LayerNorm(width=speaker.width, eps=speaker.eps)
     router: Any = Always(0, len(columns))
     bus = redhost.Bus(
+        redhost.Readout(classifier=speaker.classifier, task=speaker.task),
         norm=norm,
         router=router,
         experts=parts,
-        classifier=speaker.classifier,
-        task=speaker.task,
         backbone_column=True,
         layout=wide.layout,
     )

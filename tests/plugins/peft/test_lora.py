@@ -196,11 +196,10 @@ def test_at_weight_one_the_answer_is_pefts_and_at_zero_the_backbones(bert, top, 
     )}  # fmt: skip
     wide = with_layout(bert, experts)
     bus = Bus(
+        bert,
         norm=LayerNorm(width=64, eps=1e-5),
         router=Fixed(weight, 0.0, 1 - weight),
         experts={i: bus_part(e, bert) for i, e in experts.items()},
-        classifier=bert.classifier,
-        labels=bert.labels,
         backbone_column=True,
         layout=wide.layout,
     )

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 
 import redhost
 from redhost.authoring import (
+    BackbonePlan,
     ExpertSettings,
     new_backbone,
     open_for_training,
@@ -75,7 +76,7 @@ def successor(name: str, folder: Path, *, seed: int) -> Path:
             weights[tensor] = w + 0.05 * w.std() * torch.randn(w.shape, generator=generator)
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     project = folder / f"red-backbone-{name}"
-    new_backbone(project, name, f"hf:{model}")
+    new_backbone(project, BackbonePlan(id=name, source=f"hf:{model}"))
     return project
 
 

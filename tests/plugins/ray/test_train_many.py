@@ -14,7 +14,7 @@ import redhost
 from redhost.core.training.context import open_for_training
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
-from redhost.core.training.recipes import train_package, train_project
+from redhost.core.training.recipes import split_for, train_package, train_project
 from redhost.core.training.rows import read_table
 from redhost.registry.home.composition import LOCK, BackboneRecord, LockedRouter, LockFile
 from redhost.registry.package.discover import from_folder
@@ -120,7 +120,8 @@ def test_an_adapter_is_trained_as_train_expert_trains_it(plan, backbone_folder) 
     project, home = plan.parent / "red-expert-sun", plan.parent / "home"
     path, package = project / "pyproject.toml", from_folder(backbone_folder)
     path.write_text(path.read_text().replace("rank = 4", 'rank = 2\nblocks = 1\nform = "lora"'))
-    train_project(project, read_table(plan.parent / "sun.jsonl"), package=package, home=home)
+    rows = read_table(plan.parent / "sun.jsonl")
+    train_project(project, split_for(package, rows), package=package, home=home)
     alone = contents(plan)
     for name in ("adapter_model.safetensors", "expert.json"):
         (package_in(project) / name).unlink()

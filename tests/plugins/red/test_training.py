@@ -43,12 +43,11 @@ def trained_alone(name: str | None, form: str, *, rank: int, seed: int) -> redho
     mine = [q for q in TRAIN if name is None or q.domain == name]
     others = {q.text for q in TRAIN if q.domain != name} if name else set()
     sample = [BASE.place[t] for t in sorted(others, key=hashed)[:256]]
+    h = BASE.h[BASE.rows(mine)]
     return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=BASE.h[BASE.rows(mine)], answers=[q.label for q in mine]),
-        norm=normed,
-        classifier=BASE.classifier,
-        labels=LABELS,
-        domain_labels=LABELS if space == "labels" else sorted({q.label for q in mine}, key=int),
+        redhost.authoring.ExpertRows(h=h, z=normed(h), answers=[q.label for q in mine]),
+        redhost.Readout(classifier=BASE.classifier, labels=LABELS),
+        labels=LABELS if space == "labels" else sorted({q.label for q in mine}, key=int),
         settings=redhost.authoring.ExpertSettings(
             form=kind,
             space=space,
@@ -62,7 +61,7 @@ def trained_alone(name: str | None, form: str, *, rank: int, seed: int) -> redho
             off_domain=0.0 if space == "labels" else BUDGET.off_domain,
             seed=seed,
         ),
-        background=BASE.h[torch.tensor(sample)] if sample and space != "labels" else None,
+        background=normed(BASE.h[torch.tensor(sample)]) if sample and space != "labels" else None,
     ).expert
 
 

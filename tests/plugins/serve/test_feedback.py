@@ -31,11 +31,10 @@ def answering(model: redhost.ComposedModel, number: float) -> redhost.ComposedMo
     width = model.backbone.width
     weights = {"W": torch.zeros(1, width), "b": torch.tensor([number])}
     bus = redhost.Bus(
+        redhost.Readout(task=redhost.plugins.make_task("regression")),
         norm=redhost.plugins.LayerNorm(width=width, eps=1e-5),
         router=redhost.plugins.as_router(One()),
         experts={"a": redhost.plugins.Linear(**weights, space="labels", labels=("value",))},
-        classifier=None,
-        task=redhost.plugins.make_task("regression"),
     )
     return dataclasses.replace(model, bus=bus, calibration=None, decline=None)
 

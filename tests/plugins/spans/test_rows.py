@@ -33,4 +33,7 @@ def test_what_people_write_has_one_spelling(given, written) -> None:
 def test_spans_are_not_read_from_dense_layers(tmp_path, encoder) -> None:
     task = redhost.plugins.make_task("spans")
     with pytest.raises(redhost.UsageError, match=r"that answers spans.*--pooling"):
-        redhost.authoring.new_backbone(tmp_path / "p", "x", f"hf:{encoder}", task=task)
+        redhost.authoring.new_backbone(
+            tmp_path / "p",
+            redhost.authoring.BackbonePlan(id="x", source=f"hf:{encoder}", task=task),
+        )

@@ -22,7 +22,7 @@ from redhost_spans.label_spans import read_spans
 import redhost
 from redhost.cli import cli
 from redhost.core.model.verify import verify_backbone, verify_expert
-from redhost.core.training.new_backbone import new_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task
 from redhost.registry.errors import RedhostError, UsageError
@@ -56,9 +56,7 @@ def make_backbone(project: Path, model: Path) -> Path:
     rows = [json.loads(line) for d in FOUND for line in lines_of(d, range(700, 740)).splitlines()]
     new_backbone(
         project,
-        "spans",
-        f"hf:{model}",
-        task=make_task("spans"),
+        BackbonePlan(id="spans", source=f"hf:{model}", task=make_task("spans")),
         background=[redhost.authoring.BackgroundRow(text=f"nothing {n} here") for n in range(20)],
         evaluation=[
             redhost.Row(text=r["text"], label=str(read_spans(r["label"], r["text"])), domain=d)

@@ -7,24 +7,27 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import redhost
 
 __all__ = ["Authors", "make_backbone", "train_once"]
 
 
-def make_backbone(project: Path, name: str, source: str, **options: Any) -> Path:
+def make_backbone(
+    project: Path,
+    plan: redhost.authoring.BackbonePlan,
+    *,
+    background: Sequence[redhost.authoring.BackgroundRow] = (),
+) -> Path:
     """Make a backbone's package, replacing an earlier one, and return its folder.
 
     Args:
         project: The project folder.
-        name: The backbone's id.
-        source: The model it is made from.
-        options: Options of `redhost.authoring.new_backbone`.
+        plan: The kind of backbone.
+        background: Texts that experts learn to leave alone.
     """
     shutil.rmtree(project, ignore_errors=True)
-    redhost.authoring.new_backbone(project, name, source, **options)
+    redhost.authoring.new_backbone(project, plan, background=background)
     return next((project / "src").iterdir())
 
 

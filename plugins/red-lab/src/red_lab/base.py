@@ -75,10 +75,8 @@ def build_backbone(
     )
     redhost.authoring.save_backbone(
         folder,
-        backbone=backbone,
-        backbone_id="tiny",
-        base=redhost.authoring.Base(kind="carried"),
-        files=_model_files(backbone),
+        dataclasses.replace(backbone, name="tiny"),
+        base=_model_files(backbone),
         background=redhost.authoring.write_rows(background_rows(split)),
         evaluation=redhost.authoring.write_rows(
             redhost.Row(text=r.text, label=r.label, domain=r.domain)
@@ -106,7 +104,6 @@ def adapt_on(
     bare: redhost.Backbone, pairs: tuple[Pair, ...], *, recipe: BaseRecipe, seed: int
 ) -> redhost.Backbone:
     """Run the base stage on the questions of these pairs, both orders."""
-    data = rows(pairs)
     bar: Bar | None = None
 
     def show(done: int, total: int) -> None:
@@ -116,8 +113,7 @@ def adapt_on(
 
     return redhost.authoring.adapt(
         bare,
-        [r.text for r in data],
-        [r.label for r in data],
+        [redhost.Row(text=r.text, label=r.label) for r in rows(pairs)],
         labels=LABELS,
         settings=dataclasses.replace(recipe.adaptation, seed=seed),
         progress=show,

@@ -99,11 +99,12 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
         for n, name in enumerate(ids)
     }
     bus = redhost.Bus(
+        redhost.Readout(
+            classifier=torch.randn(CLASSES, width, generator=generator) / width**0.5, labels=labels
+        ),
         norm=redhost.plugins.LayerNorm(width=width, eps=1e-5),
         router=_router(kind, experts, labels, width=width),
         experts=experts,
-        classifier=torch.randn(CLASSES, width, generator=generator) / width**0.5,
-        labels=labels,
         backbone_column=True,
     )
     return bus.eval().requires_grad_(False)

@@ -118,8 +118,6 @@ def build_expert(
         settings=settings,
         summary=f"redhost expert: sums from {low} to {high} on the tiny arithmetic backbone",
         domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
-        metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
-        note="trained alone, everything else frozen, with the off-domain penalty",
     )
 
 
@@ -133,8 +131,6 @@ def write_expert(
     settings: redhost.authoring.ExpertSettings,
     summary: str,
     domain: str,
-    metrics: Mapping[str, float],
-    note: str = "",
 ) -> Path:
     """Write a trained expert as a package; the manifest is written last.
 
@@ -147,8 +143,6 @@ def write_expert(
         settings: Its training settings.
         summary: Summary of the distribution.
         domain: Description of its domain.
-        metrics: Its measured accuracies.
-        note: A note on its training.
 
     Returns:
         The package's folder.
@@ -161,32 +155,34 @@ def write_expert(
         z: Tensor = context.norm(context.features(texts))
         return z
 
-    draft = redhost.authoring.ExpertDraft(
-        expert=expert,
-        id=name,
-        backbone=context.reference,
-        domain=domain,
-        card=redhost.authoring.texts_card(
-            [
-                redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
-                for part in ("fit", "gate")
-                for r in parts[part]
-            ]
-        ),
-        canary=read([r.text for r in parts["train"][:8]]),
-        off_domain=redhost.authoring.measure_off_domain(
-            expert, name, context.backbone, context.background, read=read
-        ),
-        training=redhost.authoring.Training(
-            data=digest_of(parts["train"]),
-            seed=settings.seed,
-            epochs=settings.epochs,
-            metrics=dict(metrics),
-            versions=redhost.authoring.library_versions(),
-            note=note,
+    redhost.authoring.save_expert(
+        folder,
+        redhost.authoring.ExpertDraft(
+            expert=expert,
+            id=name,
+            backbone=context.reference,
+            domain=domain,
+            card=redhost.authoring.texts_card(
+                [
+                    redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
+                    for part in ("fit", "gate")
+                    for r in parts[part]
+                ]
+            ),
+            canary=read([r.text for r in parts["train"][:8]]),
+            off_domain=redhost.authoring.measure_off_domain(
+                expert, name, context.backbone, context.background, read=read
+            ),
+            training=redhost.authoring.Training(
+                data=digest_of(parts["train"]),
+                seed=settings.seed,
+                epochs=settings.epochs,
+                metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
+                versions=redhost.authoring.library_versions(),
+                note="trained alone, everything else frozen, with the off-domain penalty",
+            ),
         ),
     )
-    redhost.authoring.save_expert(folder, draft)
     return folder
 
 
@@ -212,16 +208,13 @@ def train_on(
     settings: redhost.authoring.ExpertSettings,
 ) -> redhost.Expert:
     """Train an adapter on rows with some labels, with a penalty on changing other texts."""
+    h = context.features([r.text for r in data])
     return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(
-            h=context.features([r.text for r in data]), answers=[r.label for r in data]
-        ),
-        norm=context.norm,
-        classifier=context.classifier,
-        labels=context.backbone.labels,
-        domain_labels=labels,
+        redhost.authoring.ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
+        context.backbone,
+        labels=labels,
         settings=settings,
-        background=context.features(others) if others else None,
+        background=context.norm(context.features(others)) if others else None,
     ).expert
 
 

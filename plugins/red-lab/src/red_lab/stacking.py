@@ -196,16 +196,13 @@ class _Subject:
             with torch.no_grad():
                 return run_through(context.features(texts), below, way=way, norm=context.norm)
 
+        h = read([r.text for r in data])
         return redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(
-                h=read([r.text for r in data]), answers=[r.label for r in data]
-            ),
-            norm=context.norm,
-            classifier=context.classifier,
-            labels=context.backbone.labels,
-            domain_labels=[y for y in context.backbone.labels if range_of(int(y)) == name],
+            redhost.authoring.ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
+            context.backbone,
+            labels=[y for y in context.backbone.labels if range_of(int(y)) == name],
             settings=replace(EXPERT, seed=seed, off_domain=penalty),
-            background=read([r.text for r in context.background if r.domain != name]),
+            background=context.norm(read([r.text for r in context.background if r.domain != name])),
         ).expert.requires_grad_(False)
 
 

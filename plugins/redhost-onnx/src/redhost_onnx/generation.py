@@ -105,12 +105,10 @@ class _Generation(nn.Module):
         bus, self.composed, self.trunk = model.bus, model, model.backbone.trunk
         self.encoder: nn.Module = self.trunk.model
         self.bus = redhost.Bus(
+            bus.readout,
             norm=bus.norm,
             router=bus.router,
             experts=dict(zip(bus.ids, bus.parts(), strict=True)),
-            classifier=bus.classifier,
-            labels=bus.shared_labels,
-            task=bus.task,
             backbone_column=len(bus.columns) > len(bus.ids),
             strategy="dense",  # the others choose experts at run time: not a single graph
         )

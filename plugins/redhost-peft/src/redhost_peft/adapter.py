@@ -251,17 +251,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
             solved = self.solved(splits.train, lambda texts: self.norm(self.context.encode(texts)))
             start = solved.expert.state_dict()
         expert = replace(self, files=files).expert(start)
-        trained = train_inside(
-            expert,
-            splits.train,
-            backbone=self.backbone,
-            norm=self.norm,
-            settings=settings,
-            valid=splits.valid,
-            background=self.others,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
+        trained = train_inside(expert, self, checkpoint, progress)
         head = None if expert.W is None else expert.state_dict()
         learnt = {n: head[n] for n in ("W", "b")} if head else None
         made = adapter_files(expert, files[CONFIG])

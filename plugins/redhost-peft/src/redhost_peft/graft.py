@@ -21,14 +21,4 @@ class GraftRecipe(Recipe):
         width = self.backbone.width
         graft = init_expert(self.settings, width=width, out=width, labels=self.labels)
         graft.reads_tap, graft.writes_tap = self.plan.reads_tap, self.plan.writes_tap
-        return train_inside(
-            graft,
-            self.splits.train,
-            backbone=self.backbone,
-            norm=self.norm,
-            settings=self.settings,
-            valid=self.splits.valid,
-            background=self.others,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
+        return train_inside(graft, self, checkpoint, progress)

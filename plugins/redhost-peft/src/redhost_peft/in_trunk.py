@@ -10,20 +10,20 @@ with the solution on z, so that the blocks need not learn what the frozen ones a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.encoder import BATCH
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.interventions.graft import moved_states, states_below
 from redhost.core.backbones.interventions.layout import intervention_of
 from redhost.core.bus.experts import Expert
-from redhost.core.training.expert import ExpertRun, ExpertSettings, TrainedExpert
+from redhost.core.training.expert import ExpertRun, TrainedExpert
+from redhost.core.training.recipe import Recipe
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
 
@@ -39,33 +39,22 @@ class _Batch:
 
 
 def train_inside(
-    expert: Expert,
-    rows: Sequence[Row],
-    *,
-    backbone: Backbone,
-    norm: Callable[[Tensor], Tensor],
-    settings: ExpertSettings,
-    valid: Sequence[Row] = (),
-    background: Sequence[str] = (),
-    checkpoint: Path | None = None,
-    progress: Progress | None = None,
+    expert: Expert, recipe: Recipe, checkpoint: Path | None, progress: Progress | None
 ) -> TrainedExpert:
     """Train an expert that changes h, and its head if it has one, on its domain's rows.
 
     Args:
         expert: The expert, trained in place.
-        rows: The training rows.
-        backbone: The frozen backbone.
-        norm: The bus norm.
-        settings: How to train; dropout and noise are not applied to states.
-        valid: Rows for early stopping; without them the last epoch is used.
-        background: Texts to leave alone, if the expert writes hidden states.
+        recipe: Its rows, the frozen backbone, the texts to leave alone if it writes hidden states,
+            and how to train; dropout and noise are not applied to states. Without validation rows
+            the last epoch is used.
         checkpoint: Written from time to time; training resumes from it if it exists.
         progress: Called with (epochs done, epochs in all).
 
     Raises:
         UsageError: If the expert has no labels of its own, and the backbone has no classifier.
     """
+    backbone, splits = recipe.backbone, recipe.splits
     acts = intervention_of(expert, backbone)
     assert acts  # noqa: S101  (callers pass experts that act inside the trunk)
     own = expert.writes.own_labels
@@ -75,9 +64,9 @@ def train_inside(
             expected="a backbone with labels",
             found=f"{backbone.name!r} without",
         )
-    run = _InsideRun(expert, settings, acts=acts, backbone=backbone, norm=norm, rows=len(rows))
-    data, held_out = (run.batches(some) for some in (rows, valid))
-    hidden = () if own else [Row(text=t, label="") for t in background]
+    run = _InsideRun(expert, recipe, acts)
+    data, held_out = (run.batches(rows) for rows in (splits.train, splits.valid))
+    hidden = () if own else [Row(text=t, label="") for t in recipe.others]
     others = run.batches(hidden, answered=False)
     for _ in run.epochs(checkpoint, progress):
         run.train_through(data, others)
@@ -88,18 +77,10 @@ def train_inside(
 class _InsideRun(ExpertRun):
     """The training of an expert whose gradients pass through the upper blocks."""
 
-    def __init__(
-        self,
-        expert: Expert,
-        settings: ExpertSettings,
-        *,
-        acts: Intervention,
-        backbone: Backbone,
-        norm: Callable[[Tensor], Tensor],
-        rows: int,
-    ) -> None:
-        super().__init__(expert, settings, head=backbone.task.head, rows=rows)
-        self.acts, self.backbone, self.norm = acts, backbone, norm
+    def __init__(self, expert: Expert, recipe: Recipe, acts: Intervention) -> None:
+        backbone, rows = recipe.backbone, len(recipe.splits.train)
+        super().__init__(expert, recipe.settings, head=backbone.task.head, rows=rows)
+        self.acts, self.backbone, self.norm = acts, backbone, recipe.norm
         self.names = expert.labels_among(backbone.labels)
 
     def batches(self, rows: Sequence[Row], *, answered: bool = True) -> list[_Batch]:

@@ -87,10 +87,8 @@ def _backbone(work: Path, source: Path) -> Path:
         return made.parent
     return make_backbone(
         project,
-        "minilm",
-        f"hf:{source}",
-        pooling="mean",
-        max_tokens=TOKENS,
+        redhost.authoring.BackbonePlan(
+            id="minilm", source=f"hf:{source}", pooling="mean", max_tokens=TOKENS
+        ),
         background=tasks.background(),
-        features="wide",
     )

@@ -123,9 +123,11 @@ def _backbone(project: Path) -> Path:
         shutil.rmtree(project, ignore_errors=True)
         redhost.authoring.new_backbone(
             project,
-            "smollm2",
-            f"gguf:{smollm2_file()}",
-            task=redhost.plugins.Plugins().task("generation"),
+            redhost.authoring.BackbonePlan(
+                id="smollm2",
+                source=f"gguf:{smollm2_file()}",
+                task=redhost.plugins.Plugins().task("generation"),
+            ),
             background=[redhost.authoring.BackgroundRow(text=t) for t in background(BACKGROUND)],
         )
     return next((project / "src").iterdir())

@@ -127,11 +127,10 @@ def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
         if name in {"weight", "bias"}:  # the rest of a shortlist reads confidences, starts at zero
             nn.init.normal_(parameter, generator=generator)
     made = redhost.Bus(
+        bus.readout,
         norm=bus.norm,
         router=router,
         experts=dict(zip(bus.ids, bus.parts(), strict=True)),
-        classifier=bus.classifier,
-        labels=bus.shared_labels,
         backbone_column=True,
     )
     return made.eval().requires_grad_(False)

@@ -94,11 +94,10 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
     router = kinds[kind](kind, backbone.bus_config(), (*parts, "backbone"), 0)
     bus = redhost.Bus(
+        redhost.Readout(classifier=head, task=backbone.task),
         norm=redhost.plugins.LayerNorm(width=width, eps=backbone.eps),
         router=router,
         experts=parts,
-        classifier=head,
-        task=backbone.task,
         backbone_column=True,
         layout=backbone.layout,
     )

@@ -102,10 +102,10 @@ class _Made:
             for name in self.ids
         }
         made = redhost.Bus(
+            redhost.Readout(),
             norm=redhost.plugins.LayerNorm(width=shape.width, eps=1e-5),
             router=self.solved(),
             experts=experts,
-            classifier=None,
         )
         return made.eval().requires_grad_(False)
 

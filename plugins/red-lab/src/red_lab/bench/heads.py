@@ -47,10 +47,10 @@ def compose(backbone: redhost.Backbone, heads: int) -> redhost.ComposedModel:
     if router is None:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found="linear")
     bus = redhost.Bus(
+        redhost.Readout(),
         norm=redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps),
         router=router,
         experts=experts,
-        classifier=None,
         backbone_column=True,
     )
     return in_memory(backbone, bus, kind="linear")

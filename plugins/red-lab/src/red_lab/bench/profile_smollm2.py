@@ -64,10 +64,9 @@ def _composed(bare: redhost.Backbone) -> redhost.ComposedModel:
     if router is None:
         raise redhost.UsageError("the host has no linear router")
     bus = redhost.Bus(
+        redhost.Readout(classifier=drawn(LABELS, width), labels=labels),
         norm=redhost.plugins.LayerNorm(width=width, eps=bare.eps),
         router=router,
         experts=experts,
-        classifier=drawn(LABELS, width),
-        labels=labels,
     )
     return in_memory(bare, bus, kind="linear")

@@ -31,10 +31,8 @@ def train_experts(
     return tuple(
         redhost.authoring.train_expert(
             _answers(problem, problem.train.of(k)),
-            norm=problem.norm,
-            classifier=problem.classifier,
-            labels=problem.labels,
-            domain_labels=problem.labels_of[k],
+            redhost.Readout(classifier=problem.classifier, labels=problem.labels),
+            labels=problem.labels_of[k],
             settings=settings,
             progress=lambda *_: tick("RED"),
         ).expert
@@ -47,11 +45,9 @@ def train_gate(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> re
     settings = recipe.settings(form="linear", space="labels", rank=1, seed=seed)
     answers = [problem.domains[int(k)] for k in problem.train.owner]
     return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=problem.train.h, answers=answers),
-        norm=problem.norm,
-        classifier=None,
-        labels=(),
-        domain_labels=problem.domains,
+        redhost.authoring.ExpertRows(h=problem.train.h, z=problem.train.z, answers=answers),
+        redhost.Readout(),
+        labels=problem.domains,
         settings=settings,
         progress=lambda *_: tick("RED"),
     ).expert
@@ -130,5 +126,5 @@ class Alone(System):
 
 def _answers(problem: Problem, part: DataPart) -> redhost.authoring.ExpertRows:
     return redhost.authoring.ExpertRows(
-        h=part.h, answers=[problem.labels[int(y)] for y in part.target]
+        h=part.h, z=part.z, answers=[problem.labels[int(y)] for y in part.target]
     )

@@ -55,11 +55,10 @@ def closed_form_router(problem: Problem, experts: Sequence[redhost.Expert]) -> C
     if router is None:
         raise redhost.UsageError("this host has no evidence router")
     bus = redhost.Bus(
+        redhost.Readout(classifier=problem.classifier, labels=shared),
         norm=problem.norm,
         router=router,
         experts=named,
-        classifier=problem.classifier,
-        labels=shared,
     )
     known, valid = problem.train.distinct(), problem.valid.distinct()
     with torch.no_grad():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import redhost
 from red_lab.newsgroups import encoder
@@ -140,12 +139,14 @@ def _package(name: str, corpus: str, *, work: Path) -> Path:
     if (made := next(project.glob("src/*/backbone.json"), None)) is not None:
         return made.parent
     shutil.rmtree(project, ignore_errors=True)
-    options: dict[str, Any] = {"pooling": "mean", "max_tokens": TOKENS, "features": "wide"}
+    plan = redhost.authoring.BackbonePlan(id=name, source=_SOURCES[name](work))
     if name == "tiny-next":
-        options = {"rows": _differences(), "background": _plain_background()}
+        redhost.authoring.new_backbone(
+            project, plan, rows=_differences(), background=_plain_background()
+        )
     else:
-        options["background"] = CORPORA[corpus].background()
-    redhost.authoring.new_backbone(project, name, _SOURCES[name](work), **options)
+        plan = replace(plan, pooling="mean", max_tokens=TOKENS)
+        redhost.authoring.new_backbone(project, plan, background=CORPORA[corpus].background())
     return next((project / "src").iterdir())
 
 

@@ -194,20 +194,17 @@ def _train(
     )
     return redhost.authoring.train_expert(
         _rows(base, mine),
-        norm=normed,
-        classifier=base.classifier,
-        labels=LABELS,
-        domain_labels=LABELS if space == "labels" else _labels_of(mine),
+        redhost.Readout(classifier=base.classifier, labels=LABELS),
+        labels=LABELS if space == "labels" else _labels_of(mine),
         settings=settings,
-        background=base.h[_some(base, others)] if others else None,
+        background=normed(base.h[_some(base, others)]) if others else None,
     ).expert
 
 
 def _rows(base: FrozenBase, queries: Sequence[Query]) -> redhost.authoring.ExpertRows:
     """Return the questions as drawn, with repeats: one epoch as the seed defines it."""
-    return redhost.authoring.ExpertRows(
-        h=base.h[base.rows(queries)], answers=[q.label for q in queries]
-    )
+    h = base.h[base.rows(queries)]
+    return redhost.authoring.ExpertRows(h=h, z=normed(h), answers=[q.label for q in queries])
 
 
 def _some(base: FrozenBase, queries: Sequence[Query]) -> Tensor:

@@ -47,10 +47,12 @@ class Desk(Authors):
         """Make the backbone's package and read the rows."""
         folder = make_backbone(
             work / f"red-backbone-{study.task}",
-            study.task,
-            source,
-            task=redhost.plugins.Plugins().task(study.task),
-            max_tokens=128,
+            redhost.authoring.BackbonePlan(
+                id=study.task,
+                source=source,
+                task=redhost.plugins.Plugins().task(study.task),
+                max_tokens=128,
+            ),
             background=study.background(),
         )
         return cls(

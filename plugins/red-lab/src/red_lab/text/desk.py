@@ -17,7 +17,7 @@ import redhost
 from red_lab.authors import Authors, make_backbone
 from red_lab.text.corpora import Corpus
 from red_lab.text.encoders import ENCODERS
-from redhost.core.composition.options import RecomposeInputs
+from redhost.core.composition.options import Previous, RecomposeInputs
 from redhost.core.composition.prepare import prepare_composition
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
@@ -125,12 +125,14 @@ def open_desk(
     frozen = ENCODERS[encoder]
     folder = make_backbone(
         work / "packages" / f"red-backbone-{encoder}-{corpus.name}",
-        encoder,
-        frozen.source(work),
-        pooling="mean",
-        max_tokens=frozen.tokens,
+        redhost.authoring.BackbonePlan(
+            id=encoder,
+            source=frozen.source(work),
+            pooling="mean",
+            max_tokens=frozen.tokens,
+            features=features,
+        ),
         background=corpus.background(),
-        features=features,
     )
     return Desk(
         corpus=corpus,
@@ -152,6 +154,7 @@ def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
         plugins=Plugins(),
         cache=desk.work / "cache",
         device="cpu",
+        previous=Previous(),
     )
 
 

@@ -25,7 +25,7 @@ import redhost
 from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
 from redhost.core.composition.gates import harm
-from redhost.core.composition.options import RecomposeInputs
+from redhost.core.composition.options import Previous, RecomposeInputs
 from redhost.core.composition.recompose import RecomposeResult, recompose
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
@@ -117,21 +117,19 @@ class _Host:
             if r.label in team
         ]
         experts = everyone.candidates.experts
-        self.alone = _of(everyone, {t: experts[t] for t in labels})
-        self.before = _composed(self.alone).composed
-        self.right = self._right(self.before)
+        alone = _of(everyone, {t: experts[t] for t in labels})
+        before = _composed(alone).composed
+        self.right = self._right(before)
+        self.alone = dataclasses.replace(
+            alone, previous=Previous(model=before), encode_previous=alone.encode
+        )
 
     def joined(self, folder: Path, *, kind: str) -> dict[str, Any]:
         """Compose a newcomer; return the outcome. `fall` is the worst team's drop on test rows."""
         reason, fall, gates = "", None, dict[str, Any]()
         try:
             newcomer = inputs_of(self.desk, [folder]).candidates.experts
-            with_newcomer = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
-            result = _composed(
-                dataclasses.replace(
-                    with_newcomer, previous=self.before, encode_previous=with_newcomer.encode
-                )
-            )
+            result = _composed(_of(self.alone, {**self.alone.candidates.experts, **newcomer}))
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
             gates = msgspec.to_builtins(result.receipt.accuracy)

@@ -121,12 +121,10 @@ def shuffled(composed: redhost.ComposedModel, *, seed: int) -> redhost.ComposedM
     # A new bus: an existing one holds precomputed products and stacks of the old weights.
     backbone, norm = composed.backbone, composed.bus.norm
     bus = Bus(
+        backbone,
         norm=norm.norm if isinstance(norm, WideNorm) else norm,
         router=composed.bus.router,
         experts=experts,
-        classifier=backbone.classifier,
-        labels=backbone.labels,
-        task=backbone.task,
         backbone_column=BACKBONE in composed.bus.columns,
         layout=backbone.layout,
     )

@@ -36,12 +36,8 @@ def residual_head(desk: Desk) -> list[float]:
     settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
     trained = redhost.authoring.train_expert(
         _rows(desk, everyone),
-        norm=redhost.plugins.LayerNorm(
-            width=desk.context.backbone.width, eps=desk.context.backbone.eps
-        ),
-        classifier=None,
-        labels=(),
-        domain_labels=labels,
+        redhost.Readout(),
+        labels=labels,
         settings=dataclasses.replace(settings, rank=rank, off_domain=0.0),
         valid=_rows(desk, valid),
     )
@@ -101,7 +97,9 @@ def _valid(desk: Desk) -> list[redhost.Row]:
 
 
 def _rows(desk: Desk, given: Sequence[redhost.Row]) -> redhost.authoring.ExpertRows:
-    return redhost.authoring.ExpertRows(h=desk.h(given), answers=[r.label for r in given])
+    return redhost.authoring.ExpertRows(
+        h=desk.h(given), z=desk.z(given), answers=[r.label for r in given]
+    )
 
 
 MONOLITHS: dict[str, tuple[str, Callable[[Desk], list[float]]]] = {

@@ -108,21 +108,17 @@ def _use(bus: redhost.Bus, averaged: redhost.Bus) -> Systems:
 
 def _bus(name: str, experts: Mapping[str, redhost.Expert], router: redhost.Router) -> redhost.Bus:
     return redhost.Bus(
+        redhost.Readout(classifier=classifier(name), labels=VALUE, task=TASK),
         norm=NORM,
         router=router,
         experts=experts,
-        classifier=classifier(name),
-        labels=VALUE,
-        task=TASK,
     )
 
 
 def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert:
     """Train one expert alone, in the host's `mlp` form: V gelu(U z + u) + v, 64 units wide."""
-    points, h = grid().home[segment], features()
-    rows = redhost.authoring.ExpertRows(
-        h=h[points], answers=[repr(y) for y in grid().y[points].tolist()]
-    )
+    points = grid().home[segment]
+    h = features()[points]
     settings = redhost.authoring.ExpertSettings(
         form="mlp",
         space="logits",
@@ -137,12 +133,11 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
         seed=seed,
     )
     return redhost.authoring.train_expert(
-        rows,
-        norm=NORM,
-        classifier=classifier(name),
-        labels=VALUE,
-        domain_labels=(),
-        task=TASK,
+        redhost.authoring.ExpertRows(
+            h=h, z=NORM(h), answers=[repr(y) for y in grid().y[points].tolist()]
+        ),
+        redhost.Readout(classifier=classifier(name), labels=VALUE, task=TASK),
+        labels=(),
         settings=settings,
     ).expert
 

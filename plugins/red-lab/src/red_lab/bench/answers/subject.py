@@ -180,10 +180,9 @@ def _compose(name: str, source: str, subject: Subject) -> None:
     project = packages / f"red-backbone-{name}"
     redhost.authoring.new_backbone(
         project,
-        name,
-        source,
-        pooling="mean",
-        max_tokens=MAX_TOKENS,
+        redhost.authoring.BackbonePlan(
+            id=name, source=source, pooling="mean", max_tokens=MAX_TOKENS
+        ),
         background=[redhost.authoring.BackgroundRow(text=t) for t in lines()[:BACKGROUND]],
     )
     context = redhost.authoring.open_for_training(

@@ -113,12 +113,10 @@ def exchange(bus: redhost.Bus, name: str, tensors: Mapping[str, torch.Tensor]) -
         labels=old.labels,
     )
     made = redhost.Bus(
+        bus.readout,
         norm=bus.norm,
         router=bus.router,
         experts=experts,
-        classifier=bus.classifier,
-        labels=bus.shared_labels,
-        task=bus.task,
         backbone_column=len(bus.columns) > len(bus.ids),
     )
     return made.eval().requires_grad_(False)

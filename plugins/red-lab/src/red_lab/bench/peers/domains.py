@@ -82,7 +82,6 @@ def _build(context: RangeTrainingContext, domain: str, project: Path, *, seed: i
         settings=settings,
         summary="an expert of the bench",
         domain="sums of the bench",
-        metrics={},
     )
 
 

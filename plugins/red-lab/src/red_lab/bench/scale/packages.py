@@ -131,38 +131,42 @@ def _save(
 ) -> None:
     """Train one expert alone and write its package's files."""
     expert = redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=h["train"], answers=[r.label for r in rows["train"]]),
-        norm=context.norm,
-        classifier=context.backbone.classifier,
-        labels=context.backbone.labels,
-        domain_labels=domain.labels,
+        redhost.authoring.ExpertRows(
+            h=h["train"],
+            z=context.norm(h["train"]),
+            answers=[r.label for r in rows["train"]],
+        ),
+        context.backbone,
+        labels=domain.labels,
         settings=domain.settings,
-        background=context.background_h,
+        background=context.norm(context.background_h),
     ).expert
     card = [
         redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
         for part in ("fit", "gate")
         for r in rows[part]
     ]
-    draft = redhost.authoring.ExpertDraft(
-        expert=expert,
-        id=domain.id,
-        backbone=context.reference,
-        domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
-        card=redhost.authoring.texts_card(card),
-        canary=context.norm(h["train"][:CANARIES]),
-        off_domain=redhost.authoring.measure_off_domain(
-            expert, domain.id, context.backbone, context.background, read=context.read
-        ),
-        training=redhost.authoring.Training(
-            data=_digest(rows["train"]),
-            seed=domain.place,
-            epochs=domain.settings.epochs,
-            metrics={},
-            versions=redhost.authoring.library_versions(),
+    redhost.authoring.save_expert(
+        package,
+        redhost.authoring.ExpertDraft(
+            expert=expert,
+            id=domain.id,
+            backbone=context.reference,
+            domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
+            card=redhost.authoring.texts_card(card),
+            canary=context.norm(h["train"][:CANARIES]),
+            off_domain=redhost.authoring.measure_off_domain(
+                expert, domain.id, context.backbone, context.background, read=context.read
+            ),
+            training=redhost.authoring.Training(
+                data=_digest(rows["train"]),
+                seed=domain.place,
+                epochs=domain.settings.epochs,
+                metrics={},
+                versions=redhost.authoring.library_versions(),
+            ),
         ),
     )
-    redhost.authoring.save_expert(package, draft)
 
 
 def _record(site: Path, domain: SumDomain) -> Path:

@@ -23,9 +23,11 @@ def write_backbone(context: StudyContext, project: Path) -> Path:
         part = project.with_suffix(".part")
         redhost.authoring.new_backbone(
             part,
-            BACKBONE_ID,
-            context.backbone.name,
-            task=redhost.plugins.Plugins().task("generation"),
+            redhost.authoring.BackbonePlan(
+                id=BACKBONE_ID,
+                source=context.backbone.name,
+                task=redhost.plugins.Plugins().task("generation"),
+            ),
             background=[
                 redhost.authoring.BackgroundRow(text=t)
                 for t in context.some(context.background, most=context.setting.card)

@@ -49,15 +49,12 @@ def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path
     show = shown(f"expert {domain}", total=context.setting.epochs)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     trained = redhost.authoring.train_expert(
-        _rows(train),
-        norm=context.norm,
-        classifier=context.head,
+        _rows(context, train),
+        redhost.Readout(classifier=context.head, task=context.backbone.task),
         labels=(),
-        domain_labels=(),
         settings=settings_of(context, seed=1000 * seed + context.domains.index(domain)),
-        task=context.backbone.task,
-        valid=_rows(valid),
-        background=context.cache.encode(context.background),
+        valid=_rows(context, valid),
+        background=context.norm(context.cache.encode(context.background)),
         checkpoint=checkpoint,
         progress=lambda done, _: show(done),
     )
@@ -210,7 +207,7 @@ def _first(tokens: PassageTokens, most: int) -> PassageTokens:
     )
 
 
-def _rows(tokens: PassageTokens) -> redhost.authoring.ExpertRows:
+def _rows(context: StudyContext, tokens: PassageTokens) -> redhost.authoring.ExpertRows:
     return redhost.authoring.ExpertRows(
-        h=tokens.h, answers=[str(t) for t in tokens.target.tolist()]
+        h=tokens.h, z=context.norm(tokens.h), answers=[str(t) for t in tokens.target.tolist()]
     )
