@@ -14,7 +14,7 @@ from ...registry.environment.installed import audit_installed
 from ...registry.errors import PluginError, suggest
 from ...registry.package.checked import Checked
 from ...registry.package.discover import Package
-from ...registry.package.forms import PLUGIN_FORMS
+from ...registry.package.forms import PLUGIN_FORMS, PLUGIN_ROUTERS
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
@@ -192,18 +192,25 @@ def make_router(
 ) -> Router:
     """Make an untrained router of a kind."""
     name, known = kind.partition(":")[0], plugins.names(ROUTERS)
+    extra = PLUGIN_ROUTERS.get(name)
     router: nn.Module = plugins.make(
         ROUTERS,
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: f"{suggest(name, known)}Known, for --router: {', '.join(known)}. ",
+        instead=lambda: "" if extra else _kinds_meant(name, known),
+        extra=extra,
         kind=kind,
         bus=bus,
         columns=columns,
         seed=seed,
     )
     return as_router(router, columns=columns).eval().requires_grad_(False)
+
+
+def _kinds_meant(name: str, known: Sequence[str]) -> str:
+    meant = suggest(name, (*known, *PLUGIN_ROUTERS))
+    return f"{meant}Known, for --router: {', '.join(known)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

@@ -10,25 +10,19 @@ from functools import partial
 from ...registry.errors import UsageError
 from ...registry.package.rules import TEMPERATURE
 from ..bus.bus import BusConfig
-from .attention import AttentionRouter
 from .base import AnswerLikelihoods, ColumnData, Router
-from .blend import BlendRouter
 from .centroid import CentroidRouter
 from .evidence import EvidenceRouter
 from .linear import LinearRouter
 from .mlp import MlpRouter
 from .options import parse_kind, read_options
 from .quadratic import QuadraticRouter
-from .robust import RobustRouter
-from .shortlist import ShortlistRouter
 from .statistics import StatisticsRouter
 from .topk import HardRouter, TopKRouter
 
 __all__ = [
     "KINDS",
     "AnswerLikelihoods",
-    "AttentionRouter",
-    "BlendRouter",
     "CentroidRouter",
     "ColumnData",
     "EvidenceRouter",
@@ -36,9 +30,7 @@ __all__ = [
     "LinearRouter",
     "MlpRouter",
     "QuadraticRouter",
-    "RobustRouter",
     "Router",
-    "ShortlistRouter",
     "StatisticsRouter",
     "TopKRouter",
     "build_router",
