@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_a_kind_that_is_asked_for_names_the_extra(home, uninstall, kind) -> None
     assert str(e.value) == f"no trusted plugin provides a router of kind {kind!r}. {RUN}"
 
 
-def test_so_does_a_kind_that_is_typed_wrongly_suggest_it(home, uninstall) -> None:
+def test_a_kind_that_is_typed_wrongly_is_suggested(home, uninstall) -> None:
     uninstall()
     with pytest.raises(PluginError, match=r"Did you mean 'shortlist'\? Known, for --router: "):
         open_host(home).recompose(router="shortlits")
@@ -79,7 +80,9 @@ def test_a_sweep_names_the_extra_and_without_names_goes_on_without(home, uninsta
 def test_a_sweep_without_names_tries_what_is_installed(home, uninstall, call, tmp_path) -> None:
     open_host(home).recompose()
     data = tmp_path / "rows.jsonl"
-    data.write_text('{"text": "hello", "label": "east0", "domain": "east"}\n' * 4)
+    domains = ("east", "west") * 4
+    rows = [{"text": f"{d} {n}", "label": f"{d}0", "domain": d} for n, d in enumerate(domains)]
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     arguments = ("sweep", "--home", str(home), "--data", str(data))
     code, out, err = call(*arguments)
     assert code == 0 and "shortlist" in DEFAULT and "shortlist" in out, err
