@@ -14,7 +14,7 @@ from ...registry.environment.installed import audit_installed
 from ...registry.errors import PluginError, suggest
 from ...registry.package.checked import Checked
 from ...registry.package.discover import Package
-from ...registry.package.forms import PLUGIN_FORMS, PLUGIN_ROUTERS
+from ...registry.package.forms import PLUGIN_FORMS
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
@@ -23,6 +23,7 @@ from ..bus.bus import BACKBONE, Bus, BusConfig
 from ..bus.experts import Expert, InTrunkExpert, MappedExpert
 from ..plugins.hooks import COMBINER, NORM
 from ..plugins.manager import Plugins
+from ..routers import PLUGIN_KINDS
 from ..routers.base import Router, as_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row, parse_rows
@@ -192,7 +193,7 @@ def make_router(
 ) -> Router:
     """Make an untrained router of a kind."""
     name, known = kind.partition(":")[0], plugins.names(ROUTERS)
-    extra = PLUGIN_ROUTERS.get(name)
+    extra = PLUGIN_KINDS.get(name)
     router: nn.Module = plugins.make(
         ROUTERS,
         name,
@@ -209,7 +210,7 @@ def make_router(
 
 
 def _kinds_meant(name: str, known: Sequence[str]) -> str:
-    meant = suggest(name, (*known, *PLUGIN_ROUTERS))
+    meant = suggest(name, (*known, *PLUGIN_KINDS))
     return f"{meant}Known, for --router: {', '.join(known)}. "
 
 

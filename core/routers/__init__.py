@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from ...registry.errors import UsageError
@@ -22,6 +22,7 @@ from .topk import HardRouter, TopKRouter
 
 __all__ = [
     "KINDS",
+    "PLUGIN_KINDS",
     "AnswerLikelihoods",
     "CentroidRouter",
     "ColumnData",
@@ -50,6 +51,12 @@ def find_kinds() -> Iterator[type[Router]]:
 
 KINDS: tuple[type[Router], ...] = tuple(sorted(set(find_kinds()), key=lambda c: c.__name__))
 """Every built-in kind; adding a file to this folder adds its kind."""
+
+PLUGIN_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("attention", "blend", "robust", "shortlist"), "robust"),
+    **dict.fromkeys(("causal", "causal-mixture"), "generate"),
+}
+"""Kind of a plugin of this project → the extra of redhost that installs it."""
 
 
 def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router | None:

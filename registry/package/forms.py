@@ -153,15 +153,3 @@ TASKS: dict[str, TaskSpec] = {
 
 PLUGIN_TASKS: Mapping[str, str] = {"generation": "generate", "spans": "spans"}
 """Task of a plugin of this project → the extra of redhost that installs it."""
-
-PLUGIN_ROUTERS: Mapping[str, str] = {
-    **dict.fromkeys(("attention", "blend", "robust", "shortlist"), "robust"),
-    **dict.fromkeys(("causal", "causal-mixture"), "generate"),
-}
-"""Router kind of a plugin of this project → the extra of redhost that installs it."""
-
-
-def extra_of(dist: str) -> str | None:
-    """Return the extra that installs a plugin of this project that makes parts, else None."""
-    extras = (*PLUGIN_FORMS.values(), *PLUGIN_TASKS.values(), *PLUGIN_ROUTERS.values())
-    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)
