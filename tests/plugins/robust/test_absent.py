@@ -43,7 +43,7 @@ def open_host(home: Path) -> redhost.Host:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "shortlist:k=1"])
-def test_a_kind_that_is_asked_for_names_the_extra(home, uninstall, kind) -> None:
+def test_a_kind_without_its_plugin_names_the_extra(home, uninstall, kind) -> None:
     uninstall()
     with pytest.raises(PluginError) as e:
         open_host(home).recompose(router=kind, accept=True)
