@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     "--router",
     metavar="KIND[:OPTIONS]",
     help="auto (default): evidence, or on wide features ridge or statistics; quadratic, centroid, "
-    "linear, mlp, topk:k=2, shortlist, hard, "
-    "attention, or a plugin's; robust, causal and causal-mixture, which need cards of texts; "
-    "blend, with the same weights for all texts: a baseline, refused if domains differ.",
+    "linear, mlp, topk:k=2, hard, or a plugin's. With redhost[robust]: shortlist, attention, "
+    "robust, and blend, with the same weights for all texts: a baseline, refused if domains "
+    "differ. With redhost[generate]: causal and causal-mixture. These two and robust need cards "
+    "of texts.",
 )
 @click.option(
     "--level",

@@ -23,6 +23,7 @@ from ..bus.bus import BACKBONE, Bus, BusConfig
 from ..bus.experts import Expert, InTrunkExpert, MappedExpert
 from ..plugins.hooks import COMBINER, NORM
 from ..plugins.manager import Plugins
+from ..routers import PLUGIN_KINDS
 from ..routers.base import Router, as_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row, parse_rows
@@ -192,18 +193,25 @@ def make_router(
 ) -> Router:
     """Make an untrained router of a kind."""
     name, kinds = kind.partition(":")[0], plugins.names(ROUTERS)
+    extra = PLUGIN_KINDS.get(name)
     router: nn.Module = plugins.make(
         ROUTERS,
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: f"{suggest(name, kinds)}Known, for --router: {', '.join(kinds)}. ",
+        instead=lambda: "" if extra else _kinds_meant(name, kinds),
+        extra=extra,
         kind=kind,
         bus=bus,
         columns=columns,
         seed=seed,
     )
     return as_router(router, columns=columns).eval().requires_grad_(False)
+
+
+def _kinds_meant(name: str, known: Sequence[str]) -> str:
+    meant = suggest(name, (*known, *PLUGIN_KINDS))
+    return f"{meant}Known, for --router: {', '.join(known)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

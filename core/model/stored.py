@@ -16,7 +16,6 @@ from ...registry.errors import IntegrityError, short
 from ...registry.home.composition import Composition, Member
 from ...registry.home.generations import Generations
 from ...registry.home.store import Store
-from ...registry.package.forms import FORMS
 from ...registry.package.readers import BackboneFiles, read_manifest
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import acts_inside, with_layout
@@ -27,6 +26,7 @@ from ..routers.base import Router, load_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
+    FORMS,
     Providers,
     build_bus,
     make_backbone,
@@ -74,7 +74,10 @@ class StoredExperts:
         return expert.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
 
     def defer(self, member: Member) -> StoredExpert:
-        """Read only an expert's manifest; load it at once if it acts inside the trunk."""
+        """Read only an expert's manifest; load it at once unless redhost alone makes it.
+
+        An expert that acts inside the trunk is loaded at once as well.
+        """
         read = read_manifest(self.store.file(member.digest, "expert.json"))
         manifest, digest = read.unwrap(f"stored {member.id!r}")
         if digest != member.digest:
@@ -85,8 +88,13 @@ class StoredExperts:
                 hint="Install the package again and run 'redhost recompose'.",
             )
         expert = LazyExpert(manifest, lambda: self.load(member)[0])
-        inside = acts_inside(expert) or manifest.form not in FORMS
-        return self.load(member) if inside else (expert, partial(self._card, member))
+        # Whose form it is decides, not whether a plugin made any part at all: a plugin's router
+        # asks for outputs as redhost's own does, and only redhost's forms are sure to be as a
+        # manifest describes them. A plugin may have a form of its own, or replace one of these.
+        replaced = self.plugins.providers(FORMS, manifest.form)
+        if replaced or acts_inside(expert):
+            return self.load(member)
+        return expert, partial(self._card, member)
 
     def _card(self, member: Member) -> Card:
         """Read an expert's card, and verify every byte."""
@@ -158,9 +166,8 @@ class GenerationLoader:
 
         Args:
             number: The generation.
-            lazy: Leave experts in the store until they are needed, if the router picks few. Damage
-                is then reported only when an expert is needed. No plugin may have made a part:
-                only built-in experts are sure to be as their manifest describes them.
+            lazy: Leave experts of built-in forms in the store until they are needed, if the router
+                picks few. Damage is then reported only when an expert is needed.
             store: The store to read from, as for `load`.
 
         Raises:
@@ -173,7 +180,7 @@ class GenerationLoader:
         record, plugins, backbone = parts.record, parts.plugins, parts.backbone
         bus, columns, router = parts.bus, record.router.columns, parts.router
         stored = StoredExperts(store=store or self.store, bus=bus, plugins=plugins)
-        wait = lazy and not record.providers and can_load_lazily(router, len(record.experts))
+        wait = lazy and can_load_lazily(router, len(record.experts))
         read = stored.defer if wait else stored.load
         members = {m.id: read(m) for m in record.experts}
         experts = {i: expert for i, (expert, _) in members.items()}

@@ -22,10 +22,11 @@ from ...registry.environment import trust
 from ...registry.environment.importing import import_digested, stoppable
 from ...registry.errors import PluginError, RedhostError, short, suggest
 from ...registry.package.discover import EntryPointInfo, plugin_entry_points
-from ...registry.package.forms import PLUGIN_TASKS, TASKS, extra_of
+from ...registry.package.forms import PLUGIN_FORMS, PLUGIN_TASKS, TASKS
 from ..bus.head import Head
 from ..bus.task import Task
 from ..bus.unit import Unit, WholeText
+from ..routers import PLUGIN_KINDS
 from ..tasks import is_registered, make_task, register_task
 from . import builtin
 from .hooks import PROJECT, HookSpec
@@ -33,6 +34,12 @@ from .hooks import PROJECT, HookSpec
 log = logging.getLogger("redhost")
 
 BUILTIN = "redhost-builtin"
+
+
+def extra_of(dist: str) -> str | None:
+    """Return the extra that installs a plugin of this project that makes parts, else None."""
+    extras = (*PLUGIN_FORMS.values(), *PLUGIN_TASKS.values(), *PLUGIN_KINDS.values())
+    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from ...registry.errors import UsageError
 from ...registry.package.rules import TEMPERATURE
 from ..bus.bus import BusConfig
-from .attention import AttentionRouter
 from .base import AnswerLikelihoods, ColumnData, Router
-from .blend import BlendRouter
 from .centroid import CentroidRouter
 from .evidence import EvidenceRouter
 from .linear import LinearRouter
 from .mlp import MlpRouter
 from .options import parse_kind, read_options
 from .quadratic import QuadraticRouter
-from .robust import RobustRouter
-from .shortlist import ShortlistRouter
 from .statistics import StatisticsRouter
 from .topk import HardRouter, TopKRouter
 
 __all__ = [
     "KINDS",
+    "PLUGIN_KINDS",
     "AnswerLikelihoods",
-    "AttentionRouter",
-    "BlendRouter",
     "CentroidRouter",
     "ColumnData",
     "EvidenceRouter",
@@ -36,9 +31,7 @@ __all__ = [
     "LinearRouter",
     "MlpRouter",
     "QuadraticRouter",
-    "RobustRouter",
     "Router",
-    "ShortlistRouter",
     "StatisticsRouter",
     "TopKRouter",
     "build_router",
@@ -58,6 +51,12 @@ def find_kinds() -> Iterator[type[Router]]:
 
 KINDS: tuple[type[Router], ...] = tuple(sorted(set(find_kinds()), key=lambda c: c.__name__))
 """Every built-in kind; adding a file to this folder adds its kind."""
+
+PLUGIN_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("attention", "blend", "robust", "shortlist"), "robust"),
+    **dict.fromkeys(("causal", "causal-mixture"), "generate"),
+}
+"""Kind of a plugin of this project → the extra of redhost that installs it."""
 
 
 def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router | None:

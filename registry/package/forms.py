@@ -156,9 +156,3 @@ TASKS: dict[str, TaskSpec] = {
 
 PLUGIN_TASKS: Mapping[str, str] = {"generation": "generate", "spans": "spans"}
 """Task of a plugin of this project → the extra of redhost that installs it."""
-
-
-def extra_of(dist: str) -> str | None:
-    """Return the extra that installs a plugin of this project with a form or a task, else None."""
-    extras = (*PLUGIN_FORMS.values(), *PLUGIN_TASKS.values())
-    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from redhost_robust.routers import ShortlistRouter
 
 import redhost
 from redhost.core.batching import batched_slices
@@ -19,7 +20,6 @@ from redhost.core.model.verify import CachedBusEncoder
 from redhost.core.routers.cards import gate_rows
 from redhost.core.routers.centroid import CentroidRouter
 from redhost.core.routers.evidence import EvidenceRouter
-from redhost.core.routers.shortlist import ShortlistRouter
 from redhost.core.training import router_data as learning
 from redhost.core.training.router_data import columns_data
 from redhost.registry.environment import status as states

@@ -127,7 +127,7 @@ def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
     files = read_package(package)
     statuses = check_packages(map(from_folder, expert_folders.values()), backbone=files.manifest)
     selection = Selection(package=package, files=files, statuses=statuses)
-    plugins = redhost.plugins.Plugins(())
+    plugins = redhost.plugins.Plugins()
     return prepare_composition(
         selection, plugins=plugins, cache=None, device="cpu", previous=Previous()
     )

@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 import torch
+from redhost_robust.routers import BlendRouter
 
 import redhost
 from redhost.core.evaluation.evaluate import evaluate
@@ -23,8 +24,7 @@ def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
 def with_routes(composed: redhost.ComposedModel, logits: list[float]) -> redhost.ComposedModel:
     """The same composition with a router that sends every row the same way."""
     columns = composed.bus.columns
-    router = redhost.plugins.build_router("blend", composed.backbone.bus_config(), columns, 0)
-    assert router is not None
+    router = BlendRouter(width=composed.backbone.bus_config().router_width, columns=columns)
     router.load_tensors({"logit": torch.tensor(logits)})
     bus = redhost.Bus(
         composed.bus.readout,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 
 import redhost
-from redhost.core.routers import KINDS
+from redhost.core.routers import KINDS, quadratic
 from redhost.core.routers.centroid import CentroidRouter
 from redhost.core.routers.statistics import StatisticsRouter
 from redhost.core.training.router import make_optimizer
@@ -47,12 +49,10 @@ def fit(kind: str, data: list[redhost.plugins.ColumnData], *, seed: int = 0) -> 
 
 
 KIND_NAMES = [k.kind for k in KINDS]
-Z_NAMES = [k for k in KIND_NAMES if k not in {"attention", "blend"}]
-"""Kinds that need nothing but z to tell whose input it is."""
 
 
 # Domains on a line: a regression masks the one in the middle (`test_ridge`, `test_choose`).
-@pytest.mark.parametrize("kind", [k for k in Z_NAMES if k != "ridge"])
+@pytest.mark.parametrize("kind", [k for k in KIND_NAMES if k != "ridge"])
 def test_every_kind_separates_separable_domains(kind: str) -> None:
     data = columns("a", "b", "c")
     router = fit(kind, data)
@@ -136,7 +136,7 @@ def test_the_optimisers_parameters_are_exactly_the_routers(kind: str) -> None:
     assert {*map(id, optimizer.parameters)} == {*map(id, router.parameters())}
 
 
-@pytest.mark.parametrize("kind", [k for k in Z_NAMES if k != "ridge"])
+@pytest.mark.parametrize("kind", [k for k in KIND_NAMES if k != "ridge"])
 def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
     parent = fit(kind, columns("a", "b"))
     data = [cloud("a", 0.0), cloud("ab", 4.0), cloud("b", 2.0)]
@@ -341,18 +341,17 @@ def test_covariance_is_positive_definite_from_two_rows() -> None:
 
 
 @pytest.mark.parametrize("numbers", [1, 40, 2**30])
-def test_pieces_change_no_logit(numbers: int, monkeypatch) -> None:
-    from redhost.core.routers import quadratic, shortlist
-
+def test_pieces_change_no_logit(
+    numbers: int, monkeypatch, kind: str = "quadratic", module: ModuleType = quadratic
+) -> None:
     data = columns("a", "b", "c", "d")
     z = torch.cat([d.z for d in data])
-    for kind, module in (("quadratic", quadratic), ("shortlist:m=4,k=4", shortlist)):
-        router = fit(kind, data)
-        whole = router(z)
-        monkeypatch.setattr(module, "NUMBERS", numbers)
-        torch.testing.assert_close(router(z), whole)
-        by_row = torch.cat([router(row[None]) for row in z])
-        torch.testing.assert_close(by_row, whole, atol=1e-4, rtol=1e-4)
+    router = fit(kind, data)
+    whole = router(z)
+    monkeypatch.setattr(module, "NUMBERS", numbers)
+    torch.testing.assert_close(router(z), whole)
+    by_row = torch.cat([router(row[None]) for row in z])
+    torch.testing.assert_close(by_row, whole, atol=1e-4, rtol=1e-4)
 
 
 def test_a_kind_that_names_no_columns_says_so_at_level_row() -> None:

@@ -113,15 +113,22 @@ def test_answers_are_tokens_by_number() -> None:
 
 
 def test_the_router_reads_the_bus_vector_and_the_contexts(composed) -> None:
-    from redhost.core.routers import build_router
+    from redhost.core.model.build import make_router
 
     router, width = composed.bus.router, composed.backbone.width
     assert router.output == "residual" and "answers" in router.reads and not router.closed_form
     assert router.weight.shape == (4, width + 2 * width) == (4, router.width)
     assert router.weight.abs().max() > 0
     for kind in ("statistics", "linear", "evidence", "robust"):
-        made = build_router(kind, composed.backbone.bus_config(), composed.bus.columns, 0)
-        assert made is not None and made.width == router.width
+        made = make_router(
+            kind,
+            bus=composed.backbone.bus_config(),
+            columns=composed.bus.columns,
+            seed=0,
+            plugins=redhost.plugins.Plugins(),
+            providers={},
+        )
+        assert made.width == router.width
 
 
 @pytest.mark.parametrize("kind", ["statistics", "evidence", "topk:k=1", "attention", "robust"])

@@ -33,27 +33,21 @@ def host(redhost_fake_expert, tmp_path: Path) -> redhost.Host:
 
 def test_each_router_is_worth_what_it_is_worth_here(host) -> None:
     before = host.generations.current()
-    found = redhost_ray.jobs.sweep(
-        host.session, routers=["centroid", "mlp"], seeds=[0, 3], rows=ROWS
-    )
-    assert [(s.router, s.seed) for s in found] == [
-        ("centroid", 0),
-        ("centroid", 3),
-        ("mlp", 0),
-        ("mlp", 3),
-    ]
-    composed = host.composed
-    mine = with_router(
-        composed,
-        kind="centroid",
-        ids=composed.bus.ids,
-        encode=host.encoder(composed),
-        plugins=host.plugins,
-    )
-    expected = evaluate(mine, ROWS, encode=host.encoder(mine))
-    assert found[0].evaluation is not None
-    assert found[0].evaluation.overall == expected.overall
-    assert found[0].evaluation.table == expected.table
+    kinds, seeds = ["centroid", "mlp", "shortlist"], [0, 3]  # the last one is a plugin's
+    found = redhost_ray.jobs.sweep(host.session, routers=kinds, seeds=seeds, rows=ROWS)
+    assert [(s.router, s.seed) for s in found] == [(k, s) for k in kinds for s in seeds]
+    composed, results = host.composed, {s.router: s.evaluation for s in found if s.seed == 0}
+    for kind in ("centroid", "shortlist"):
+        mine = with_router(
+            composed,
+            kind=kind,
+            ids=composed.bus.ids,
+            encode=host.encoder(composed),
+            plugins=host.plugins,
+        )
+        expected, result = evaluate(mine, ROWS, encode=host.encoder(mine)), results[kind]
+        assert result is not None
+        assert (result.overall, result.table) == (expected.overall, expected.table)
     assert host.generations.current() == before
 
 

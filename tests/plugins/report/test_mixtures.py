@@ -9,6 +9,7 @@ import pytest
 import torch
 from redhost_report.figures import draw_mixtures
 from redhost_report.mixtures import MixtureSweep, sweep_mixtures
+from redhost_robust.routers import KINDS as ROBUST_KINDS
 
 import redhost
 from redhost.core.evaluation.evaluate import evaluate
@@ -74,14 +75,14 @@ def test_regret_is_above_the_own_experts_loss(composed, sweep: MixtureSweep) -> 
     assert corner.regret == pytest.approx(float(routed.mean() - own.mean()), abs=1e-6)
 
 
-def test_by_default_every_built_in_kind_is_evaluated(composed) -> None:
+def test_by_default_every_kind_for_whole_texts_is_evaluated(composed) -> None:
     sweep = sweep_mixtures(
         composed,
         composed.evaluation[:60],
         encode=composed.backbone.encode,
         plugins=redhost.plugins.Plugins(),
     )
-    assert sweep.routers.keys() == {kind.kind for kind in KINDS}
+    assert sweep.routers.keys() == {kind.kind for kind in (*KINDS, *ROBUST_KINDS)}
     assert msgspec.json.decode(msgspec.json.encode(sweep), type=MixtureSweep) == sweep
 
 

@@ -10,6 +10,10 @@ from redhost_robust.game import Game
 from redhost_robust.probability import Array
 from redhost_robust.sequences import Sequences
 
+from ...commands.conftest import call
+
+__all__ = ["call"]
+
 GameMaker = Callable[..., Game]
 
 

@@ -10,10 +10,10 @@ from redhost_robust.divergences import entropies, worst_kl
 from redhost_robust.game import Game
 from redhost_robust.gate_networks import NetworkGate, TabularGate
 from redhost_robust.gates import model_of_gate
-from redhost_robust.primal_dual import PrimalDualSettings
 from redhost_robust.primal_dual_finite import solve_stochastic
 from redhost_robust.solve import solve_gate
 from redhost_robust.source import FiniteSource
+from redhost_robust.stochastic_primal_dual import PrimalDualSettings
 
 SHORT = PrimalDualSettings(steps=1500)
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from redhost_robust.descent_ascent import MinimaxResult, MinimaxSettings, minimax
+from redhost_robust.routers.robust import from_two_starts, minimax_report
 from torch import Tensor
 
 from redhost.core.batching import batched_slices
@@ -24,8 +26,6 @@ from redhost.core.bus.bus import Bus
 from redhost.core.bus.signals import ANSWERS
 from redhost.core.routers.base import ColumnData, Router, TruncatedOutputs
 from redhost.core.routers.linear import LinearRouter
-from redhost.core.routers.minimax import MinimaxResult, MinimaxSettings, minimax
-from redhost.core.routers.robust import from_two_starts, minimax_report
 from redhost_generate.truncated_logits import TruncatedLogits, concat_logits, truncate_logits
 
 __all__ = ["KINDS", "CausalMixtureRouter", "CausalRouter", "Tokens"]

@@ -1,7 +1,7 @@
 """The functions of jobs: a closed set of functions from arguments and bytes to bytes.
 
 They are pure: the same job gives the same bytes in any process. So no function reads a cache, a
-home or installed packages, and only built-in parts are used (plugins run in the host's process).
+home or installed experts, and a plugin makes a part only where a job names it by its digest.
 """
 
 from __future__ import annotations
@@ -90,13 +90,14 @@ def verify_package(_: Job, files: JobFiles) -> JobFiles:
 def evaluate_router(job: Job, files: JobFiles) -> JobFiles:
     """Train `router` from `seed` over unchanged experts; return its evaluation on rows."""
     encode = _look_up(files)
-    experts = _composed(job, files)
+    plugins = Plugins().only(job.arguments["plugins"])
+    experts = _composed(job, files, plugins=plugins)
     made = with_router(
         experts,
         kind=job.arguments["router"],
         ids=experts.bus.ids,
         encode=encode,
-        plugins=Plugins(()),  # a router is built in
+        plugins=plugins,
     )
     rows = parse_rows(files["rows/data"], Row, source="rows")
     return {"evaluation.json": msgspec.json.encode(evaluate(made, rows, encode=encode))}
@@ -168,9 +169,9 @@ def _read(files: JobFiles) -> BackboneFiles:
     return read_backbone(files).unwrap("a job's backbone")
 
 
-def _composed(job: Job, files: JobFiles) -> ComposedModel:
+def _composed(job: Job, files: JobFiles, *, plugins: Plugins) -> ComposedModel:
     """Build a composition of backbone and experts with an untrained router."""
-    loaded, plugins = _load_backbone(job, files), Plugins().only(job.arguments["plugins"])
+    loaded = _load_backbone(job, files)
     config, columns = loaded.backbone.bus_config(), tuple(job.arguments["columns"])
     loaded_experts = {}
     for expert_id in columns:

@@ -14,13 +14,14 @@ import torch
 from msgspec.structs import replace
 
 from redhost.core.evaluation.evaluate import Evaluation
+from redhost.core.model.build import ROUTERS, Providers, make_router
 from redhost.core.model.composed import ComposedModel
-from redhost.core.routers import KINDS, build_router
+from redhost.core.plugins.manager import Plugins, extra_of
+from redhost.core.routers import PLUGIN_KINDS
 from redhost.core.session import Session
 from redhost.core.types import Progress, Row, write_rows
 from redhost.registry.errors import PluginError, UnknownNameError, UsageError
 from redhost.registry.home.composition import Composition
-from redhost.registry.package.forms import extra_of
 from redhost_ray.cache import JobCache
 from redhost_ray.functions import evaluate_router
 from redhost_ray.job import Job, JobBatch, JobFiles
@@ -69,10 +70,10 @@ def sweep(
 
     Raises:
         MissingError: If no rows are given and the backbone ships none.
-        UnknownNameError: If a kind is not built in.
+        UnknownNameError: If a kind is neither built in nor of a plugin of this project.
         UsageError: If the backbone's task is spans or text generation.
         PluginError: If a plugin of others made a part of the generation: workers make built-in
-            parts, and experts of this project's plugins.
+            parts, and those of this project's plugins. Or if a kind's plugin is not installed.
     """
     composed = session.loader.load(session.require_current())
     if not composed.backbone.task.unit.whole:
@@ -82,13 +83,14 @@ def sweep(
             hint="Try a router with 'redhost recompose --dry-run --router KIND'.",
         )
     chosen = composed.evaluation_rows(rows)
-    _require_known(routers, composed)
+    makers = {r: _makers(r, router_plugins(session.plugins), composed) for r in routers}
     jobs = JobBatch(threads=torch.get_num_threads())
     record = session.generations.load(composed.generation or 0)
     inputs = _inputs(session, record, composed, chosen, jobs)
-    columns, plugins = list(composed.bus.columns), dict(record.providers)
+    columns = list(composed.bus.columns)
     results: dict[str, SweepResult] = {}
     for router, seed in itertools.product(routers, seeds):
+        plugins = record.providers | makers[router]
         arguments = {"router": router, "seed": seed, "columns": columns, "plugins": plugins}
         job = jobs.add(f"router {router!r} from seed {seed}", evaluate_router, arguments, inputs)
         results[job.name] = SweepResult(router=router, seed=seed)
@@ -104,12 +106,28 @@ def sweep(
     return [results[job.name] for job in jobs.listed]
 
 
-def _require_known(routers: Sequence[str], composed: ComposedModel) -> None:
-    """Refuse a kind before anything is computed."""
-    for router in routers:
-        if build_router(router, composed.backbone.bus_config(), composed.bus.columns, 0) is None:
-            kind = router.partition(":")[0]
-            raise UnknownNameError("built-in router", kind, [k.kind for k in KINDS])
+def router_plugins(plugins: Plugins) -> Plugins:
+    """Return those of this project's plugins that make routers: workers know no others."""
+    makers: Providers = {}
+    for kind in plugins.names(ROUTERS):
+        makers |= plugins.providers(ROUTERS, kind)
+    return plugins.only({dist: digest for dist, digest in makers.items() if extra_of(dist)})
+
+
+def _makers(router: str, plugins: Plugins, composed: ComposedModel) -> Providers:
+    """Return the plugin that makes a kind, if one does; refuse it before anything is computed."""
+    kind, known, makers = router.partition(":")[0], plugins.names(ROUTERS), Providers()
+    if kind not in (*known, *PLUGIN_KINDS):
+        raise UnknownNameError("built-in router", kind, known)
+    make_router(
+        router,
+        bus=composed.backbone.bus_config(),
+        columns=composed.bus.columns,
+        seed=0,
+        plugins=plugins,
+        providers=makers,
+    )
+    return makers
 
 
 def _inputs(

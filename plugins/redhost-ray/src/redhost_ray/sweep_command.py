@@ -40,6 +40,7 @@ DEFAULT = (
     "shortlist",
     "hard",
 )
+"""The kinds that are tried without names, of those that are installed."""
 
 
 @click.command()
@@ -80,14 +81,17 @@ def sweep(
     fields = {"text_field": text_field, "label_field": label_field}
     rows = read_data(home, data, domain_field=domain_field, **fields)
     host = open_host(home, device=device, engine=engine, workers=workers)
+    from redhost.core.model.build import ROUTERS
     from redhost_ray.pool import choose_pool
+    from redhost_ray.sweep import router_plugins
     from redhost_ray.sweep import sweep as run
     from redhost_ray.workers import job_cache
 
+    installed = router_plugins(host.plugins).names(ROUTERS)
     with bar("sweep") as progress:
         results = run(
             host.session,
-            routers=routers or DEFAULT,
+            routers=routers or [kind for kind in DEFAULT if kind in installed],
             pool=choose_pool(host.plugins, engine=engine, workers=workers),
             seeds=range(seeds),
             rows=rows,

@@ -93,7 +93,7 @@ def mixtures(
     Args:
         host: The host of the current generation.
         rows: Any iterable of labelled rows; by default the backbone's own held-out rows.
-        kinds: Router kinds besides the generation's own; by default every built-in kind.
+        kinds: Router kinds besides the generation's own; by default every one for whole texts.
         progress: Called with (texts encoded, texts to encode).
 
     Raises:
@@ -106,7 +106,7 @@ def mixtures(
         composed,
         composed.evaluation_rows(rows),
         encode=host.encoder(composed, progress=progress),
-        plugins=host.session.plugins_of(composed),
+        plugins=host.plugins,
         kinds=kinds,
     )
 

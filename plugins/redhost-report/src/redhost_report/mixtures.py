@@ -3,7 +3,7 @@
 Traffic is a distribution λ over the experts' domains. Under it the accuracy of a router is
 Σ_k λ_k acc_k, and its regret Σ_k λ_k (ℓ_k − ref_k), where ℓ_k is the mean −log p(y|x) on rows of
 domain k and ref_k that of the domain's own expert. Both are linear in λ, so the worst case over the
-simplex is a corner: one domain alone (seed 002; `core.routers.minimax` trains for it).
+simplex is a corner: one domain alone (seed 002; the router `robust` trains for it).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from redhost.core.evaluation.with_router import with_router
+from redhost.core.model.build import ROUTERS
 from redhost.core.model.composed import ComposedModel
 from redhost.core.plugins.manager import Plugins
 from redhost.core.routers import KINDS
@@ -90,7 +91,8 @@ def sweep_mixtures(
         rows: Labelled texts; those outside every expert's domain are left out.
         encode: Texts → h, usually through the feature cache.
         plugins: The plugins that may make routers.
-        kinds: Kinds in addition to the composition's own; by default every built-in kind.
+        kinds: Kinds in addition to the composition's own; by default every built-in one,
+            and those of redhost-robust where it is installed.
 
     Raises:
         UsageError: If the composition answers numbers, or fewer than two domains have rows.
@@ -99,7 +101,7 @@ def sweep_mixtures(
     _check(composed, domains)
     by_domain = [[r for r in rows if r.domain == d] for d in domains]
     features = [encode([r.text for r in own]) for own in by_domain]
-    wanted = [k.kind for k in KINDS] if kinds is None else kinds
+    wanted = _usual_kinds(plugins) if kinds is None else kinds
     reference = [
         _loss(composed, _alone(composed, h, d), own)
         for d, h, own in zip(domains, features, by_domain, strict=True)
@@ -116,6 +118,16 @@ def sweep_mixtures(
         routers=routers,
         generation=composed.generation,
     )
+
+
+def _usual_kinds(plugins: Plugins) -> list[str]:
+    """Return the kinds of redhost and redhost-robust: other plugins' may not be for whole texts."""
+    built_in = {kind.kind for kind in KINDS}
+    return [
+        kind
+        for kind in plugins.names(ROUTERS)
+        if kind in built_in or "redhost-robust" in plugins.providers(ROUTERS, kind)
+    ]
 
 
 def _check(composed: ComposedModel, domains: Sequence[str]) -> None:

@@ -11,9 +11,9 @@ from .divergences import entropies, worst_kl
 from .game import Game
 from .gate_networks import TabularGate
 from .gates import model_of_gate
-from .primal_dual import PrimalDualSettings, primal_dual
 from .probability import Array
 from .source import FiniteSource
+from .stochastic_primal_dual import PrimalDualSettings, primal_dual
 
 __all__ = ["PrimalDualResult", "solve_stochastic"]
 

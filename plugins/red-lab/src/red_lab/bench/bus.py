@@ -20,6 +20,7 @@ from red_lab.bench.rounds import in_turns, share, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk, token_ids
 from red_lab.cost_build import Load, build_bus, rank_of
+from redhost.core.model.build import make_router
 
 __all__ = ["TITLE", "draw", "measure", "measure_on", "page", "tensor_bytes"]
 
@@ -119,9 +120,10 @@ def _bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
         return build_bus(kind, load, width=width)
     bus = build_bus("topk:k=2", load, width=width)  # which makes no copy of the experts
     config = redhost.BusConfig(width=width, labels=bus.shared_labels)
-    router = redhost.plugins.build_router(kind, config, bus.columns, 0)
-    if router is None:
-        raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
+    plugins = redhost.plugins.Plugins()
+    router = make_router(
+        kind, bus=config, columns=bus.columns, seed=0, plugins=plugins, providers={}
+    )
     generator = torch.Generator().manual_seed(0)
     for name, parameter in router.named_parameters():
         if name in {"weight", "bias"}:  # the rest of a shortlist reads confidences, starts at zero

@@ -13,7 +13,6 @@ from typing import Any
 
 import redhost_generate
 import torch
-from redhost_generate.causal import KINDS as CAUSAL_KINDS
 from redhost_generate.decode import DecodingSession
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -24,7 +23,7 @@ from red_lab.bench.in_memory import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk
-from redhost.core.routers import KINDS
+from redhost.core.model.build import make_router
 
 __all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
 
@@ -83,16 +82,21 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
         )
         for n in range(experts)
     }
+    plugins = redhost.plugins.Plugins()
     backbone = redhost.Backbone(
         trunk=trunk,
         classifier=head,
-        task=redhost.plugins.Plugins().task("generation"),
+        task=plugins.task("generation"),
         layout=redhost_generate.context_layout(width),
     )
-    kinds = {k.kind: redhost.plugins.router_factory(k) for k in (*KINDS, *CAUSAL_KINDS)}
-    if kind not in kinds:
-        raise redhost.UsageError("unknown router", expected="a kind of redhost", found=kind)
-    router = kinds[kind](kind, backbone.bus_config(), (*parts, "backbone"), 0)
+    router = make_router(
+        kind,
+        bus=backbone.bus_config(),
+        columns=(*parts, "backbone"),
+        seed=0,
+        plugins=plugins,
+        providers={},
+    )
     bus = redhost.Bus(
         redhost.Readout(classifier=head, task=backbone.task),
         norm=redhost.plugins.LayerNorm(width=width, eps=backbone.eps),

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 import torch
+from redhost_robust.routers.attention import AttentionRouter
 
 import redhost
 from redhost.core.bus.evidence import OUTPUT_FEATURES, output_features
 from redhost.core.bus.experts import Linear, LowRank
-from redhost.core.routers.attention import AttentionRouter
 
 D, FAST = 6, redhost.plugins.RouterSettings(steps=300, learning_rate=0.05)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..adamw import AdamW, cosine_rates
-from ..types import Progress
+from redhost.core.adamw import AdamW, cosine_rates
+from redhost.core.types import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..bus.signals import ANSWERS, RouterSignals
-from .base import ColumnData, Router
+from redhost.core.bus.signals import ANSWERS, RouterSignals
+from redhost.core.routers.base import ColumnData, Router
 
 STEPS = 2000
 TOLERANCE = 1e-10

@@ -13,13 +13,13 @@ from redhost_robust.divergences import mix
 from redhost_robust.errors import GameError
 from redhost_robust.gate_networks import TabularGate
 from redhost_robust.gates import model_of_gate, normaliser
-from redhost_robust.primal_dual import (
+from redhost_robust.source import FiniteSource
+from redhost_robust.stochastic_primal_dual import (
     PrimalDualSettings,
     cross_entropies,
     mixture_step,
     normaliser_estimate,
 )
-from redhost_robust.source import FiniteSource
 
 F64 = torch.float64
 

@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 import torch
 from redhost_robust import MinimaxResult, mixture_losses, move_lambda
+from redhost_robust.routers.robust import RobustRouter, from_two_starts, minimax_report
 from torch import Tensor
 
 import redhost
 from redhost.core.routers.base import AnswerLikelihoods
 from redhost.core.routers.linear import LinearRouter
-from redhost.core.routers.robust import RobustRouter, from_two_starts, minimax_report
 
 STEPS = redhost.plugins.RouterSettings(steps=200)
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from redhost_robust.descent_ascent import MinimaxSettings, minimax, mixture_losses, move_lambda
 from torch import Tensor, nn
-
-from redhost.core.routers.minimax import MinimaxSettings, minimax, mixture_losses, move_lambda
 
 ZERO = torch.zeros(2)
 

@@ -2,9 +2,10 @@
 
     α = softmax_k( q(z) · k(s_k(z)) / √A ),    q(z) = W_q z + b_q,    k(s) = W_k s̃
 
-s_k holds statistics of column k's output for this input (`bus.evidence.output_features`), and s̃ is
-s standardised. No weight belongs to a single column, so the router is invariant to names and order
-of the columns, and a new column needs no training at all: level `row` moves nothing.
+s_k holds statistics of column k's output for this input (`output_features` in
+`redhost.core.bus.evidence`), and s̃ is s standardised. No weight belongs to a single column, so the
+router is invariant to names and order of the columns, and a new column needs no training at all:
+level `row` moves nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..bus.evidence import OUTPUT_FEATURES
-from ..bus.signals import RouterSignals
-from .base import ColumnData, Router
+from redhost.core.bus.evidence import OUTPUT_FEATURES
+from redhost.core.bus.signals import RouterSignals
+from redhost.core.routers.base import ColumnData, Router
 
 WIDTH = 16
 """A, the width of queries and keys."""

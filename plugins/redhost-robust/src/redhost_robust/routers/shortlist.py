@@ -12,7 +12,8 @@ column's own (Friedman 1989), of which r directions are kept. With A whitening �
     A Σ_k Aᵀ = c_k I + U_kᵀ diag(d_k) U_k,   U_k (r, D) orthonormal
 
 A column thus needs (r + 2) · D numbers, where the quadratic router needs D². Only experts on the
-shortlist are queried (`core.bus.signals`); any other expert costs only its row of s. Closed form.
+shortlist are queried (`redhost.core.bus.signals`); any other expert costs only its row of s. Closed
+form.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..bus.signals import QUERY, RouterSignals
-from .base import ColumnData, Router
-from .domain_statistics import Statistics, shrunk
-from .evidence import FLOOR, log_normal
-from .topk import keep_top, top_mask
+from redhost.core.bus.signals import QUERY, RouterSignals
+from redhost.core.routers.base import ColumnData, Router
+from redhost.core.routers.domain_statistics import Statistics, shrunk
+from redhost.core.routers.evidence import FLOOR, log_normal
+from redhost.core.routers.topk import keep_top, top_mask
 
 OWN = 0.5
 """Largest share of a column's own covariance in Σ_k: ½ ν / (ν + D) for ν degrees of freedom. On

@@ -7,12 +7,13 @@ import math
 
 import pytest
 import torch
+from redhost_robust.hooks import build_router
+from redhost_robust.routers.shortlist import ShortlistRouter
 from torch import Tensor
 from torch.distributions import Normal
 
 import redhost
 from redhost.core.routers.domain_statistics import shrunk
-from redhost.core.routers.shortlist import ShortlistRouter
 from redhost.core.routers.topk import top_mask
 
 D, K = 8, 30
@@ -282,9 +283,9 @@ def test_before_training_columns_are_standard_gaussians_at_zero() -> None:
 
 @pytest.mark.parametrize(("kind", "k", "m"), [("shortlist", 2, 8), ("shortlist:k=1,m=3", 1, 3)])
 def test_options(kind: str, k: int, m: int) -> None:
-    made = redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
+    made = build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
     assert isinstance(made, ShortlistRouter) and (made.chosen, made.m) == (k, m)
-    one = redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES[:1], 0)
+    one = build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES[:1], 0)
     assert isinstance(one, ShortlistRouter) and (one.chosen, one.m) == (1, 1)
 
 

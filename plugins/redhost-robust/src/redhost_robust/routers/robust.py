@@ -6,7 +6,7 @@
 The p_j are frozen, so log p_j(y|x) is computed once. ref_k is expert k's own loss on its own
 domain. The game is played twice, from the ordinary linear router and from zero, because with few
 rows a trained classifier is too confident to be moved. The weights with the smaller worst regret on
-held-out rows are kept (`core.routers.minimax`). It answers with the mixture it was trained for.
+held-out rows are kept (`redhost_robust.minimax`). It answers with the mixture it was trained for.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..bus.signals import ANSWERS
-from ..receipt import MinimaxReport
-from ..types import Progress
-from .base import AnswerLikelihoods, ColumnData
-from .linear import LinearRouter
-from .minimax import MinimaxResult, MinimaxSettings, minimax, mixture_losses
+from redhost.core.bus.signals import ANSWERS
+from redhost.core.receipt import MinimaxReport
+from redhost.core.routers.base import AnswerLikelihoods, ColumnData
+from redhost.core.routers.linear import LinearRouter
+from redhost.core.types import Progress
+
+from ..descent_ascent import MinimaxResult, MinimaxSettings, minimax, mixture_losses
 
 BATCH = 128
 ROUNDS = 10

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from redhost_robust.routers.blend import BlendRouter, likeliest_mixture
 
 import redhost
-from redhost.core.routers.blend import BlendRouter, likeliest_mixture
 
 D = 4
 
