@@ -14,7 +14,6 @@ from ...registry.environment.installed import audit_installed
 from ...registry.errors import PluginError, suggest
 from ...registry.package.checked import Checked
 from ...registry.package.discover import Package
-from ...registry.package.forms import PLUGIN_FORMS
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
@@ -54,7 +53,7 @@ class LoadedExpert:
 
 def backbone_name(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> str:
     """Return the name of a backbone's factory: that of the device, where it has one of its own."""
-    return device if device in plugins.names(BACKBONES) else manifest.base.kind
+    return device if plugins.providers(BACKBONES, device) else manifest.base.kind
 
 
 def backbone_makers(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> Sequence[str]:
@@ -136,7 +135,6 @@ def make_expert_module(
         manifest.form,
         what=f"the form {manifest.form!r} of expert {manifest.id!r}",
         providers=provider,
-        extra=PLUGIN_FORMS.get(manifest.form),
         manifest=manifest,
         tensors=safetensors.torch.load(files.weights),
         files=files.files,
@@ -191,19 +189,25 @@ def make_router(
     providers: Providers,
 ) -> Router:
     """Make an untrained router of a kind."""
-    name, known = kind.partition(":")[0], plugins.names(ROUTERS)
+    name = kind.partition(":")[0]
     router: nn.Module = plugins.make(
         ROUTERS,
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: f"{suggest(name, known)}Known, for --router: {', '.join(known)}. ",
+        instead=lambda: _known_routers(name, plugins),
         kind=kind,
         bus=bus,
         columns=columns,
         seed=seed,
     )
     return as_router(router, columns=columns).eval().requires_grad_(False)
+
+
+def _known_routers(name: str, plugins: Plugins) -> str:
+    """Return which kinds there are, and which of them a name may have meant."""
+    known = plugins.names(ROUTERS)
+    return f"{suggest(name, known)}Known, for --router: {', '.join(known)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

@@ -7,10 +7,19 @@ loaded; neither they nor pluggy run inside `forward`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
+
+from ...registry.package.forms import (
+    PLUGIN_BACKBONES,
+    PLUGIN_ENGINES,
+    PLUGIN_FORMS,
+    PLUGIN_RECIPES,
+    PLUGIN_ROUTERS,
+    PLUGIN_TASKS,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,6 +57,18 @@ class RegisterTask(Protocol):
 PROJECT = "redhost"
 NORM, COMBINER = "layernorm", "residual"
 """The names of the norm and of the combiner that every bus has; a plugin's take their places."""
+
+OF_THIS_PROJECT: Mapping[str, Mapping[str, str]] = {
+    "redhost_register_tasks": PLUGIN_TASKS,
+    "redhost_register_forms": PLUGIN_FORMS,
+    "redhost_register_recipes": PLUGIN_RECIPES,
+    "redhost_register_routers": PLUGIN_ROUTERS,
+    "redhost_register_backbones": PLUGIN_BACKBONES,
+    "redhost_register_engines": PLUGIN_ENGINES,
+}
+"""Hook → the names that plugins of this project register with it → the extra that installs each.
+Such a plugin is imported when one of its names is asked for; others', whose names are not known, at
+once."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -1,7 +1,8 @@
 """Third-party code in the host: found without importing, imported only when trusted.
 
-Each `Host` has one plugin manager. A plugin that is misspelt, raises on import or is not trusted
-gets a state and never crashes the host; a command that needs its parts then fails with its name.
+Plugins of this project wait until one of their parts is asked for by name. Each `Host` has one
+plugin manager. A plugin that is misspelt, raises on import or is not trusted gets a state and never
+crashes the host; a command that needs its parts then fails with its name.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,18 +23,20 @@ import pluggy
 from ...registry.environment import trust
 from ...registry.environment.importing import import_digested, stoppable
 from ...registry.errors import PluginError, RedhostError, short, suggest
-from ...registry.package.discover import EntryPointInfo, plugin_entry_points
+from ...registry.package.discover import EntryPointInfo, canonical, plugin_entry_points
 from ...registry.package.forms import PLUGIN_TASKS, TASKS, extra_of
 from ..bus.head import Head
 from ..bus.task import Task
 from ..bus.unit import Unit, WholeText
 from ..tasks import is_registered, make_task, register_task
 from . import builtin
-from .hooks import PROJECT, HookSpec
+from .hooks import OF_THIS_PROJECT, PROJECT, HookSpec
 
 log = logging.getLogger("redhost")
 
 BUILTIN = "redhost-builtin"
+
+REGISTER_TASKS = "redhost_register_tasks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +76,28 @@ class Plugins:
         self._tasks: dict[str, str] = {}
         self._dists: dict[str, str] = {}
         self._allowed: frozenset[str] | None = None
-        self._registered: dict[str, Mapping[str, Mapping[str, Any]]] = {}
-        self.states = tuple(self._load(e) for e in sorted(found, key=lambda e: (e.dist, e.name)))
+        self._registered: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._states: list[PluginState] = []
+        self._waiting: dict[str, list[EntryPointInfo]] = {}
+        self._loading = threading.RLock()  # a plugin's task may have to wait for another plugin
+        waits = {
+            f"redhost-{extra}" for names in OF_THIS_PROJECT.values() for extra in names.values()
+        }
+        for entry in sorted(found, key=lambda e: (e.dist, e.name)):
+            if (dist := canonical(entry.dist)) in waits:
+                self._waiting.setdefault(dist, []).append(entry)
+            else:
+                self._states.append(self._load(entry))
+
+    @property
+    def states(self) -> tuple[PluginState, ...]:
+        """The state of every installed plugin; those that waited are loaded for it."""
+        self.load_all()
+        return tuple(sorted(self._states, key=lambda s: (s.dist, s.name)))
+
+    def load_all(self) -> None:
+        """Load the plugins of this project too whose parts nobody has asked for."""
+        self._load_waiting(tuple(self._waiting))
 
     def only(self, providers: Mapping[str, str]) -> Self:
         """Return only those of these plugins that provided a part of a composition.
@@ -87,6 +111,7 @@ class Plugins:
         Raises:
             PluginError: If one of them is not loaded, or has changed.
         """
+        self._load_waiting(map(canonical, providers))
         for dist, digest in sorted(providers.items()):
             found = self._digests.get(dist, "")
             if found != digest:
@@ -101,7 +126,7 @@ class Plugins:
                     hint=hint,
                 )
         some = copy.copy(self)
-        some._allowed, some._registered = frozenset(providers), {}
+        some._allowed = frozenset(providers)
         return some
 
     def make(
@@ -112,7 +137,6 @@ class Plugins:
         what: str,
         providers: MutableMapping[str, str] | None = None,
         instead: Callable[[], str] = str,
-        extra: str | None = None,
         **arguments: Any,
     ) -> Any:
         """Make a part with the factory that is registered under a name.
@@ -124,14 +148,14 @@ class Plugins:
             providers: Receives the distribution that provided the part, with its digest, unless
                 the part is a built-in one.
             instead: Returns alternatives to name if nobody registers the name.
-            extra: The extra of redhost that brings a plugin that registers it, if one does.
             arguments: What the factory may take.
 
         Raises:
             PluginError: If two plugins register the name or none does, or if the factory fails.
         """
-        factories = self._registrations(hook).get(name, {})
+        factories = self._registrations(hook, name).get(name, {})
         if not factories:
+            extra = OF_THIS_PROJECT.get(hook, {}).get(name)
             hint = f"{instead()}{self._absent_hint(extra)}"
             raise PluginError(f"no trusted plugin provides {what}", hint=hint)
         plugins = factories.keys() - {BUILTIN}
@@ -164,6 +188,7 @@ class Plugins:
         Raises:
             PluginError: If no trusted plugin registers it.
         """
+        self._load_named(REGISTER_TASKS, name)
         if not is_registered(name):
             problem = f"no trusted plugin provides task {name!r}"
             meant = "" if name in PLUGIN_TASKS else suggest(name, (*TASKS, *PLUGIN_TASKS))
@@ -177,6 +202,8 @@ class Plugins:
     def _register_task(
         self, dist: str, name: str, head: type[Head], *, unit: type[Unit[Any]] = WholeText
     ) -> None:
+        # A name of this project's plugin is that one's, whoever is loaded first.
+        self._load_named(REGISTER_TASKS, name)
         register_task(name, head, unit=unit)
         self._tasks[name] = dist
 
@@ -186,7 +213,7 @@ class Plugins:
 
     def providers(self, hook: str, name: str) -> dict[str, str]:
         """Return the distributions whose plugins register a name with a hook: name → digest."""
-        plugins = self._registrations(hook).get(name, {}).keys() - {BUILTIN}
+        plugins = self._registrations(hook, name).get(name, {}).keys() - {BUILTIN}
         dists = sorted(self._dists[plugin] for plugin in plugins)
         return {dist: self._digests[dist] for dist in dists}
 
@@ -216,20 +243,33 @@ class Plugins:
             collected[name] = values[plugins[0]]
         return collected
 
-    def _registrations(self, hook: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return what is registered with a hook: name → plugin → value."""
-        if hook not in self._registered:
-            found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-            for plugin in [BUILTIN, *self._implementing(hook)]:
+    def _registrations(self, hook: str, name: str | None = None) -> Mapping[str, Mapping[str, Any]]:
+        """Return what is registered with a hook: name → plugin → value.
 
-                def register(name: str, value: Any, plugin: str = plugin) -> None:
-                    if plugin in found[name]:
-                        raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
-                    found[name][plugin] = value
+        Args:
+            hook: The hook.
+            name: The name that is asked for; by default all of them are.
+        """
+        self._load_named(hook, name)
+        found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        for plugin in [BUILTIN, *self._implementing(hook)]:
+            for registered, value in self._registered_by(plugin, hook).items():
+                found[registered][plugin] = value
+        return found
 
-                self._call(plugin, hook, {"register": register})
-            self._registered[hook] = dict(found)
-        return self._registered[hook]
+    def _registered_by(self, plugin: str, hook: str) -> Mapping[str, Any]:
+        """Return what one plugin registers with a hook, which is called once."""
+        if (plugin, hook) not in self._registered:
+            values = dict[str, Any]()
+
+            def register(name: str, value: Any) -> None:
+                if name in values:
+                    raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
+                values[name] = value
+
+            self._call(plugin, hook, {"register": register})
+            self._registered[plugin, hook] = values
+        return self._registered[plugin, hook]
 
     def _implementing(self, hook: str) -> list[str]:
         """Return the third-party plugins that implement a hook and may be used, sorted."""
@@ -246,6 +286,17 @@ class Plugins:
         caller = self.manager.subset_hook_caller(hook, remove_plugins=rest)
         with _named(name, hook):
             caller(**arguments)
+
+    def _load_named(self, hook: str, name: str | None) -> None:
+        """Load the plugins of this project that register a name with a hook; None is any name."""
+        extras = OF_THIS_PROJECT.get(hook, {}).items()
+        self._load_waiting({f"redhost-{extra}" for part, extra in extras if name in {None, part}})
+
+    def _load_waiting(self, dists: Iterable[str]) -> None:
+        """Load the plugins of some distributions, as far as they wait for it."""
+        with self._loading:
+            for dist in sorted(dists):
+                self._states += [self._load(entry) for entry in self._waiting.pop(dist, ())]
 
     def _load(self, entry: EntryPointInfo) -> PluginState:
         """Import and register one plugin; turn any failure into its state."""
@@ -277,7 +328,7 @@ class Plugins:
             self.manager.register(plugin, name=name)
             self.manager.check_pending()
             register = partial(self._register_task, entry.dist)
-            self._call(name, "redhost_register_tasks", {"register": register})
+            self._call(name, REGISTER_TASKS, {"register": register})
         except Exception as e:
             # pluggy leaves a plugin half registered when it rejects it.
             if self.manager.has_plugin(name):

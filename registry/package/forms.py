@@ -148,11 +148,21 @@ TASKS: dict[str, TaskSpec] = {
     ),
     "multi-label": TaskSpec(unit="text", head="sigmoid", noun="sets of labels", several=True),
     "regression": TaskSpec(unit="text", head="number", noun="numbers", labels=(VALUE,)),
+    "spans": TaskSpec(unit="word", head="spans", noun="spans", classifier=False, several=True),
 }
 """Every task that a backbone's manifest can name; `core.tasks.register_task` adds to them."""
 
 PLUGIN_TASKS: Mapping[str, str] = {"generation": "generate", "spans": "spans"}
 """Task of a plugin of this project → the extra of redhost that installs it."""
+
+PLUGIN_ROUTERS: Mapping[str, str] = {"causal": "generate", "causal-mixture": "generate"}
+"""Kind of router of a plugin of this project → the extra of redhost that installs it."""
+
+PLUGIN_BACKBONES: Mapping[str, str] = {"onnx": "onnx", "onnx-int8": "onnx"}
+"""Device of a plugin of this project → the extra of redhost that installs it."""
+
+PLUGIN_ENGINES: Mapping[str, str] = {"ray": "ray"}
+"""Engine of a plugin of this project → the extra of redhost that installs it."""
 
 
 def extra_of(dist: str) -> str | None:
