@@ -24,7 +24,8 @@ from ..routers.base import ColumnData
 from ..routers.cards import Card, background_texts, gate_rows
 from ..types import Row, percent
 from .harm import GateAnswers, excess_harm, updated_members
-from .options import RecomposeInputs, RecomposeOptions
+from .options import RecomposeOptions
+from .prepare import RecomposeInputs
 from .refusal import Code, Refusal
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."

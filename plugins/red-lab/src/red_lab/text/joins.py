@@ -25,8 +25,9 @@ import redhost
 from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
 from redhost.core.composition.gates import harm
-from redhost.core.composition.options import RecomposeInputs
-from redhost.core.composition.recompose import RecomposeResult, recompose
+from redhost.core.composition.prepare import RecomposeInputs
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
 
@@ -160,7 +161,7 @@ def _of(inputs: RecomposeInputs, experts: Mapping[str, LoadedExpert]) -> Recompo
 
 
 def _composed(inputs: RecomposeInputs) -> RecomposeResult:
-    return recompose(inputs, redhost.RecomposeOptions(router=KIND, accept=True))
+    return accepted(compose_parts(inputs, redhost.RecomposeOptions(router=KIND, accept=True)))
 
 
 def _forged(own: Path, victim: Path, forge: Callable[[Package, Package], Package]) -> Path:
