@@ -483,6 +483,3 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     project = Path(f"red-{kind}-{name}")
     check_free(project)
     return project
-
-
-COMMANDS = (new_backbone, new_expert, train_expert, pack)
