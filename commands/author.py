@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, PLUGIN_TASKS, TASKS
+from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
@@ -98,9 +98,7 @@ def _features(
 @click.option(
     "--task",
     metavar="TASK",
-    shell_complete=lambda _context, _option, typed: [
-        t for t in (*TASKS, *PLUGIN_TASKS) if t.startswith(typed)
-    ],
+    shell_complete=lambda _context, _option, typed: [t for t in TASKS if t.startswith(typed)],
     default=DEFAULT_TASK,
     show_default=True,
     help="What the backbone and its experts answer: one of several labels, any number of labels "

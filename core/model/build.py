@@ -14,6 +14,7 @@ from ...registry.environment.installed import audit_installed
 from ...registry.errors import PluginError, suggest
 from ...registry.package.checked import Checked
 from ...registry.package.discover import Package
+from ...registry.package.forms import PLUGIN_ROUTERS
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
@@ -195,7 +196,7 @@ def make_router(
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: _known_routers(name, plugins),
+        instead=lambda: "" if name in PLUGIN_ROUTERS else _kinds_meant(name, plugins),
         kind=kind,
         bus=bus,
         columns=columns,
@@ -204,10 +205,10 @@ def make_router(
     return as_router(router, columns=columns).eval().requires_grad_(False)
 
 
-def _known_routers(name: str, plugins: Plugins) -> str:
-    """Return which kinds there are, and which of them a name may have meant."""
+def _kinds_meant(name: str, plugins: Plugins) -> str:
     known = plugins.names(ROUTERS)
-    return f"{suggest(name, known)}Known, for --router: {', '.join(known)}. "
+    meant = suggest(name, (*known, *PLUGIN_ROUTERS))
+    return f"{meant}Known, for --router: {', '.join(known)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

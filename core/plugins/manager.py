@@ -191,7 +191,7 @@ class Plugins:
         self._load_named(REGISTER_TASKS, name)
         if not is_registered(name):
             problem = f"no trusted plugin provides task {name!r}"
-            meant = "" if name in PLUGIN_TASKS else suggest(name, (*TASKS, *PLUGIN_TASKS))
+            meant = "" if name in PLUGIN_TASKS else suggest(name, TASKS)
             hint = self._absent_hint(PLUGIN_TASKS.get(name))
             raise PluginError(problem, hint=f"{meant}{hint}")
         if providers is not None and name in self._tasks:

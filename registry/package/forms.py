@@ -156,7 +156,7 @@ PLUGIN_TASKS: Mapping[str, str] = {"generation": "generate", "spans": "spans"}
 """Task of a plugin of this project → the extra of redhost that installs it."""
 
 PLUGIN_ROUTERS: Mapping[str, str] = {"causal": "generate", "causal-mixture": "generate"}
-"""Kind of router of a plugin of this project → the extra of redhost that installs it."""
+"""Router kind of a plugin of this project → the extra of redhost that installs it."""
 
 PLUGIN_BACKBONES: Mapping[str, str] = {"onnx": "onnx", "onnx-int8": "onnx"}
 """Device of a plugin of this project → the extra of redhost that installs it."""
