@@ -42,8 +42,10 @@ class BuiltIn(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> click.Command:
         """Return a command."""
-        module = import_module(f".commands.{self.data[name]}", __package__)
-        command: click.Command = getattr(module, name.replace("-", "_"))
+        if isinstance(module := self.data[name], str):
+            commands = import_module(f".commands.{module}", __package__)
+            self.data[name] = getattr(commands, name.replace("-", "_"))
+        command: click.Command = self.data[name]
         return command
 
 

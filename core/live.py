@@ -58,7 +58,7 @@ class Live:
     def __init__(self, session: Session, *, beside: Live | None = None) -> None:
         self.host = Host(session)
         self._loader: GenerationLoader = GenerationLoader(
-            session.home,
+            session.generations,
             plugins=session.plugins,
             device=session.device,
             backbones=None if beside is None else beside._loader.backbones,

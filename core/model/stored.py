@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import cast
 from weakref import WeakValueDictionary
 
@@ -112,7 +111,7 @@ class GenerationLoader:
     """A loader for generations of one home, which frees those that are no longer referenced.
 
     Args:
-        home: The state folder.
+        generations: The published generations of the home, and its store.
         plugins: The plugins that make the parts.
         device: Where the trunk runs.
         backbones: Those of another loader, e.g. of another question: a shared backbone is loaded
@@ -121,13 +120,13 @@ class GenerationLoader:
 
     def __init__(
         self,
-        home: Path,
+        generations: Generations,
         *,
         plugins: Plugins,
         device: str,
         backbones: LoadedBackbones | None = None,
     ) -> None:
-        self.generations, self.store = Generations(home), Store(home)
+        self.generations, self.store = generations, generations.store
         self.plugins, self.device = plugins, device
         self._loaded: WeakValueDictionary[tuple[int, bool], ComposedModel] = WeakValueDictionary()
         self.backbones = LoadedBackbones() if backbones is None else backbones

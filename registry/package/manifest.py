@@ -21,8 +21,8 @@ from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse, unique_keys
 from .forms import ADAPTER, DEFAULT_TASK, FORMS, SPACES, TASKS, SpaceSpec
 
-BUS_API = "1.0"
-"""The version of this host's bus (manifests name a range, e.g. ``>=1,<2``)."""
+BUS_API, BUS_RANGE = "1.0", ">=1,<2"
+"""The version of this host's bus, and the range that manifests written here name, which has it."""
 
 MAX_BYTES = 4 * 2**20
 """Largest manifest in bytes: 100,000 labels of forty characters."""
