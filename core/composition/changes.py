@@ -73,15 +73,21 @@ def change_members(
         selection = _current_members(session, record, add)
         joins = None
         if add is not None:
-            keys = session.settings.keys or ()
             joins = read_source(
-                add, backbone=selection.files.manifest, home=session.home, keys=keys
+                add,
+                backbone=selection.files.manifest,
+                home=session.home,
+                keys=session.settings.keys or (),
             )
             # Before the first generation the selection is what is installed, which may include it.
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
         wanted = change(selection, home=session.home, add=joins, remove=remove)
-        made_with = _made_with(record)
+        made_with = (
+            {**record.settings, "router": record.router.kind, "seed": record.router.seed}
+            if record is not None
+            else {}
+        )
         outcome = compose_selection(session, wanted, keywords, made_with=made_with)
         if joins is not None and (refusal := _refusal_of(joins, outcome)):
             hint = TRY_HINT if refusal.retry else None
@@ -111,13 +117,6 @@ def _with_drift(
             kinds[member.id] = "changed" if member.id in digests else "missing"
     receipt = msgspec.structs.replace(result.receipt, drift=kinds)
     return replace(result, receipt=receipt)
-
-
-def _made_with(record: Composition | None) -> dict[str, Any]:
-    """Return the settings that the current generation was made with, if there is one."""
-    if record is None:
-        return {}
-    return {**record.settings, "router": record.router.kind, "seed": record.router.seed}
 
 
 def _current_members(

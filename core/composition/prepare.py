@@ -43,9 +43,6 @@ from ..types import BackgroundRow, Encode, Progress, Row
 from .refusal import Code, Refusal, is_about_material, refusal_of
 from .select import Selection
 
-SAME_HINT = "Remove one of the two with 'redhost remove ID', or give the new one rows of its own."
-"""The hint for a newcomer with the card of another expert."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CandidateSet:
@@ -66,11 +63,11 @@ class CandidateSet:
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """The receipt's lines on what was rejected."""
-        lines = [
+        lines = (
             LeftOut(id=str(r.expert), code=v.code, reason=v.reason)
             for r in self.rejected
             for v in r.violations[:1]
-        ]
+        )
         return tuple(sorted(lines, key=lambda line: (line.id, line.code)))
 
 
@@ -291,7 +288,14 @@ def same_rows(
             rows = own.card.fit + own.card.gate
             found = f"the {rows} rows of expert {other.id!r}, with the same labels"
             found += f" ({because})" if because else ""
-            wrong = Violation("same_rows", "card", "rows of its own", found, SAME_HINT)
+            wrong = Violation(
+                "same_rows",
+                "card",
+                "rows of its own",
+                found,
+                "Remove one of the two with 'redhost remove ID', or give the new one rows of its "
+                "own.",
+            )
             return Refusal(code=Code.SAME_ROWS, violations=(wrong,))
     return None
 
@@ -306,26 +310,22 @@ def _refuse_failing(
 
     An unreadable manifest yields no id; the member is then identified by its distribution.
     """
-    dist = status.package.dist
-    same = (m for m in members.values() if status.id == m.id or dist == m.dist)
+    same = (m for m in members.values() if status.id == m.id or status.package.dist == m.dist)
     lost = next((m for m in same if m.id not in experts), None)
     # The user disabled it by name; anything else would take a member away unasked.
     if lost is not None and violation.code != "disabled":
-        hint = _other_backbone(lost) if violation.code == "backbone_mismatch" else violation.hint
+        hint = violation.hint
+        if violation.code == "backbone_mismatch":  # the installed build may be a ported one
+            hint = (
+                f"Install what was composed again: 'redhost add WHEEL' of {lost.dist} "
+                f"{lost.version}; or go on with the backbone of the installed build: "
+                "'redhost rollback N' to a generation on it, as 'redhost history' lists them."
+            )
         raise HarmError(
             f"expert {lost.id!r} is in the current composition and now fails ({violation.code})",
             found=violation.reason,
             hint=f"{hint} To go on without it: 'redhost disable {_name(status)}'.",
         )
-
-
-def _other_backbone(member: Member) -> str:
-    """Return the hint for a member whose installed build is for another backbone (e.g. ported)."""
-    return (
-        f"Install what was composed again: 'redhost add WHEEL' of {member.dist} {member.version}; "
-        "or go on with the backbone of the installed build: 'redhost rollback N' to a generation "
-        "on it, as 'redhost history' lists them."
-    )
 
 
 def _name(status: PackageStatus) -> str:

@@ -184,10 +184,9 @@ def refuse_drift(
     Raises:
         CompositionError: If anything differs.
     """
-    installed = tuple(inputs.candidates.statuses.values())
     differences = drift(
         lock,
-        installed,
+        tuple(inputs.candidates.statuses.values()),
         fingerprint=inputs.files.manifest.fingerprint,
         digest=inputs.files.digest,
         plugins=plugins,

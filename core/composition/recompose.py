@@ -20,7 +20,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import safetensors.torch
@@ -50,7 +50,7 @@ from ..session import Session
 from ..types import Progress
 from .attribution import compose_without_faulty
 from .gates import judge_composition
-from .options import Level, RecomposeKeywords, RecomposeOptions
+from .options import RecomposeKeywords, RecomposeOptions
 from .prepare import RecomposeInputs, load_parts
 from .prior import CARDS, read_prior
 from .publish import (
@@ -117,10 +117,13 @@ def compose(
     """
     package = from_folder(backbone)
     files = read_package(package)
-    statuses = check_packages([from_folder(p) for p in experts], backbone=files.manifest)
     plugins = plugins or Plugins()
     wanted = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
-    selection = Selection(package=package, files=files, statuses=statuses)
+    selection = Selection(
+        package=package,
+        files=files,
+        statuses=check_packages([from_folder(p) for p in experts], backbone=files.manifest),
+    )
     load = partial(load_parts, plugins=plugins, cache=cache, device=device)
     return accepted(
         compose_without_faulty(selection, lambda x: compose_parts(load(x), wanted), composed={})
@@ -150,10 +153,10 @@ def compose_selection(
     Raises:
         FrozenError: If a frozen part changed; the current generation is then loaded anew.
     """
-    options = RecomposeOptions(
-        router=session.plugins.task(selection.files.manifest.task).unit.router
+    default = session.plugins.task(selection.files.manifest.task).unit.router
+    options = RecomposeOptions(router=default).over(
+        keywords, made_with or {}, msgspec.structs.asdict(session.settings)
     )
-    options = options.over(keywords, made_with or {}, msgspec.structs.asdict(session.settings))
     options = replace(options, prior=read_prior(options.prior, home=session.home))
     progress = keywords.get("progress")
     record, previous = _load_previous(session, selection, accept=options.accept)
@@ -177,7 +180,7 @@ def compose_selection(
             )
         inputs = load(selection)
         weights = locked_router(inputs, lock, generations=session.generations)
-        options = _as_locked(options, lock)
+        options = replace(options, **_made_with(lock))
         outcome = compose_parts(inputs, options, weights=weights, progress=progress)
         if isinstance(outcome, RecomposeResult):
             # Which plugins make the norm and the router is known only now.
@@ -229,12 +232,11 @@ def compose_parts(
         decline=options.decline or None,
         moments=Moments.of_columns([d for d in trained.data if d.column != BACKBONE]),
     )
-    trained = replace(trained, model=model)
-    receipt = draft_receipt(inputs, options, trained, gates, digests, timer.steps)
+    complete = replace(trained, model=model)
     return RecomposeResult(
         inputs=inputs,
         composed=model,
-        receipt=receipt,
+        receipt=draft_receipt(inputs, options, complete, gates, digests, timer.steps),
         router_bytes=safetensors.torch.save(router_tensors(trained.router)),
     )
 
@@ -249,14 +251,13 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     lock = read_lock(home / LOCK)
     if lock is None:
         raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
-    pinned = {"router": lock.router.kind, "level": lock.router.level, "seed": lock.router.seed}
-    stays = {name: lock.settings.get(name) for name in ("decline", "prior")}
-    locked, given = {**pinned, **stays}, dict[str, Any](keywords)
-    given["decline"] = given.get("decline") or None  # 0 and no share both decline nothing
-    given["prior"] = None if given.get("prior") == CARDS else given.get("prior")
-    for name, value in locked.items():
-        wanted = given.get(name)
-        if wanted not in {None, value}:
+    given = {
+        **keywords,
+        "decline": keywords.get("decline") or None,  # 0 and no share both decline nothing
+        "prior": None if keywords.get("prior") == CARDS else keywords.get("prior"),
+    }
+    for name, value in _made_with(lock).items():
+        if (wanted := given.get(name)) not in {None, value}:
             raise UsageError(
                 f"--locked uses the {name} of the lock",
                 expected=str(value),
@@ -266,16 +267,15 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
     return lock
 
 
-def _as_locked(options: RecomposeOptions, lock: LockFile) -> RecomposeOptions:
-    """Return the options that a lock was made with."""
-    return replace(
-        options,
-        router=lock.router.kind,
-        level=cast("Level", lock.router.level),
-        seed=lock.router.seed,
-        decline=cast("float | None", lock.settings.get("decline")),
-        prior=cast("str | None", lock.settings.get("prior")),
-    )
+def _made_with(lock: LockFile) -> dict[str, Any]:
+    """Return the options that a lock pins, by name."""
+    return {
+        "router": lock.router.kind,
+        "level": lock.router.level,
+        "seed": lock.router.seed,
+        "decline": lock.settings.get("decline"),
+        "prior": lock.settings.get("prior"),
+    }
 
 
 def _load_previous(
@@ -298,10 +298,11 @@ def _load_previous(
         if accept:
             log.warning("not compared with generation %s: %s", current, e.reason)
             return record, None
-        anew = "Repair it, or compose anew with --accept."
         raise HarmError(
             f"generation {current} cannot be loaded, so nothing is compared with it: {e.reason}",
-            hint=e.hint if isinstance(e, PluginError) else anew,
+            hint=e.hint
+            if isinstance(e, PluginError)
+            else "Repair it, or compose anew with --accept.",
         ) from e
 
 
@@ -309,16 +310,18 @@ def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]
     """Return what each domain has lost up to the current generation; a damaged receipt has none."""
     with suppress(IntegrityError):
         if record is not None:
-            receipt = session.generations.file(record, RECEIPT)
-            return msgspec.json.decode(receipt, type=Receipt).accuracy.fallen
+            data = session.generations.file(record, RECEIPT)
+            return msgspec.json.decode(data, type=Receipt).accuracy.fallen
     return {}
 
 
 def _digests(inputs: RecomposeInputs) -> dict[str, str]:
     """Return the digests of the backbone (under the empty name) and of every expert's tensors."""
     experts = inputs.candidates.experts
-    digests = {i: tensor_digest(e.expert.state_dict()) for i, e in experts.items()}
-    return {"": inputs.backbone.fingerprint(), **digests}
+    return {
+        "": inputs.backbone.fingerprint(),
+        **{i: tensor_digest(e.expert.state_dict()) for i, e in experts.items()},
+    }
 
 
 def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, DigestChange]:

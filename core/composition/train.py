@@ -105,20 +105,24 @@ def train(
             expected="finite weights",
             found="NaN or infinity",
         )
-    report = RouterReceipt(
-        kind=options.router,
-        level=options.level,
-        seconds=timer.steps["train"],
-        rows=sum(len(d.z) for d in data),
-        digest=tensor_digest(tensors),
-        columns=model.bus.columns,
-        moved=moved,
-        robust=router.minimax_report,
-        tried=dict(choice.tried) if choice else {},
-        shares=shares,
-        prior=prior,
+    return Trained(
+        model=model,
+        router=router,
+        report=RouterReceipt(
+            kind=options.router,
+            level=options.level,
+            seconds=timer.steps["train"],
+            rows=sum(len(d.z) for d in data),
+            digest=tensor_digest(tensors),
+            columns=model.bus.columns,
+            moved=moved,
+            robust=router.minimax_report,
+            tried=dict(choice.tried) if choice else {},
+            shares=shares,
+            prior=prior,
+        ),
+        data=data,
     )
-    return Trained(model=model, router=router, report=report, data=data)
 
 
 def _untrained(
@@ -209,7 +213,6 @@ def _train(
 ) -> tuple[str, ...]:
     """Train at the level asked for; return the columns that were trained."""
     columns = tuple(d.column for d in data)
-    only = None
     if options.level == "zero" and not router.closed_form:
         raise UsageError(
             f"a {options.router!r} router has no level 'zero'",
@@ -217,8 +220,8 @@ def _train(
             found=options.router,
             hint="Use --level full, or --router statistics.",
         )
-    if options.level == "row":
-        only = _copy_unchanged(inputs, options, router, columns)
+    row = options.level == "row"
+    only = _copy_unchanged(inputs, options, router, columns) if row else None
     train_router(
         router, data, columns=columns, settings=options.settings, only=only, progress=progress
     )
@@ -244,9 +247,9 @@ def _copy_unchanged(
             hint="Use --level full.",
         )
     before = inputs.record.members() if inputs.record else {}
-    experts = inputs.candidates.experts
+    digests = {i: e.files.digest for i, e in inputs.candidates.experts.items()}
     # By digest: the column of a new build has to be trained again.
-    same = {i for i, e in experts.items() if before.get(i) == e.files.digest} | {BACKBONE}
+    same = {i for i, digest in digests.items() if before.get(i) == digest} | {BACKBONE}
     keep = same & set(columns) & set(parent.columns)
     router.copy_columns(parent, keep=keep)
     return tuple(c for c in columns if c not in keep)

@@ -59,29 +59,29 @@ def backbone_name(manifest: BackboneManifest, *, plugins: Plugins, device: str) 
 
 def backbone_makers(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> Sequence[str]:
     """Return the distributions whose plugins make a backbone; none for the built-in ones."""
-    name = backbone_name(manifest, plugins=plugins, device=device)
-    return tuple(plugins.providers(BACKBONES, name))
+    return tuple(
+        plugins.providers(BACKBONES, backbone_name(manifest, plugins=plugins, device=device))
+    )
 
 
 def make_backbone(
     files: BackboneFiles, *, plugins: Plugins, providers: Providers, device: str
 ) -> Backbone:
     """Make a backbone from verified bytes; its fingerprint is checked for any provider."""
-    provider: Providers = {}
-    manifest = files.manifest
+    manifest, provider = files.manifest, Providers()
     plugins.task(manifest.task, resolution=manifest.resolution, providers=providers)
     backbone: Backbone = plugins.make(
         BACKBONES,
         backbone_name(manifest, plugins=plugins, device=device),
-        what=f"backbone {files.manifest.id!r}",
+        what=f"backbone {manifest.id!r}",
         providers=provider,
-        manifest=files.manifest,
+        manifest=manifest,
         files=files.files,
         device=device,
     )
     providers |= provider
     if provider:  # the built-in factory verifies itself
-        backbone.verify(files.manifest.fingerprint)
+        backbone.verify(manifest.fingerprint)
     return backbone
 
 
@@ -207,8 +207,7 @@ def make_router(
 
 def _kinds_meant(name: str, plugins: Plugins) -> str:
     known = plugins.names(ROUTERS)
-    meant = suggest(name, (*known, *PLUGIN_ROUTERS))
-    return f"{meant}Known, for --router: {', '.join(known)}. "
+    return f"{suggest(name, (*known, *PLUGIN_ROUTERS))}Known, for --router: {', '.join(known)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

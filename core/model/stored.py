@@ -194,7 +194,9 @@ class GenerationLoader:
             router_kind=record.router.kind,
             seed=record.router.seed,
             generation=number,
-            calibration=self._calibration(record),
+            calibration=Calibration.load(self.generations.file(record, CALIBRATION))
+            if CALIBRATION in record.files  # no card may have gate rows
+            else None,
             decline=cast("float | None", record.settings.get("decline")),
             moments=Moments.load(self.generations.file(record, MOMENTS)),
             digests={m.id: m.digest for m in record.experts},
@@ -245,9 +247,3 @@ class GenerationLoader:
         norm = make_norm(bus=bus, plugins=plugins, providers=providers)
         combiner = make_combiner(bus=bus, plugins=plugins, providers=providers)
         return _Parts(record, files, plugins, backbone, bus, router, norm, combiner)
-
-    def _calibration(self, record: Composition) -> Calibration | None:
-        """Return the scores of a generation's gate rows; None without any."""
-        if CALIBRATION not in record.files:
-            return None
-        return Calibration.load(self.generations.file(record, CALIBRATION))

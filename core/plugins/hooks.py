@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
 
-from ...registry.package.forms import (
-    PLUGIN_BACKBONES,
-    PLUGIN_ENGINES,
-    PLUGIN_FORMS,
-    PLUGIN_RECIPES,
-    PLUGIN_ROUTERS,
-    PLUGIN_TASKS,
-)
+from ...registry.package.forms import INSIDE, PLUGIN_FORMS, PLUGIN_ROUTERS, PLUGIN_TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,10 +54,10 @@ NORM, COMBINER = "layernorm", "residual"
 OF_THIS_PROJECT: Mapping[str, Mapping[str, str]] = {
     "redhost_register_tasks": PLUGIN_TASKS,
     "redhost_register_forms": PLUGIN_FORMS,
-    "redhost_register_recipes": PLUGIN_RECIPES,
+    "redhost_register_recipes": {**PLUGIN_FORMS, INSIDE: "peft"},
     "redhost_register_routers": PLUGIN_ROUTERS,
-    "redhost_register_backbones": PLUGIN_BACKBONES,
-    "redhost_register_engines": PLUGIN_ENGINES,
+    "redhost_register_backbones": {"onnx": "onnx", "onnx-int8": "onnx"},
+    "redhost_register_engines": {"ray": "ray"},
 }
 """Hook → the names that plugins of this project register with it → the extra that installs each.
 Such a plugin is imported when one of its names is asked for; others', whose names are not known, at

@@ -71,7 +71,6 @@ class Plugins:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(HookSpec)
         self.manager.register(builtin, name=BUILTIN)
-        found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         self._digests: dict[str, str] = {}
         self._tasks: dict[str, str] = {}
         self._dists: dict[str, str] = {}
@@ -80,14 +79,11 @@ class Plugins:
         self._states: list[PluginState] = []
         self._waiting: dict[str, list[EntryPointInfo]] = {}
         self._loading = threading.RLock()  # a plugin's task may have to wait for another plugin
-        waits = {
-            f"redhost-{extra}" for names in OF_THIS_PROJECT.values() for extra in names.values()
-        }
+        found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         for entry in sorted(found, key=lambda e: (e.dist, e.name)):
-            if (dist := canonical(entry.dist)) in waits:
-                self._waiting.setdefault(dist, []).append(entry)
-            else:
-                self._states.append(self._load(entry))
+            self._waiting.setdefault(canonical(entry.dist), []).append(entry)
+        ours = {f"redhost-{extra}" for of in OF_THIS_PROJECT.values() for extra in of.values()}
+        self._load_waiting(self._waiting.keys() - ours)  # what others register is not known
 
     @property
     def states(self) -> tuple[PluginState, ...]:
@@ -115,8 +111,10 @@ class Plugins:
         for dist, digest in sorted(providers.items()):
             found = self._digests.get(dist, "")
             if found != digest:
-                hint = "See 'redhost plugins'; install and trust it again, or compose without it: "
-                hint += "'redhost recompose --accept', with another --router if it made that."
+                hint = (
+                    "See 'redhost plugins'; install and trust it again, or compose without it: "
+                    "'redhost recompose --accept', with another --router if it made that."
+                )
                 if not found and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)
                 raise PluginError(
@@ -190,10 +188,9 @@ class Plugins:
         """
         self._load_named(REGISTER_TASKS, name)
         if not is_registered(name):
-            problem = f"no trusted plugin provides task {name!r}"
-            meant = "" if name in PLUGIN_TASKS else suggest(name, TASKS)
-            hint = self._absent_hint(PLUGIN_TASKS.get(name))
-            raise PluginError(problem, hint=f"{meant}{hint}")
+            extra = PLUGIN_TASKS.get(name)
+            hint = f"{'' if extra else suggest(name, TASKS)}{self._absent_hint(extra)}"
+            raise PluginError(f"no trusted plugin provides task {name!r}", hint=hint)
         if providers is not None and name in self._tasks:
             dist = self._tasks[name]
             providers[dist] = self._digests[dist]
@@ -214,8 +211,7 @@ class Plugins:
     def providers(self, hook: str, name: str) -> dict[str, str]:
         """Return the distributions whose plugins register a name with a hook: name → digest."""
         plugins = self._registrations(hook, name).get(name, {}).keys() - {BUILTIN}
-        dists = sorted(self._dists[plugin] for plugin in plugins)
-        return {dist: self._digests[dist] for dist in dists}
+        return {d: self._digests[d] for d in sorted(self._dists[plugin] for plugin in plugins)}
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call a notification hook on every plugin; log any exception and continue."""
@@ -289,8 +285,13 @@ class Plugins:
 
     def _load_named(self, hook: str, name: str | None) -> None:
         """Load the plugins of this project that register a name with a hook; None is any name."""
-        extras = OF_THIS_PROJECT.get(hook, {}).items()
-        self._load_waiting({f"redhost-{extra}" for part, extra in extras if name in {None, part}})
+        self._load_waiting(
+            {
+                f"redhost-{extra}"
+                for part, extra in OF_THIS_PROJECT.get(hook, {}).items()
+                if name in {None, part}
+            }
+        )
 
     def _load_waiting(self, dists: Iterable[str]) -> None:
         """Load the plugins of some distributions, as far as they wait for it."""
@@ -300,17 +301,7 @@ class Plugins:
 
     def _load(self, entry: EntryPointInfo) -> PluginState:
         """Import and register one plugin; turn any failure into its state."""
-
-        def state(name: str, reason: str | None = None, hint: str | None = None) -> PluginState:
-            return PluginState(
-                name=entry.name,
-                dist=entry.dist,
-                version=entry.version,
-                state=name,
-                reason=reason,
-                hint=hint,
-            )
-
+        state = partial(PluginState, name=entry.name, dist=entry.dist, version=entry.version)
         # A distribution may contain several plugins; the first takes the distribution's name.
         first = entry.dist not in self._dists
         name = entry.dist if first else f"{entry.dist}:{entry.name}"
@@ -318,9 +309,9 @@ class Plugins:
             agreement = trust.agreed(entry)
             if agreement is None:
                 return state(
-                    "untrusted",
-                    "its code was not read or allowed by you",
-                    f"Run 'redhost trust {entry.dist}'.",
+                    state="untrusted",
+                    reason="its code was not read or allowed by you",
+                    hint=f"Run 'redhost trust {entry.dist}'.",
                 )
             with stoppable(f"the import of plugin {entry.dist!r}"):
                 plugin = import_digested(entry.value, agreement.contents.by_path, dist=entry.dist)
@@ -335,10 +326,11 @@ class Plugins:
                 self.manager.unregister(name=name)
             self._dists.pop(name, None)
             if isinstance(e, RedhostError):
-                return state("failed", e.reason, e.hint)
-            return state("failed", f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}.")
+                return state(state="failed", reason=e.reason, hint=e.hint)
+            reason, hint = f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}."
+            return state(state="failed", reason=reason, hint=hint)
         self._digests[entry.dist] = agreement.contents.digest
-        return state("loaded", agreement.reason and f"trusted: {agreement.reason}")
+        return state(state="loaded", reason=agreement.reason and f"trusted: {agreement.reason}")
 
     def _absent_hint(self, extra: str | None) -> str:
         """Return a hint on how to get a plugin that makes a part: of this project, or another's."""

@@ -104,9 +104,6 @@ PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft"}
 INSIDE = "inside"
 """The name of the recipe of experts that write to a block, of any built-in form."""
 
-PLUGIN_RECIPES: Mapping[str, str] = {**PLUGIN_FORMS, INSIDE: "peft"}
-"""Recipe of a plugin of this project → the extra of redhost that installs it."""
-
 ADAPTER = "lora"
 """The form of a LoRA adapter, which acts inside the blocks: its tensors are those of PEFT's file
 (`peft_adapter`), plus a linear head if it writes labels of its own."""
@@ -158,14 +155,7 @@ PLUGIN_TASKS: Mapping[str, str] = {"generation": "generate", "spans": "spans"}
 PLUGIN_ROUTERS: Mapping[str, str] = {"causal": "generate", "causal-mixture": "generate"}
 """Router kind of a plugin of this project → the extra of redhost that installs it."""
 
-PLUGIN_BACKBONES: Mapping[str, str] = {"onnx": "onnx", "onnx-int8": "onnx"}
-"""Device of a plugin of this project → the extra of redhost that installs it."""
-
-PLUGIN_ENGINES: Mapping[str, str] = {"ray": "ray"}
-"""Engine of a plugin of this project → the extra of redhost that installs it."""
-
 
 def extra_of(dist: str) -> str | None:
     """Return the extra that installs a plugin of this project with a form or a task, else None."""
-    extras = (*PLUGIN_FORMS.values(), *PLUGIN_TASKS.values())
-    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)
+    return {f"redhost-{x}": x for x in {**PLUGIN_FORMS, **PLUGIN_TASKS}.values()}.get(dist)

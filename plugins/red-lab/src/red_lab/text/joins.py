@@ -26,7 +26,6 @@ from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
 from redhost.core.composition.gates import harm
 from redhost.core.composition.prepare import RecomposeInputs
-from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
@@ -160,7 +159,7 @@ def _of(inputs: RecomposeInputs, experts: Mapping[str, LoadedExpert]) -> Recompo
     return dataclasses.replace(inputs, candidates=candidates)
 
 
-def _composed(inputs: RecomposeInputs) -> RecomposeResult:
+def _composed(inputs: RecomposeInputs) -> redhost.RecomposeResult:
     return accepted(compose_parts(inputs, redhost.RecomposeOptions(router=KIND, accept=True)))
 
 

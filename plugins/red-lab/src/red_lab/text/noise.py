@@ -49,11 +49,12 @@ def noise(desk: Desk) -> list[dict[str, Any]]:
             for team, expert in inputs.candidates.experts.items()
         }
         candidates = dataclasses.replace(inputs.candidates, experts=experts)
-        outcome = compose_parts(
-            dataclasses.replace(inputs, candidates=candidates),
-            redhost.RecomposeOptions(router=AUTO),
-        )
-        composed = accepted(outcome).composed
+        composed = accepted(
+            compose_parts(
+                dataclasses.replace(inputs, candidates=candidates),
+                redhost.RecomposeOptions(router=AUTO),
+            )
+        ).composed
         alone = no_expert(desk, composed)["no expert, ridge"]
         found.append(
             {
