@@ -199,7 +199,7 @@ class Plugins:
     def _register_task(
         self, dist: str, name: str, head: type[Head], *, unit: type[Unit[Any]] = WholeText
     ) -> None:
-        # A name of this project's plugin is that one's, whoever is loaded first.
+        # A name of this project's plugin is that one's, in whatever order they are loaded.
         self._load_named(REGISTER_TASKS, name)
         register_task(name, head, unit=unit)
         self._tasks[name] = dist

@@ -22,16 +22,16 @@ import sys
 from redhost.core.plugins.manager import Plugins
 
 plugins = Plugins()
-{asked}
+{statement}
 names = {{name.partition(".")[0] for name in sys.modules}}
 print(*sorted(name for name in names if name.startswith("redhost_")))
 """
 
 
-def imported(asked: str) -> list[str]:
-    """Return the plugins of this project that a process imports when it asks for something."""
+def imported(statement: str) -> list[str]:
+    """Return the plugins of this project that a process imports for a statement."""
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTED.format(asked=asked)],
+        [sys.executable, "-c", IMPORTED.format(statement=statement)],
         capture_output=True,
         text=True,
         check=True,
@@ -40,7 +40,7 @@ def imported(asked: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("statement", "expected"),
     [
         ("", []),
         ("plugins.task('classification')", []),
@@ -50,10 +50,10 @@ def imported(asked: str) -> list[str]:
         ("plugins.names('redhost_register_routers')", ["redhost_generate"]),
     ],
 )
-def test_a_plugin_of_this_project_is_imported_when_one_of_its_names_is_asked_for(
-    asked, expected
+def test_a_plugin_of_this_project_is_imported_once_a_part_of_it_is_named(
+    statement, expected
 ) -> None:
-    assert imported(asked) == expected
+    assert imported(statement) == expected
 
 
 def test_the_tables_name_every_part_that_plugins_of_this_project_register() -> None:
@@ -80,14 +80,14 @@ def test_the_table_of_tasks_names_their_plugins(name, extra) -> None:
     assert list(providers) == [f"redhost-{extra}"] and TASKS[name] == spec
 
 
-def test_what_waits_is_loaded_once_whoever_asks() -> None:
+def test_what_waits_is_loaded_once_by_many_threads() -> None:
     entries = plugin_entry_points("redhost.plugins")
     plugins = redhost.plugins.Plugins(entries)
-    askers = [threading.Thread(target=plugins.task, args=("spans",)) for _ in range(8)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join()
+    threads = [threading.Thread(target=plugins.task, args=("spans",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sum(s.dist == "redhost-spans" for s in plugins.states) == 1
     assert len(plugins.states) == len(entries)
 
