@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import click
 
 from .commands.lazy import PluginGroup
 from .commands.printing import Printable, fill_descriptors
-from .commands.welcome import welcome
 from .registry.errors import RedhostError
 
-GROUPS = (
-    "author",
-    "compose",
-    "evaluate",
-    "experts",
-    "history",
-    "keys",
-    "packages",
-    "plugins",
-)
-"""The modules of commands; each has its own in ``COMMANDS``."""
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "author": ("new-backbone", "new-expert", "pack", "train-expert"),
+    "compose": ("predict", "recompose", "route"),
+    "evaluate": ("evaluate",),
+    "experts": ("check", "disable", "enable", "list-experts", "schema"),
+    "history": ("gc", "history", "rollback", "status"),
+    "keys": ("new-key",),
+    "packages": ("add", "remove"),
+    "plugins": ("plugins", "trust"),
+}
+"""Module of commands → those that it has; each is a function with the command's name."""
 
 PUBLISHING = ("add", "migrate", "recompose", "remove", "rollback")
 """The commands that make a generation current."""
@@ -37,7 +37,22 @@ GOING_ON = ("predict", "train-expert", "train-many")
 """The commands that keep finished work when stopped; predict only with --out."""
 
 
-@click.group(cls=PluginGroup, invoke_without_command=True)
+class BuiltIn(UserDict[str, Any]):
+    """The built-in commands by name; a command's module is imported when the command is needed."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return a command."""
+        if isinstance(module := self.data[name], str):
+            commands = import_module(f".commands.{module}", __package__)
+            self.data[name] = getattr(commands, name.replace("-", "_"))
+        command: click.Command = self.data[name]
+        return command
+
+
+BUILT_IN = BuiltIn({name: module for module, names in COMMANDS.items() for name in names})
+
+
+@click.group(cls=PluginGroup, commands=BUILT_IN, invoke_without_command=True)
 @click.version_option(package_name="redhost")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.option("-v", "--verbose", count=True, help="Log more; repeat for debug output.")
@@ -50,12 +65,9 @@ def cli(context: click.Context, *, verbose: int) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("redhost").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
     if context.invoked_subcommand is None:
+        from .commands.welcome import welcome
+
         welcome()
-
-
-for group in GROUPS:
-    for command in import_module(f".commands.{group}", __package__).COMMANDS:
-        cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

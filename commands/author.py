@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from ..registry.errors import UsageError
-from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, PLUGIN_TASKS, TASKS
+from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, TASKS
 from .common import (
     backbone_option,
     bar,
@@ -98,9 +98,7 @@ def _features(
 @click.option(
     "--task",
     metavar="TASK",
-    shell_complete=lambda _context, _option, typed: [
-        t for t in (*TASKS, *PLUGIN_TASKS) if t.startswith(typed)
-    ],
+    shell_complete=lambda _context, _option, typed: [t for t in TASKS if t.startswith(typed)],
     default=DEFAULT_TASK,
     show_default=True,
     help="What the backbone and its experts answer: one of several labels, any number of labels "
@@ -480,6 +478,3 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     project = Path(f"red-{kind}-{name}")
     check_free(project)
     return project
-
-
-COMMANDS = (new_backbone, new_expert, train_expert, pack)

@@ -289,6 +289,3 @@ def _print_weights(weights: dict[str, float]) -> None:
     for column, weight in sorted(weights.items(), key=lambda pair: -pair[1]):
         if weight >= 0.005:  # noqa: PLR2004  (the smallest weight visible with two digits)
             click.echo(f"  {column:<12} {weight:4.2f} {'█' * round(30 * weight)}")
-
-
-COMMANDS = (recompose, predict, route)

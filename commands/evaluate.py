@@ -238,6 +238,3 @@ def _print_health(health: Health) -> None:
     )
     for warning in health.warnings:
         click.echo(f"warning    {warning}")
-
-
-COMMANDS = (evaluate,)

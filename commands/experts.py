@@ -169,6 +169,3 @@ def schema(*, kind: Literal["expert", "backbone"]) -> None:
     from ..registry.package.manifest import json_schema
 
     print_json(json_schema(kind))
-
-
-COMMANDS = (list_experts, check, enable, disable, schema)

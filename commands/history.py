@@ -184,6 +184,3 @@ def _numbered(numbers: Sequence[int]) -> str:
         return f"{len(numbers):,} generations, {min(numbers)} to {max(numbers)},"
     noun = "generation" if len(numbers) == 1 else "generations"
     return f"{noun} {', '.join(map(str, numbers))}"
-
-
-COMMANDS = (status, history, rollback, gc)

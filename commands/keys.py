@@ -55,6 +55,3 @@ def new_key(*, file: Path, as_json: bool) -> None:
     click.echo(f"private    {file} (keep it to yourself; it has no password)")
     click.echo(f"public     {public} sha256:{key.fingerprint}")
     click.echo(f"next: redhost pack DIR --sign {file}")
-
-
-COMMANDS = (new_key,)

@@ -208,6 +208,3 @@ def remove(
     if removed.unreachable:
         numbers = ", ".join(map(str, removed.unreachable))
         click.echo(f"generations that cannot be rolled back to any more: {numbers}")
-
-
-COMMANDS = (add, remove)

@@ -83,6 +83,3 @@ def _agreement(dist: str) -> Agreement | None:
         return agreed(find(dist))
     except RedhostError:
         return None
-
-
-COMMANDS = (plugins, trust)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +16,10 @@ from ..registry.home.composition import LOCK, read_lock
 from ..registry.home.questions import composed_questions, home_of, question_of
 from ..registry.queries.inventory import take_inventories
 from ..registry.queries.settings import Settings, load_settings, resolve_home
-from .composition.changes import change_members, compose_selection, lock_to_follow
+from .composition.changes import change_members
 from .composition.options import RecomposeKeywords
-from .composition.publish import publish
-from .composition.refusal import accepted
-from .composition.select import ExpertSource, select_installed
+from .composition.recompose import recompose
+from .composition.select import ExpertSource
 from .evaluation.evaluate import Evaluation, evaluate
 from .evaluation.with_router import leave_one_out
 from .model.composed import Answer, ComposedModel
@@ -302,17 +300,7 @@ class Host:
             MissingError: If there is nothing to compose, or the lock's router is gone.
             UsageError: If the router lacks the level, or it contradicts the lock.
         """
-        lock = lock_to_follow(self.home, keywords) if locked else None
-        with nullcontext() if dry_run else self.generations.writer() as writer:
-            selection = select_installed(self.home, backbone=self.settings.backbone)
-            result = accepted(compose_selection(self.session, selection, keywords, lock=lock))
-            if writer is None:
-                return result.receipt
-            current = self.generations.current()
-            receipt = publish(self.session, result, writer=writer, lock=lock, keep=lock is None)
-        if receipt.generation != current:
-            self.plugins.notify("redhost_composed", receipt=receipt)
-        return receipt
+        return recompose(self.session, keywords, locked=locked, dry_run=dry_run)
 
     def attach(self, source: ExpertSource, **keywords: Unpack[RecomposeKeywords]) -> Receipt:
         """Compose the current members and one more expert; nothing is installed.

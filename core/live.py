@@ -58,7 +58,7 @@ class Live:
     def __init__(self, session: Session, *, shares_with: Live | None = None) -> None:
         self.host = Host(session)
         self._loader: GenerationLoader = GenerationLoader(
-            session.home,
+            session.generations,
             plugins=session.plugins,
             device=session.device,
             backbones=None if shares_with is None else shares_with._loader.backbones,

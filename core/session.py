@@ -89,12 +89,14 @@ class Session:
         backbones: LoadedBackbones | None = None,
     ) -> Self:
         """Return the session of a home folder; it may share backbones with another session."""
-        device = settings.device or "cpu"
+        device, generations = settings.device or "cpu", Generations(home)
         return cls(
             home=home,
-            store=Store(home),
-            generations=Generations(home),
-            loader=GenerationLoader(home, plugins=plugins, device=device, backbones=backbones),
+            store=generations.store,
+            generations=generations,
+            loader=GenerationLoader(
+                generations, plugins=plugins, device=device, backbones=backbones
+            ),
             plugins=plugins,
             settings=settings,
             device=device,

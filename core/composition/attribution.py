@@ -1,6 +1,6 @@
 """Find the newcomer that makes a composition impossible, and leave it out by name.
 
-Each expert is first checked by itself (`candidates`). A joint step can still fail: a router that
+Each expert is first checked by itself (`prepare`). A joint step can still fail: a router that
 cannot be solved, answers that are not finite, or a domain that would lose accuracy. The refusal is
 then attributed to the newcomer without which composing succeeds. Experts that were already composed
 with each other are never suspected.
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import CardError, CompositionError, HarmError, RedhostError
-from .candidates import same_rows
+from .prepare import same_rows
 from .refusal import Refusal, is_about_material, refusal_of
 from .select import Selection
 

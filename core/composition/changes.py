@@ -1,4 +1,4 @@
-"""From a selection to a generation: compose, pass every gate, publish.
+"""Change one member of the current composition.
 
 A change adds, removes or replaces exactly one expert of the current composition. The members that
 stay are read from the store: they need not be installed, and the result is independent of what is
@@ -7,11 +7,9 @@ installed. Before the first generation there are no members; the installed exper
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,21 @@ import msgspec
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import (
     ContractError,
-    FrozenError,
     HarmError,
-    IntegrityError,
-    MissingError,
-    PluginError,
     RedhostError,
     UsageError,
 )
-from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
+from ...registry.home.composition import Composition
 from ...registry.package.discover import canonical
 from ...registry.queries.inventory import installed_digests
 from ...registry.queries.settings import Disabled
 from ..receipt import Receipt
 from ..session import Session
-from .attribution import compose_without_faulty
 from .choose import LARGEST
 from .gates import TRY_HINT
-from .options import Previous, RecomposeKeywords, RecomposeOptions
-from .prepare import prepare_composition
-from .prior import CARDS, read_prior
-from .publish import RECEIPT, locked_router, publish, refuse_drift
-from .recompose import RecomposeResult, attempt, recompose
+from .options import RecomposeKeywords
+from .publish import RecomposeResult, publish
+from .recompose import compose_selection
 from .refusal import Code, Refusal, accepted
 from .select import ExpertSource, Selection, change, read_source, select_installed, select_stored
 
@@ -50,138 +41,6 @@ SMALL = ("ridge", "statistics", "centroid")
 
 LARGE = ("evidence", "quadratic")
 """Kinds with one covariance per column."""
-
-log = logging.getLogger("redhost")
-
-
-def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
-    """Return the lock of a home; keywords given by the user may not contradict it.
-
-    Raises:
-        MissingError: If there is none.
-        UsageError: If a keyword contradicts it.
-    """
-    lock = read_lock(home / LOCK)
-    if lock is None:
-        raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
-    given = dict[str, Any](keywords)
-    given["decline"] = given.get("decline") or None  # 0 and no share both decline nothing
-    given["prior"] = None if given.get("prior") == CARDS else given.get("prior")
-    for name, value in _locked(lock).items():
-        wanted = given.get(name)
-        if wanted not in {None, value}:
-            raise UsageError(
-                f"--locked uses the {name} of the lock",
-                expected=str(value),
-                found=str(wanted),
-                hint="Leave it out, or recompose without --locked.",
-            )
-    return lock
-
-
-def compose_selection(
-    session: Session,
-    selection: Selection,
-    keywords: RecomposeKeywords,
-    *,
-    made_with: Mapping[str, Any] | None = None,
-    lock: LockFile | None = None,
-) -> RecomposeResult | Refusal:
-    """Check, build, train and judge; publish nothing.
-
-    Args:
-        session: The session whose current generation it is compared with.
-        selection: The backbone and the experts.
-        keywords: How to compose.
-        made_with: Replaces missing keywords; the settings replace what is missing here.
-        lock: Supplies router and settings; nothing is trained then.
-
-    Returns:
-        The composition; a refusal if something that worked would stop working.
-
-    Raises:
-        FrozenError: If a frozen part changed; the current generation is then loaded anew.
-    """
-    options = RecomposeOptions(
-        router=session.plugins.task(selection.files.manifest.task).unit.router
-    ).over(keywords, made_with or {}, msgspec.structs.asdict(session.settings))
-    options = replace(options, prior=read_prior(options.prior, home=session.home))
-    progress = keywords.get("progress")
-    previous = _load_previous(session, selection, accept=options.accept)
-    load = partial(
-        prepare_composition,
-        plugins=session.plugins,
-        cache=session.cache,
-        device=session.device,
-        previous=previous,
-        progress=progress,
-        pool=session.pool,
-    )
-    try:
-        if lock is not None:
-            inputs = load(selection)
-            weights = locked_router(inputs, lock, generations=session.generations)
-            result = recompose(
-                inputs, replace(options, **_locked(lock)), weights=weights, progress=progress
-            )
-            # Which plugins make the norm and the router is known only now.
-            refuse_drift(inputs, lock, plugins=inputs.providers)
-            return result
-        return compose_without_faulty(
-            selection,
-            lambda chosen: attempt(load(chosen), options, progress=progress),
-            composed=previous.record.members() if previous.record else {},
-        )
-    except FrozenError:
-        session.loader.forget()  # the loaded generation uses the backbone that may have changed
-        raise
-
-
-def _locked(lock: LockFile) -> dict[str, Any]:
-    """Return the options that a lock was made with, by name; None for what it has none of."""
-    return {
-        "router": lock.router.kind,
-        "level": lock.router.level,
-        "seed": lock.router.seed,
-        "decline": lock.settings.get("decline"),
-        "prior": lock.settings.get("prior"),
-    }
-
-
-def _load_previous(session: Session, selection: Selection, *, accept: bool) -> Previous:
-    """Return the current generation, from bytes that the selection has read where it can.
-
-    With `accept`, one that cannot be loaded is dropped.
-
-    Raises:
-        HarmError: If it cannot be loaded, so that nothing can be compared with it.
-    """
-    current, previous = session.generations.current(), Previous()
-    if current is None:
-        return previous
-    try:
-        previous = Previous(record=session.generations.load(current))
-        store = session.store.holding(selection.read)
-        previous = replace(previous, model=session.loader.load(current, store=store))
-    except RedhostError as e:
-        if not accept:
-            anew = "Repair it, or compose anew with --accept."
-            raise HarmError(
-                f"generation {current} cannot be loaded, so nothing is compared with it: "
-                f"{e.reason}",
-                hint=e.hint if isinstance(e, PluginError) else anew,
-            ) from e
-        log.warning("not compared with generation %s: %s", current, e.reason)
-    return replace(previous, fallen=_fallen(session, previous.record))
-
-
-def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]:
-    """Return what each domain has lost up to the current generation; a damaged receipt has none."""
-    with suppress(IntegrityError):
-        if record is not None:
-            receipt = session.generations.file(record, RECEIPT)
-            return msgspec.json.decode(receipt, type=Receipt).accuracy.fallen
-    return {}
 
 
 def change_members(
@@ -214,15 +73,21 @@ def change_members(
         selection = _current_members(session, record, add)
         joins = None
         if add is not None:
-            keys = session.settings.keys or ()
             joins = read_source(
-                add, backbone=selection.files.manifest, home=session.home, keys=keys
+                add,
+                backbone=selection.files.manifest,
+                home=session.home,
+                keys=session.settings.keys or (),
             )
             # Before the first generation the selection is what is installed, which may include it.
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
         wanted = change(selection, home=session.home, add=joins, remove=remove)
-        made_with = _made_with(record)
+        made_with = (
+            {**record.settings, "router": record.router.kind, "seed": record.router.seed}
+            if record is not None
+            else {}
+        )
         outcome = compose_selection(session, wanted, keywords, made_with=made_with)
         if joins is not None and (refusal := _refusal_of(joins, outcome)):
             hint = TRY_HINT if refusal.retry else None
@@ -252,13 +117,6 @@ def _with_drift(
             kinds[member.id] = "changed" if member.id in digests else "missing"
     receipt = msgspec.structs.replace(result.receipt, drift=kinds)
     return replace(result, receipt=receipt)
-
-
-def _made_with(record: Composition | None) -> dict[str, Any]:
-    """Return the settings that the current generation was made with, if there is one."""
-    if record is None:
-        return {}
-    return {**record.settings, "router": record.router.kind, "seed": record.router.seed}
 
 
 def _current_members(

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ...registry.package.checked import Violation
-from ..backbones.backbone import Backbone
 from ..bus.evidence import confidence_of
 from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
 from ..evaluation.routing_health import routing_health
@@ -21,10 +20,11 @@ from ..model.composed import ComposedModel, answers_labels, by_domain
 from ..model.conformal import Calibration, calibrate, sets_possible
 from ..receipt import Accuracy, Bits, ExcessHarm, Health, WithdrawnDomain
 from ..routers.base import ColumnData
-from ..routers.cards import Card, background_texts, gate_rows
+from ..routers.cards import background_texts, gate_rows
 from ..types import Row, percent
 from .harm import GateAnswers, excess_harm, updated_members
-from .options import RecomposeInputs, RecomposeOptions
+from .options import RecomposeOptions
+from .prepare import RecomposeInputs
 from .refusal import Code, Refusal
 
 HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes on even so."
@@ -154,7 +154,9 @@ def judge_gates(
     health = msgspec.structs.replace(health, warnings=(*health.warnings, *_far_below(accuracy)))
     if result.nats is None or oracle.nats is None:
         return Gates(accuracy=accuracy, health=health, calibration=result.calibration)
-    sizes = {card.column: _gate_bytes(card, inputs.backbone) for card in cards}
+    unit, trunk = inputs.backbone.task.unit, inputs.backbone.trunk
+    texts_of = {card.column: [r.text for r in card.rows if r.part == "gate"] for card in cards}
+    sizes = {column: sum(unit.byte_counts(trunk, texts)) for column, texts in texts_of.items()}
     nats = before.nats if before else None
     bits = Bits(
         before=None if nats is None else bits_per_byte(nats, shared or (), sizes),
@@ -163,12 +165,6 @@ def judge_gates(
         bytes=sizes,
     )
     return Gates(accuracy=accuracy, bits=bits, health=health)
-
-
-def _gate_bytes(card: Card, backbone: Backbone) -> int:
-    """Return the number of bytes of a card's gate rows."""
-    texts = [r.text for r in card.rows if r.part == "gate"]
-    return sum(backbone.task.unit.byte_counts(backbone.trunk, texts))
 
 
 def _far_below(accuracy: Accuracy) -> Iterator[str]:

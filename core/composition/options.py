@@ -1,4 +1,4 @@
-"""Options of a composition, and the inputs that a router is made from."""
+"""Options of a composition, and the keywords that give them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, TypedDict
 
-from ...registry.home.composition import Composition
-from ...registry.package.discover import Package
-from ...registry.package.readers import BackboneFiles
-from ..backbones.backbone import Backbone
-from ..model.build import Providers
-from ..model.composed import ComposedModel
-from ..plugins.manager import Plugins
 from ..training.router import RouterSettings
-from ..types import BackgroundRow, Encode, Progress, Row
-from .candidates import CandidateSet
+from ..types import Progress
 
 Level = Literal["full", "row", "zero"]
 
@@ -81,49 +73,3 @@ class RecomposeOptions:
         return type(self)(
             **{f.name: given.get(f.name, getattr(self, f.name)) for f in fields(self)}
         )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Previous:
-    """The current generation, which a composition is compared with; without parts if none is.
-
-    Attributes:
-        record: Its record.
-        model: Itself, loaded; None if it cannot be.
-        fallen: What each domain has lost up to it, see `Accuracy`.
-    """
-
-    record: Composition | None = None
-    model: ComposedModel | None = None
-    fallen: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RecomposeInputs:
-    """All that is read, checked and built before the router is made.
-
-    Attributes:
-        package: The backbone's package.
-        files: Its bytes.
-        backbone: The frozen backbone, already verified.
-        background: Its background card.
-        evaluation: Its held-out rows, passed on to the composition.
-        candidates: The experts that passed.
-        plugins: The plugins that make the parts.
-        providers: The plugins that have made a part so far.
-        encode: Texts → h of this backbone, through the cache.
-        previous: The current generation.
-        encode_previous: Texts → h of the current composition's backbone.
-    """
-
-    package: Package
-    files: BackboneFiles
-    backbone: Backbone
-    background: tuple[BackgroundRow, ...]
-    evaluation: tuple[Row, ...]
-    candidates: CandidateSet
-    plugins: Plugins
-    providers: Providers
-    encode: Encode
-    previous: Previous
-    encode_previous: Encode | None = None

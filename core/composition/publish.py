@@ -1,8 +1,10 @@
-"""Publish a composition: bytes to the store, then the generation, in one atomic step."""
+"""Publish: bytes to the store, then the generation, in one atomic step, with its receipt."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,14 +24,83 @@ from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
 from ...registry.home.questions import question_of
 from ...registry.queries.inventory import drift
-from ..model.conformal import CALIBRATION
+from ..model.composed import ComposedModel
+from ..model.conformal import CALIBRATION, rows_needed, too_few
 from ..model.moments import MOMENTS
-from ..receipt import Receipt
+from ..receipt import Decline, DigestChange, Receipt
 from ..session import Session
-from .options import RecomposeInputs
-from .recompose import RecomposeResult
+from .gates import Gates
+from .options import RecomposeOptions
+from .prepare import RecomposeInputs
+from .train import Trained
 
 RECEIPT = "receipt.json"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecomposeResult:
+    """A composition that passed, not yet published.
+
+    Attributes:
+        inputs: The parts that it was made from.
+        composed: The composition.
+        receipt: Its receipt.
+        router_bytes: Its router's weights.
+    """
+
+    inputs: RecomposeInputs
+    composed: ComposedModel
+    receipt: Receipt
+    router_bytes: bytes
+
+
+def draft_receipt(
+    inputs: RecomposeInputs,
+    options: RecomposeOptions,
+    trained: Trained,
+    gates: Gates,
+    digests: Mapping[str, DigestChange],
+    steps: dict[str, float],
+) -> Receipt:
+    """Return the receipt of a composition, not yet published."""
+    candidates = inputs.candidates
+    origins = {i: e.files.manifest.ported for i, e in candidates.experts.items()}
+    return Receipt(
+        generation=None,
+        parent=inputs.previous.model.generation if inputs.previous.model else None,
+        router=trained.report,
+        backbone=digests[""],
+        experts={i: digests[i] for i in candidates.experts},
+        left_out=candidates.left_out,
+        withdrawn=candidates.withdrawn,
+        not_gated=tuple(i for i in candidates.experts if i not in gates.accuracy.after),
+        accuracy=gates.accuracy,
+        seconds=sum(steps.values()),
+        seed=options.seed,
+        health=gates.health,
+        bits=gates.bits,
+        decline=_decline(trained.model),
+        steps=steps,
+        ported={i: origin.digest for i, origin in origins.items() if origin},
+    )
+
+
+def _decline(model: ComposedModel) -> Decline | None:
+    """Return which texts a composition declines; None if no share was given."""
+    share, known, ids = model.decline, model.calibration, model.bus.ids
+    if share is None:
+        return None
+    t = model.decline_thresholds
+    numbers = [-math.inf] * len(ids) if t is None else t.tolist()
+    thresholds = {i: None if x == -math.inf else x for i, x in zip(ids, numbers, strict=True)}
+    rows = dict.fromkeys(ids, 0) if known is None else known.rows(ids)
+    return Decline(
+        share=share,
+        rows=rows,
+        thresholds=thresholds,
+        needed=rows_needed(share),
+        warnings=too_few(rows, share),
+    )
 
 
 def publish(
@@ -113,10 +184,9 @@ def refuse_drift(
     Raises:
         CompositionError: If anything differs.
     """
-    installed = tuple(inputs.candidates.statuses.values())
     differences = drift(
         lock,
-        installed,
+        tuple(inputs.candidates.statuses.values()),
         fingerprint=inputs.files.manifest.fingerprint,
         digest=inputs.files.digest,
         plugins=plugins,

@@ -1,90 +1,194 @@
-"""Recompose: the parts that were loaded are trained and judged; what passes can be published.
+"""Recompose: five steps, each of them a function from one frozen value to the next.
 
-`attempt` is the sequence; nothing below the bus may change: digests are compared before and after,
-and if any differs, nothing is composed (law 1).
+    select     what may join, as its files say     Selection                     `select.py`
+    load       its parts, built and checked        RecomposeInputs               `prepare.py`
+    train      a router over them                  Trained                       `train.py`
+    judge      whether somebody loses by it        RecomposeResult or Refusal    `gates.py`
+    publish    the next generation                 Receipt                       `publish.py`
+
+`recompose` takes all five; `compose_selection` the three in the middle, without newcomers that make
+them fail (`attribution.py`); `compose_parts` trains and judges. Nothing below the bus may change
+while it does: digests are compared before and after, and if any differs, nothing is composed
+(law 1). A change of one member (`changes.py`) selects otherwise and goes the same way.
 """
 
 from __future__ import annotations
 
-import math
-import time
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import safetensors.torch
 
-from ...registry.errors import CompositionError, FrozenError, UsageError, short
+from ...registry.environment.status import check_packages
+from ...registry.errors import (
+    FrozenError,
+    HarmError,
+    IntegrityError,
+    MissingError,
+    PluginError,
+    RedhostError,
+    UsageError,
+    short,
+)
+from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
+from ...registry.package.discover import from_folder
 from ..bus.bus import BACKBONE
-from ..bus.signals import ANSWERS
 from ..digests import tensor_digest
-from ..model.build import build_bus, make_combiner, make_norm, make_router
-from ..model.composed import ComposedModel
-from ..model.conformal import rows_needed, too_few
+from ..model.build import read_package
 from ..model.moments import Moments
-from ..receipt import Decline, DigestChange, Receipt, RouterReceipt
-from ..routers import KINDS
-from ..routers.base import ColumnData, Router, load_router, router_tensors
-from ..training.router import train_router
-from ..training.router_data import column_names, columns_data
+from ..plugins.manager import Plugins
+from ..receipt import DigestChange, Receipt
+from ..routers.base import router_tensors
+from ..session import Session
 from ..types import Progress
-from .choose import AUTO, TRIED, RouterChoice, choose_router
-from .gates import Gates, judge_composition
-from .options import RecomposeInputs, RecomposeOptions
-from .prior import UNIFORM, expected_shares, written
+from .attribution import compose_without_faulty
+from .gates import judge_composition
+from .options import RecomposeKeywords, RecomposeOptions
+from .prepare import Previous, RecomposeInputs, load_parts
+from .prior import CARDS, read_prior
+from .publish import (
+    RECEIPT,
+    RecomposeResult,
+    draft_receipt,
+    locked_router,
+    publish,
+    refuse_drift,
+)
 from .refusal import Refusal, accepted
+from .select import Selection, select_installed
+from .train import StepTimer, train
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RecomposeResult:
-    """A composition that passed, not yet published.
-
-    Attributes:
-        inputs: The parts that it was made from.
-        composed: The composition.
-        receipt: Its receipt.
-        router_bytes: Its router's weights.
-    """
-
-    inputs: RecomposeInputs
-    composed: ComposedModel
-    receipt: Receipt
-    router_bytes: bytes
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """All parts under a router whose weights are set, not yet judged.
-
-    Attributes:
-        model: The parts.
-        router: The router.
-        report: How the router was made.
-        data: The data of the cards, by column.
-    """
-
-    model: ComposedModel
-    router: Router
-    report: RouterReceipt
-    data: Sequence[ColumnData]
+log = logging.getLogger("redhost")
 
 
 def recompose(
-    inputs: RecomposeInputs,
-    options: RecomposeOptions,
-    *,
-    weights: bytes | None = None,
-    progress: Progress | None = None,
-) -> RecomposeResult:
-    """Train the router and judge the composition, as `attempt` does.
+    session: Session, keywords: RecomposeKeywords, *, locked: bool = False, dry_run: bool = False
+) -> Receipt:
+    """Compose what is installed, and publish it, as `Host.recompose` says.
+
+    Args:
+        session: The session whose home is composed.
+        keywords: How to compose.
+        locked: Follow the home's lock.
+        dry_run: Do everything except publish.
 
     Raises:
-        HarmError: If a domain that was composed before loses more than the tolerance.
-        RedhostError: As for `attempt`.
+        RedhostError: If anything fails; the current generation is then unchanged.
     """
-    return accepted(attempt(inputs, options, weights=weights, progress=progress))
+    lock = lock_to_follow(session.home, keywords) if locked else None
+    # Held from the first read on: nobody publishes between the comparison and the switch.
+    with nullcontext() if dry_run else session.generations.writer() as writer:
+        selection = select_installed(session.home, backbone=session.settings.backbone)
+        result = accepted(compose_selection(session, selection, keywords, lock=lock))
+        if writer is None:
+            return result.receipt
+        current = session.generations.current()
+        receipt = publish(session, result, writer=writer, lock=lock, keep=lock is None)
+    if receipt.generation != current:
+        session.plugins.notify("redhost_composed", receipt=receipt)
+    return receipt
 
 
-def attempt(
+def compose(
+    backbone: Path,
+    experts: Sequence[Path],
+    *,
+    options: RecomposeOptions | None = None,
+    plugins: Plugins | None = None,
+    cache: Path | None = None,
+    device: str = "cpu",
+) -> RecomposeResult:
+    """Compose packages from their folders, in memory; install and publish nothing.
+
+    Args:
+        backbone: The backbone package's folder.
+        experts: The expert packages' folders, in any order.
+        options: Router, level and seed; by default the default router with seed 0.
+        plugins: The plugins that make the parts; by default those of the environment.
+        cache: The folder of the feature cache; None caches nothing.
+        device: The device of the trunk.
+    """
+    package = from_folder(backbone)
+    files = read_package(package)
+    plugins = plugins or Plugins()
+    wanted = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
+    selection = Selection(
+        package=package,
+        files=files,
+        statuses=check_packages([from_folder(p) for p in experts], backbone=files.manifest),
+    )
+    load = partial(load_parts, plugins=plugins, cache=cache, device=device)
+    return accepted(
+        compose_without_faulty(selection, lambda x: compose_parts(load(x), wanted), composed={})
+    )
+
+
+def compose_selection(
+    session: Session,
+    selection: Selection,
+    keywords: RecomposeKeywords,
+    *,
+    made_with: Mapping[str, Any] | None = None,
+    lock: LockFile | None = None,
+) -> RecomposeResult | Refusal:
+    """Check, build, train and judge; publish nothing.
+
+    Args:
+        session: The session whose current generation it is compared with.
+        selection: The backbone and the experts.
+        keywords: How to compose.
+        made_with: Replaces missing keywords; the settings replace what is missing here.
+        lock: Supplies router and settings; nothing is trained then.
+
+    Returns:
+        The composition; a refusal if something that worked would stop working.
+
+    Raises:
+        FrozenError: If a frozen part changed; the current generation is then loaded anew.
+    """
+    default = session.plugins.task(selection.files.manifest.task).unit.router
+    options = RecomposeOptions(router=default).over(
+        keywords, made_with or {}, msgspec.structs.asdict(session.settings)
+    )
+    options = replace(options, prior=read_prior(options.prior, home=session.home))
+    progress = keywords.get("progress")
+    previous = _load_previous(session, selection, accept=options.accept)
+    load = partial(
+        load_parts,
+        plugins=session.plugins,
+        cache=session.cache,
+        device=session.device,
+        previous=previous,
+        progress=progress,
+        pool=session.pool,
+    )
+    try:
+        if lock is None:
+            return compose_without_faulty(
+                selection,
+                lambda chosen: compose_parts(load(chosen), options, progress=progress),
+                composed=previous.record.members() if previous.record else {},
+            )
+        inputs = load(selection)
+        weights = locked_router(inputs, lock, generations=session.generations)
+        options = replace(options, **_made_with(lock))
+        outcome = compose_parts(inputs, options, weights=weights, progress=progress)
+        if isinstance(outcome, RecomposeResult):
+            # Which plugins make the norm and the router is known only now.
+            refuse_drift(inputs, lock, plugins=inputs.providers)
+        return outcome
+    except FrozenError:
+        session.loader.forget()  # the loaded generation uses the backbone that may have changed
+        raise
+
+
+def compose_parts(
     inputs: RecomposeInputs,
     options: RecomposeOptions,
     *,
@@ -115,7 +219,7 @@ def attempt(
     gates = judge_composition(inputs, options, trained.model, trained.data)
     timer.mark("judge")
     # Computed again from the tensors in memory: a plugin's router may have reached them.
-    after = _unmoved(before, _digests(inputs))
+    digests = _unmoved(before, _digests(inputs))
     timer.mark("digests")
     if isinstance(gates, Refusal):
         return gates
@@ -125,269 +229,99 @@ def attempt(
         decline=options.decline or None,
         moments=Moments.of_columns([d for d in trained.data if d.column != BACKBONE]),
     )
-    weighed = {i: DigestChange(before=x, after=after[i]) for i, x in before.items()}
-    receipt = _receipt(inputs, options, replace(trained, model=model), gates, weighed, timer.steps)
+    complete = replace(trained, model=model)
     return RecomposeResult(
         inputs=inputs,
         composed=model,
-        receipt=receipt,
+        receipt=draft_receipt(inputs, options, complete, gates, digests, timer.steps),
         router_bytes=safetensors.torch.save(router_tensors(trained.router)),
     )
 
 
-def train(
-    inputs: RecomposeInputs,
-    options: RecomposeOptions,
-    *,
-    timer: StepTimer,
-    weights: bytes | None = None,
-    progress: Progress | None = None,
-) -> Trained:
-    """Put all parts on a bus and set the router's weights, trained at a level or given.
-
-    Args:
-        inputs: The parts.
-        options: The options.
-        timer: Measures the steps ``choose``, ``learn`` and ``train``.
-        weights: Router weights to use instead of training (``--locked``).
-        progress: Called with (steps done, total steps) while the router trains.
+def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
+    """Return the lock of a home; keywords given by the user may not contradict it.
 
     Raises:
-        CardError: If a router cannot be trained on a card.
-        CompositionError: If the weights are not finite.
-        UsageError: If the router does not support the level.
+        MissingError: If there is none.
+        UsageError: If a keyword contradicts it.
     """
-    model, router, choice = _untrained(inputs, options)
-    options = replace(options, router=model.router_kind)
-    timer.mark("choose")
-    moved = tuple[str, ...]()
-    reads = router.reads if weights is None else router.reads - {ANSWERS}
-    data = choice.data if choice else None
-    data = data or columns_data(model, encode=inputs.encode, reads=reads)
-    timer.mark("learn")
-    if weights is None:
-        moved = _train(inputs, options, router, data, progress=progress)
-    else:
-        load_router(router, safetensors.torch.load(weights))
-    shares, prior = _expect(router, data, inputs, options, locked=weights is not None)
-    timer.mark("train")
-    tensors = router_tensors(router)
-    # Before any gate row is judged: NaN would compare as neither better nor worse.
-    if not all(bool(t.isfinite().all()) for t in tensors.values()):
-        raise CompositionError(
-            f"a {options.router!r} router cannot be made of these cards",
-            expected="finite weights",
-            found="NaN or infinity",
-        )
-    report = RouterReceipt(
-        kind=options.router,
-        level=options.level,
-        seconds=timer.steps["train"],
-        rows=sum(len(d.z) for d in data),
-        digest=tensor_digest(tensors),
-        columns=model.bus.columns,
-        moved=moved,
-        robust=router.minimax_report,
-        tried=dict(choice.tried) if choice else {},
-        shares=shares,
-        prior=prior,
-    )
-    return Trained(model=model, router=router, report=report, data=data)
+    lock = read_lock(home / LOCK)
+    if lock is None:
+        raise MissingError("there is no lock to follow", hint="Run 'redhost recompose' once.")
+    given = {
+        **keywords,
+        "decline": keywords.get("decline") or None,  # 0 and no share both decline nothing
+        "prior": None if keywords.get("prior") == CARDS else keywords.get("prior"),
+    }
+    for name, value in _made_with(lock).items():
+        if (wanted := given.get(name)) not in {None, value}:
+            raise UsageError(
+                f"--locked uses the {name} of the lock",
+                expected=str(value),
+                found=str(wanted),
+                hint="Leave it out, or recompose without --locked.",
+            )
+    return lock
 
 
-def _untrained(
-    inputs: RecomposeInputs, options: RecomposeOptions
-) -> tuple[ComposedModel, Router, RouterChoice | None]:
-    """Put all parts on a bus, under a router whose weights are not set yet.
+def _made_with(lock: LockFile) -> dict[str, Any]:
+    """Return the options that a lock pins, by name."""
+    return {
+        "router": lock.router.kind,
+        "level": lock.router.level,
+        "seed": lock.router.seed,
+        "decline": lock.settings.get("decline"),
+        "prior": lock.settings.get("prior"),
+    }
 
-    Returns:
-        The model, its router, and how the router's kind was chosen if none was given by name.
+
+def _load_previous(session: Session, selection: Selection, *, accept: bool) -> Previous:
+    """Return the current generation, from bytes that the selection has read where it can.
+
+    With `accept`, one that cannot be loaded is dropped.
+
+    Raises:
+        HarmError: If it cannot be loaded, so that nothing can be compared with it.
     """
-    if options.router != AUTO:
-        return *_under_router(inputs, options, options.router), None
-    previous = inputs.previous.model
-    if options.level == "row" and previous is not None:  # the other columns stay unchanged
-        return *_under_router(inputs, options, previous.router_kind), None
-    # Any kind will do: the choice needs the columns and what they read, not the weights.
-    model, _ = _under_router(inputs, options, TRIED[-1])
-    choice = choose_router(model, encode=inputs.encode)
-    return *_under_router(inputs, options, choice.kind), choice
+    current, previous = session.generations.current(), Previous()
+    if current is None:
+        return previous
+    try:
+        previous = Previous(record=session.generations.load(current))
+        store = session.store.holding(selection.read)
+        previous = replace(previous, model=session.loader.load(current, store=store))
+    except RedhostError as e:
+        if not accept:
+            anew = "Repair it, or compose anew with --accept."
+            raise HarmError(
+                f"generation {current} cannot be loaded, so nothing is compared with it: "
+                f"{e.reason}",
+                hint=e.hint if isinstance(e, PluginError) else anew,
+            ) from e
+        log.warning("not compared with generation %s: %s", current, e.reason)
+    return replace(previous, fallen=_fallen(session, previous.record))
 
 
-def _under_router(
-    inputs: RecomposeInputs, options: RecomposeOptions, kind: str
-) -> tuple[ComposedModel, Router]:
-    """Put all parts on a bus, under an untrained router of a kind."""
-    experts, bus = inputs.candidates.experts, inputs.backbone.bus_config()
-    columns = column_names(
-        experts,
-        inputs.background,
-        backbone_column=BACKBONE if options.backbone_column else None,
-    )
-    router = make_router(
-        kind,
-        bus=bus,
-        columns=columns,
-        seed=options.seed,
-        plugins=inputs.plugins,
-        providers=inputs.providers,
-    )
-    model = ComposedModel(
-        backbone=inputs.backbone,
-        bus=build_bus(
-            inputs.backbone,
-            norm=make_norm(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
-            router=router,
-            experts={i: e.expert for i, e in experts.items()},
-            columns=columns,
-            combiner=make_combiner(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
-        ),
-        cards={i: e.card for i, e in experts.items()},
-        background=inputs.background,
-        evaluation=inputs.evaluation,
-        fingerprint=inputs.files.manifest.fingerprint,
-        router_kind=kind,
-        seed=options.seed,
-        digests={i: e.files.digest for i, e in experts.items()},
-    )
-    return model, router
-
-
-def _expect(
-    router: Router,
-    data: Sequence[ColumnData],
-    inputs: RecomposeInputs,
-    options: RecomposeOptions,
-    *,
-    locked: bool,
-) -> tuple[dict[str, float], str | None]:
-    """Set the router's prior to the expected shares; return the shares and the prior."""
-    learnt, columns = router.learnt_shares(data), tuple(d.column for d in data)
-    before = (
-        (*inputs.previous.record.router.columns, *inputs.previous.record.members())
-        if inputs.previous.record
-        else ()
-    )
-    q = expected_shares(options.prior, columns, learnt, known=before)
-    shares = dict(zip(columns, q.tolist(), strict=True))
-    if options.prior is None:
-        return shares, None
-    if not locked:  # written shares are rounded, while a lock holds every bit
-        router.log_prior = (q / learnt).log().float()
-    return shares, options.prior if options.prior == UNIFORM or locked else written(shares)
-
-
-def _train(
-    inputs: RecomposeInputs,
-    options: RecomposeOptions,
-    router: Router,
-    data: Sequence[ColumnData],
-    *,
-    progress: Progress | None,
-) -> tuple[str, ...]:
-    """Train at the level asked for; return the columns that were trained."""
-    columns = tuple(d.column for d in data)
-    only = None
-    if options.level == "zero" and not router.closed_form:
-        raise UsageError(
-            f"a {options.router!r} router has no level 'zero'",
-            expected="one with a closed form: " + ", ".join(k.kind for k in KINDS if k.closed_form),
-            found=options.router,
-            hint="Use --level full, or --router statistics.",
-        )
-    if options.level == "row":
-        only = _copy_unchanged(inputs, options, router, columns)
-    train_router(
-        router, data, columns=columns, settings=options.settings, only=only, progress=progress
-    )
-    return columns if only is None else only
-
-
-def _copy_unchanged(
-    inputs: RecomposeInputs, options: RecomposeOptions, router: Router, columns: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Copy the unchanged columns of the parent's router; return the new or replaced columns."""
-    previous = inputs.previous.model
-    parent = previous.bus.router if previous else None
-    if (
-        previous is None
-        or not isinstance(parent, Router)
-        or previous.router_kind != options.router
-        or previous.fingerprint != inputs.files.manifest.fingerprint
-    ):
-        raise UsageError(
-            "level 'row' moves single columns of the current generation's router",
-            expected=f"a current generation with a {options.router!r} router on this backbone",
-            found="none" if previous is None else f"a {previous.router_kind!r} router",
-            hint="Use --level full.",
-        )
-    before = inputs.previous.record.members() if inputs.previous.record else {}
-    experts = inputs.candidates.experts
-    # By digest: the column of a new build has to be trained again.
-    same = {i for i, e in experts.items() if before.get(i) == e.files.digest} | {BACKBONE}
-    keep = same & set(columns) & set(parent.columns)
-    router.copy_columns(parent, keep=keep)
-    return tuple(c for c in columns if c not in keep)
-
-
-def _receipt(
-    inputs: RecomposeInputs,
-    options: RecomposeOptions,
-    trained: Trained,
-    gates: Gates,
-    digests: Mapping[str, DigestChange],
-    steps: dict[str, float],
-) -> Receipt:
-    """Return the receipt of a composition, not yet published."""
-    candidates = inputs.candidates
-    origins = {i: e.files.manifest.ported for i, e in candidates.experts.items()}
-    return Receipt(
-        generation=None,
-        parent=inputs.previous.model.generation if inputs.previous.model else None,
-        router=trained.report,
-        backbone=digests[""],
-        experts={i: digests[i] for i in candidates.experts},
-        left_out=candidates.left_out,
-        withdrawn=candidates.withdrawn,
-        not_gated=tuple(i for i in candidates.experts if i not in gates.accuracy.after),
-        accuracy=gates.accuracy,
-        seconds=sum(steps.values()),
-        seed=options.seed,
-        health=gates.health,
-        bits=gates.bits,
-        decline=_decline(trained.model),
-        steps=steps,
-        ported={i: origin.digest for i, origin in origins.items() if origin},
-    )
-
-
-def _decline(model: ComposedModel) -> Decline | None:
-    """Return which texts a composition declines; None if no share was given."""
-    share, known, ids = model.decline, model.calibration, model.bus.ids
-    if share is None:
-        return None
-    t = model.decline_thresholds
-    numbers = [-math.inf] * len(ids) if t is None else t.tolist()
-    thresholds = {i: None if x == -math.inf else x for i, x in zip(ids, numbers, strict=True)}
-    rows = dict.fromkeys(ids, 0) if known is None else known.rows(ids)
-    return Decline(
-        share=share,
-        rows=rows,
-        thresholds=thresholds,
-        needed=rows_needed(share),
-        warnings=too_few(rows, share),
-    )
+def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]:
+    """Return what each domain has lost up to the current generation; a damaged receipt has none."""
+    with suppress(IntegrityError):
+        if record is not None:
+            data = session.generations.file(record, RECEIPT)
+            return msgspec.json.decode(data, type=Receipt).accuracy.fallen
+    return {}
 
 
 def _digests(inputs: RecomposeInputs) -> dict[str, str]:
     """Return the digests of the backbone (under the empty name) and of every expert's tensors."""
     experts = inputs.candidates.experts
-    digests = {i: tensor_digest(e.expert.state_dict()) for i, e in experts.items()}
-    return {"": inputs.backbone.fingerprint(), **digests}
+    return {
+        "": inputs.backbone.fingerprint(),
+        **{i: tensor_digest(e.expert.state_dict()) for i, e in experts.items()},
+    }
 
 
-def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the digests after; refuse the composition if a frozen part has changed (law 1).
+def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, DigestChange]:
+    """Return the digests of each part; refuse the composition if a frozen one has changed (law 1).
 
     Raises:
         FrozenError: If a digest differs.
@@ -401,22 +335,4 @@ def _unmoved(before: Mapping[str, str], after: Mapping[str, str]) -> Mapping[str
             found=short(after[moved[0]]),
             hint="Nothing was published. Tell the author of the plugin that made the router.",
         )
-    return after
-
-
-@dataclass
-class StepTimer:
-    """Measures seconds by step; if a step is repeated, its times are added.
-
-    Attributes:
-        steps: Seconds by the step's name, in the order in which they first ended.
-    """
-
-    steps: dict[str, float] = field(default_factory=dict)
-    _since: float = field(default_factory=time.perf_counter)
-
-    def mark(self, step: str) -> None:
-        """End a step: the time since the previous step's end is counted as its own."""
-        now = time.perf_counter()
-        self.steps[step] = self.steps.get(step, 0.0) + now - self._since
-        self._since = now
+    return {i: DigestChange(before=digest, after=after[i]) for i, digest in before.items()}

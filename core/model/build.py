@@ -14,16 +14,14 @@ from ...registry.environment.installed import audit_installed
 from ...registry.errors import PluginError, suggest
 from ...registry.package.checked import Checked
 from ...registry.package.discover import Package
-from ...registry.package.forms import PLUGIN_FORMS
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
 from ..backbones.backbone import Backbone
 from ..backbones.interventions.layout import bus_part
 from ..bus.bus import BACKBONE, Bus, BusConfig
 from ..bus.experts import Expert, InTrunkExpert, MappedExpert
-from ..plugins.hooks import COMBINER, NORM
+from ..plugins.hooks import COMBINER, NORM, PLUGIN_ROUTERS
 from ..plugins.manager import Plugins
-from ..routers import PLUGIN_KINDS
 from ..routers.base import Router, as_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row, parse_rows
@@ -55,34 +53,34 @@ class LoadedExpert:
 
 def backbone_name(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> str:
     """Return the name of a backbone's factory: that of the device, where it has one of its own."""
-    return device if device in plugins.names(BACKBONES) else manifest.base.kind
+    return device if plugins.providers(BACKBONES, device) else manifest.base.kind
 
 
 def backbone_makers(manifest: BackboneManifest, *, plugins: Plugins, device: str) -> Sequence[str]:
     """Return the distributions whose plugins make a backbone; none for the built-in ones."""
-    name = backbone_name(manifest, plugins=plugins, device=device)
-    return tuple(plugins.providers(BACKBONES, name))
+    return tuple(
+        plugins.providers(BACKBONES, backbone_name(manifest, plugins=plugins, device=device))
+    )
 
 
 def make_backbone(
     files: BackboneFiles, *, plugins: Plugins, providers: Providers, device: str
 ) -> Backbone:
     """Make a backbone from verified bytes; its fingerprint is checked for any provider."""
-    provider: Providers = {}
-    manifest = files.manifest
+    manifest, provider = files.manifest, Providers()
     plugins.task(manifest.task, resolution=manifest.resolution, providers=providers)
     backbone: Backbone = plugins.make(
         BACKBONES,
         backbone_name(manifest, plugins=plugins, device=device),
-        what=f"backbone {files.manifest.id!r}",
+        what=f"backbone {manifest.id!r}",
         providers=provider,
-        manifest=files.manifest,
+        manifest=manifest,
         files=files.files,
         device=device,
     )
     providers |= provider
     if provider:  # the built-in factory verifies itself
-        backbone.verify(files.manifest.fingerprint)
+        backbone.verify(manifest.fingerprint)
     return backbone
 
 
@@ -137,7 +135,6 @@ def make_expert_module(
         manifest.form,
         what=f"the form {manifest.form!r} of expert {manifest.id!r}",
         providers=provider,
-        extra=PLUGIN_FORMS.get(manifest.form),
         manifest=manifest,
         tensors=safetensors.torch.load(files.weights),
         files=files.files,
@@ -192,15 +189,13 @@ def make_router(
     providers: Providers,
 ) -> Router:
     """Make an untrained router of a kind."""
-    name, kinds = kind.partition(":")[0], plugins.names(ROUTERS)
-    extra = PLUGIN_KINDS.get(name)
+    name = kind.partition(":")[0]
     router: nn.Module = plugins.make(
         ROUTERS,
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: "" if extra else _kinds_meant(name, kinds),
-        extra=extra,
+        instead=lambda: "" if name in PLUGIN_ROUTERS else _kinds_meant(name, plugins),
         kind=kind,
         bus=bus,
         columns=columns,
@@ -209,9 +204,9 @@ def make_router(
     return as_router(router, columns=columns).eval().requires_grad_(False)
 
 
-def _kinds_meant(name: str, known: Sequence[str]) -> str:
-    meant = suggest(name, (*known, *PLUGIN_KINDS))
-    return f"{meant}Known, for --router: {', '.join(known)}. "
+def _kinds_meant(name: str, plugins: Plugins) -> str:
+    known = plugins.names(ROUTERS)
+    return f"{suggest(name, (*known, *PLUGIN_ROUTERS))}Known, for --router: {', '.join(known)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

@@ -20,7 +20,6 @@ from ..bus.bus import BACKBONE, Bus
 from ..bus.head import Prediction
 from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
-from ..bus.unit import TextAnswers
 from ..routers.cards import Card
 from ..types import BackgroundRow, FoundSpan, Row, as_list
 from .conformal import Calibration, familiarity, groups_of, label_sets, sets_possible, too_few
@@ -152,10 +151,14 @@ class ComposedModel:
             h = features
             if h is None:
                 h = self.backbone.encode(texts) if each else self.features(texts)
-            p, alpha = self.bus(h)
+            head, (p, alpha) = self.bus.task.head, self.bus(h)
             read = self.bus.task.unit.answers(self.backbone.trunk, texts)
-            predictions = read.predictions(self.bus.task.head, p, self.bus.labels)
-            by_expert = self._by_expert(h, read) if each else [None] * len(texts)
+            predictions = read.predictions(head, p, self.bus.labels)
+            by_expert: Sequence[dict[str, ExpertAnswer] | None] = [None] * len(texts)
+            if each:
+                by_expert = answers_by_expert(
+                    self.bus, h, calibration=self.calibration, share=self.decline, texts=read
+                )
             h, p, alpha = read.first(h), read.most(p), read.first(alpha)
             if observe is not None:
                 observe(h, alpha)
@@ -168,7 +171,9 @@ class ComposedModel:
         return self._as_answers(
             texts,
             [
-                self._declined_answer(row) if no else answer
+                head.declined(row, self.bus.labels, shared=bool(self.bus.shared_labels))
+                if no
+                else answer
                 for no, answer, row in zip(declined, predictions, p, strict=True)
             ],
             alpha,
@@ -377,16 +382,6 @@ class ComposedModel:
         if self.calibration is None:
             return ()
         return too_few(self.calibration.rows(self.bus.ids), 1 - level)
-
-    def _by_expert(self, h: Tensor, texts: TextAnswers) -> list[dict[str, ExpertAnswer]]:
-        return answers_by_expert(
-            self.bus, h, calibration=self.calibration, share=self.decline, texts=texts
-        )
-
-    def _declined_answer(self, p: Tensor) -> Prediction:
-        """Return the answer to a declined text with bus output ``(L,)``."""
-        shared = bool(self.bus.shared_labels)
-        return self.bus.task.head.declined(p, self.bus.labels, shared=shared)
 
     def accuracy(self, h: Tensor, rows: Sequence[Row]) -> dict[str, float]:
         """Return the accuracy by domain for features ``(N, D)`` of labelled rows."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import cast
 from weakref import WeakValueDictionary
 
@@ -120,7 +119,7 @@ class GenerationLoader:
     """A loader for generations of one home, which frees those that are no longer referenced.
 
     Args:
-        home: The state folder.
+        generations: The published generations of the home, and its store.
         plugins: The plugins that make the parts.
         device: Where the trunk runs.
         backbones: Those of another loader, e.g. of another question: a shared backbone is loaded
@@ -129,13 +128,13 @@ class GenerationLoader:
 
     def __init__(
         self,
-        home: Path,
+        generations: Generations,
         *,
         plugins: Plugins,
         device: str,
         backbones: LoadedBackbones | None = None,
     ) -> None:
-        self.generations, self.store = Generations(home), Store(home)
+        self.generations, self.store = generations, generations.store
         self.plugins, self.device = plugins, device
         self._loaded: WeakValueDictionary[tuple[int, bool], ComposedModel] = WeakValueDictionary()
         self.backbones = LoadedBackbones() if backbones is None else backbones
@@ -202,7 +201,9 @@ class GenerationLoader:
             router_kind=record.router.kind,
             seed=record.router.seed,
             generation=number,
-            calibration=self._calibration(record),
+            calibration=Calibration.load(self.generations.file(record, CALIBRATION))
+            if CALIBRATION in record.files  # no card may have gate rows
+            else None,
             decline=cast("float | None", record.settings.get("decline")),
             moments=Moments.load(self.generations.file(record, MOMENTS)),
             digests={m.id: m.digest for m in record.experts},
@@ -253,9 +254,3 @@ class GenerationLoader:
         norm = make_norm(bus=bus, plugins=plugins, providers=providers)
         combiner = make_combiner(bus=bus, plugins=plugins, providers=providers)
         return _Parts(record, files, plugins, backbone, bus, router, norm, combiner)
-
-    def _calibration(self, record: Composition) -> Calibration | None:
-        """Return the scores of a generation's gate rows; None without any."""
-        if CALIBRATION not in record.files:
-            return None
-        return Calibration.load(self.generations.file(record, CALIBRATION))

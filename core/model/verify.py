@@ -55,6 +55,8 @@ def verify_expert(
         return (unknown,)
     if backbone is not None and (violations := check_compatible(manifest, backbone.manifest)):
         return violations  # by rules that a plugin's task adds
+    if backbone is None and task is None:
+        plugins.load_all()  # whose task it is, every task's head is asked
     config = BusConfig(
         width=manifest.reads.width,
         labels=backbone.manifest.labels if backbone else (),

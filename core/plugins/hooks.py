@@ -7,10 +7,12 @@ loaded; neither they nor pluggy run inside `forward`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
+
+from ...registry.package.forms import INSIDE, PLUGIN_FORMS, PLUGIN_TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,6 +50,31 @@ class RegisterTask(Protocol):
 PROJECT = "redhost"
 NORM, COMBINER = "layernorm", "residual"
 """The names of the norm and of the combiner that every bus has; a plugin's take their places."""
+
+PLUGIN_ROUTERS: Mapping[str, str] = {
+    **dict.fromkeys(("attention", "blend", "robust", "shortlist"), "robust"),
+    **dict.fromkeys(("causal", "causal-mixture"), "generate"),
+}
+"""Router kind of a plugin of this project → the extra of redhost that installs it."""
+
+OF_THIS_PROJECT: Mapping[str, Mapping[str, str]] = {
+    "redhost_register_tasks": PLUGIN_TASKS,
+    "redhost_register_forms": PLUGIN_FORMS,
+    "redhost_register_recipes": {**PLUGIN_FORMS, INSIDE: "peft"},
+    "redhost_register_routers": PLUGIN_ROUTERS,
+    "redhost_register_backbones": {"onnx": "onnx", "onnx-int8": "onnx"},
+    "redhost_register_engines": {"ray": "ray"},
+}
+"""Hook → the names that plugins of this project register with it → the extra that installs each.
+Such a plugin is imported when one of its names is asked for; others', whose names are not known, at
+once."""
+
+
+def extra_of(dist: str) -> str | None:
+    """Return the extra that installs a plugin of this project that makes parts, else None."""
+    extras = {extra for names in OF_THIS_PROJECT.values() for extra in names.values()}
+    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)
+
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

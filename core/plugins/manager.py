@@ -1,7 +1,8 @@
 """Third-party code in the host: found without importing, imported only when trusted.
 
-Each `Host` has one plugin manager. A plugin that is misspelt, raises on import or is not trusted
-gets a state and never crashes the host; a command that needs its parts then fails with its name.
+Plugins of this project wait until one of their parts is asked for by name. Each `Host` has one
+plugin manager. A plugin that is misspelt, raises on import or is not trusted gets a state and never
+crashes the host; a command that needs its parts then fails with its name.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,25 +23,20 @@ import pluggy
 from ...registry.environment import trust
 from ...registry.environment.importing import import_digested, stoppable
 from ...registry.errors import PluginError, RedhostError, short, suggest
-from ...registry.package.discover import EntryPointInfo, plugin_entry_points
-from ...registry.package.forms import PLUGIN_FORMS, PLUGIN_TASKS, TASKS
+from ...registry.package.discover import EntryPointInfo, canonical, plugin_entry_points
+from ...registry.package.forms import PLUGIN_TASKS, TASKS
 from ..bus.head import Head
 from ..bus.task import Task
 from ..bus.unit import Unit, WholeText
-from ..routers import PLUGIN_KINDS
 from ..tasks import is_registered, make_task, register_task
 from . import builtin
-from .hooks import PROJECT, HookSpec
+from .hooks import OF_THIS_PROJECT, PROJECT, HookSpec, extra_of
 
 log = logging.getLogger("redhost")
 
 BUILTIN = "redhost-builtin"
 
-
-def extra_of(dist: str) -> str | None:
-    """Return the extra that installs a plugin of this project that makes parts, else None."""
-    extras = (*PLUGIN_FORMS.values(), *PLUGIN_TASKS.values(), *PLUGIN_KINDS.values())
-    return next((extra for extra in extras if dist == f"redhost-{extra}"), None)
+REGISTER_TASKS = "redhost_register_tasks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +71,29 @@ class Plugins:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(HookSpec)
         self.manager.register(builtin, name=BUILTIN)
-        found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         self._digests: dict[str, str] = {}
         self._tasks: dict[str, str] = {}
         self._dists: dict[str, str] = {}
         self._allowed: frozenset[str] | None = None
-        self._registered: dict[str, Mapping[str, Mapping[str, Any]]] = {}
-        self.states = tuple(self._load(e) for e in sorted(found, key=lambda e: (e.dist, e.name)))
+        self._registered: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._states: list[PluginState] = []
+        self._waiting: dict[str, list[EntryPointInfo]] = {}
+        self._loading = threading.RLock()  # a plugin's task may have to wait for another plugin
+        found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
+        for entry in sorted(found, key=lambda e: (e.dist, e.name)):
+            self._waiting.setdefault(canonical(entry.dist), []).append(entry)
+        ours = {f"redhost-{extra}" for of in OF_THIS_PROJECT.values() for extra in of.values()}
+        self._load_waiting(self._waiting.keys() - ours)  # what others register is not known
+
+    @property
+    def states(self) -> tuple[PluginState, ...]:
+        """The state of every installed plugin; those that waited are loaded for it."""
+        self.load_all()
+        return tuple(sorted(self._states, key=lambda s: (s.dist, s.name)))
+
+    def load_all(self) -> None:
+        """Load the plugins of this project too whose parts nobody has asked for."""
+        self._load_waiting(tuple(self._waiting))
 
     def only(self, providers: Mapping[str, str]) -> Self:
         """Return only those of these plugins that provided a part of a composition.
@@ -94,11 +107,14 @@ class Plugins:
         Raises:
             PluginError: If one of them is not loaded, or has changed.
         """
+        self._load_waiting(map(canonical, providers))
         for dist, digest in sorted(providers.items()):
             found = self._digests.get(dist, "")
             if found != digest:
-                hint = "See 'redhost plugins'; install and trust it again, or compose without it: "
-                hint += "'redhost recompose --accept', with another --router if it made that."
+                hint = (
+                    "See 'redhost plugins'; install and trust it again, or compose without it: "
+                    "'redhost recompose --accept', with another --router if it made that."
+                )
                 if not found and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)
                 raise PluginError(
@@ -108,7 +124,7 @@ class Plugins:
                     hint=hint,
                 )
         some = copy.copy(self)
-        some._allowed, some._registered = frozenset(providers), {}
+        some._allowed = frozenset(providers)
         return some
 
     def make(
@@ -119,7 +135,6 @@ class Plugins:
         what: str,
         providers: MutableMapping[str, str] | None = None,
         instead: Callable[[], str] = str,
-        extra: str | None = None,
         **arguments: Any,
     ) -> Any:
         """Make a part with the factory that is registered under a name.
@@ -131,14 +146,14 @@ class Plugins:
             providers: Receives the distribution that provided the part, with its digest, unless
                 the part is a built-in one.
             instead: Returns alternatives to name if nobody registers the name.
-            extra: The extra of redhost that brings a plugin that registers it, if one does.
             arguments: What the factory may take.
 
         Raises:
             PluginError: If two plugins register the name or none does, or if the factory fails.
         """
-        factories = self._registrations(hook).get(name, {})
+        factories = self._registrations(hook, name).get(name, {})
         if not factories:
+            extra = OF_THIS_PROJECT.get(hook, {}).get(name)
             hint = f"{instead()}{self._absent_hint(extra)}"
             raise PluginError(f"no trusted plugin provides {what}", hint=hint)
         plugins = factories.keys() - {BUILTIN}
@@ -171,11 +186,11 @@ class Plugins:
         Raises:
             PluginError: If no trusted plugin registers it.
         """
+        self._load_named(REGISTER_TASKS, name)
         if not is_registered(name):
-            problem = f"no trusted plugin provides task {name!r}"
-            meant = "" if name in PLUGIN_TASKS else suggest(name, (*TASKS, *PLUGIN_TASKS))
-            hint = self._absent_hint(PLUGIN_TASKS.get(name))
-            raise PluginError(problem, hint=f"{meant}{hint}")
+            extra = PLUGIN_TASKS.get(name)
+            hint = f"{'' if extra else suggest(name, TASKS)}{self._absent_hint(extra)}"
+            raise PluginError(f"no trusted plugin provides task {name!r}", hint=hint)
         if providers is not None and name in self._tasks:
             dist = self._tasks[name]
             providers[dist] = self._digests[dist]
@@ -184,6 +199,8 @@ class Plugins:
     def _register_task(
         self, dist: str, name: str, head: type[Head], *, unit: type[Unit[Any]] = WholeText
     ) -> None:
+        # A name of this project's plugin is that one's, in whatever order they are loaded.
+        self._load_named(REGISTER_TASKS, name)
         register_task(name, head, unit=unit)
         self._tasks[name] = dist
 
@@ -193,9 +210,8 @@ class Plugins:
 
     def providers(self, hook: str, name: str) -> dict[str, str]:
         """Return the distributions whose plugins register a name with a hook: name → digest."""
-        plugins = self._registrations(hook).get(name, {}).keys() - {BUILTIN}
-        dists = sorted(self._dists[plugin] for plugin in plugins)
-        return {dist: self._digests[dist] for dist in dists}
+        plugins = self._registrations(hook, name).get(name, {}).keys() - {BUILTIN}
+        return {d: self._digests[d] for d in sorted(self._dists[plugin] for plugin in plugins)}
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call a notification hook on every plugin; log any exception and continue."""
@@ -223,20 +239,33 @@ class Plugins:
             collected[name] = values[plugins[0]]
         return collected
 
-    def _registrations(self, hook: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return what is registered with a hook: name → plugin → value."""
-        if hook not in self._registered:
-            found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-            for plugin in [BUILTIN, *self._implementing(hook)]:
+    def _registrations(self, hook: str, name: str | None = None) -> Mapping[str, Mapping[str, Any]]:
+        """Return what is registered with a hook: name → plugin → value.
 
-                def register(name: str, value: Any, plugin: str = plugin) -> None:
-                    if plugin in found[name]:
-                        raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
-                    found[name][plugin] = value
+        Args:
+            hook: The hook.
+            name: The name that is asked for; by default all of them are.
+        """
+        self._load_named(hook, name)
+        found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        for plugin in [BUILTIN, *self._implementing(hook)]:
+            for registered, value in self._registered_by(plugin, hook).items():
+                found[registered][plugin] = value
+        return found
 
-                self._call(plugin, hook, {"register": register})
-            self._registered[hook] = dict(found)
-        return self._registered[hook]
+    def _registered_by(self, plugin: str, hook: str) -> Mapping[str, Any]:
+        """Return what one plugin registers with a hook, which is called once."""
+        if (plugin, hook) not in self._registered:
+            values = dict[str, Any]()
+
+            def register(name: str, value: Any) -> None:
+                if name in values:
+                    raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
+                values[name] = value
+
+            self._call(plugin, hook, {"register": register})
+            self._registered[plugin, hook] = values
+        return self._registered[plugin, hook]
 
     def _implementing(self, hook: str) -> list[str]:
         """Return the third-party plugins that implement a hook and may be used, sorted."""
@@ -254,19 +283,25 @@ class Plugins:
         with _named(name, hook):
             caller(**arguments)
 
+    def _load_named(self, hook: str, name: str | None) -> None:
+        """Load the plugins of this project that register a name with a hook; None is any name."""
+        self._load_waiting(
+            {
+                f"redhost-{extra}"
+                for part, extra in OF_THIS_PROJECT.get(hook, {}).items()
+                if name in {None, part}
+            }
+        )
+
+    def _load_waiting(self, dists: Iterable[str]) -> None:
+        """Load the plugins of some distributions, as far as they wait for it."""
+        with self._loading:
+            for dist in sorted(dists):
+                self._states += [self._load(entry) for entry in self._waiting.pop(dist, ())]
+
     def _load(self, entry: EntryPointInfo) -> PluginState:
         """Import and register one plugin; turn any failure into its state."""
-
-        def state(name: str, reason: str | None = None, hint: str | None = None) -> PluginState:
-            return PluginState(
-                name=entry.name,
-                dist=entry.dist,
-                version=entry.version,
-                state=name,
-                reason=reason,
-                hint=hint,
-            )
-
+        state = partial(PluginState, name=entry.name, dist=entry.dist, version=entry.version)
         # A distribution may contain several plugins; the first takes the distribution's name.
         first = entry.dist not in self._dists
         name = entry.dist if first else f"{entry.dist}:{entry.name}"
@@ -274,9 +309,9 @@ class Plugins:
             agreement = trust.agreed(entry)
             if agreement is None:
                 return state(
-                    "untrusted",
-                    "its code was not read or allowed by you",
-                    f"Run 'redhost trust {entry.dist}'.",
+                    state="untrusted",
+                    reason="its code was not read or allowed by you",
+                    hint=f"Run 'redhost trust {entry.dist}'.",
                 )
             with stoppable(f"the import of plugin {entry.dist!r}"):
                 plugin = import_digested(entry.value, agreement.contents.by_path, dist=entry.dist)
@@ -284,17 +319,18 @@ class Plugins:
             self.manager.register(plugin, name=name)
             self.manager.check_pending()
             register = partial(self._register_task, entry.dist)
-            self._call(name, "redhost_register_tasks", {"register": register})
+            self._call(name, REGISTER_TASKS, {"register": register})
         except Exception as e:
             # pluggy leaves a plugin half registered when it rejects it.
             if self.manager.has_plugin(name):
                 self.manager.unregister(name=name)
             self._dists.pop(name, None)
             if isinstance(e, RedhostError):
-                return state("failed", e.reason, e.hint)
-            return state("failed", f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}.")
+                return state(state="failed", reason=e.reason, hint=e.hint)
+            reason, hint = f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}."
+            return state(state="failed", reason=reason, hint=hint)
         self._digests[entry.dist] = agreement.contents.digest
-        return state("loaded", agreement.reason and f"trusted: {agreement.reason}")
+        return state(state="loaded", reason=agreement.reason and f"trusted: {agreement.reason}")
 
     def _absent_hint(self, extra: str | None) -> str:
         """Return a hint on how to get a plugin that makes a part: of this project, or another's."""

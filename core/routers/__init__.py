@@ -22,7 +22,6 @@ from .topk import HardRouter, TopKRouter
 
 __all__ = [
     "KINDS",
-    "PLUGIN_KINDS",
     "AnswerLikelihoods",
     "CentroidRouter",
     "ColumnData",
@@ -51,12 +50,6 @@ def find_kinds() -> Iterator[type[Router]]:
 
 KINDS: tuple[type[Router], ...] = tuple(sorted(set(find_kinds()), key=lambda c: c.__name__))
 """Every built-in kind; adding a file to this folder adds its kind."""
-
-PLUGIN_KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("attention", "blend", "robust", "shortlist"), "robust"),
-    **dict.fromkeys(("causal", "causal-mixture"), "generate"),
-}
-"""Kind of a plugin of this project → the extra of redhost that installs it."""
 
 
 def build_router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router | None:

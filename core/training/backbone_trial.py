@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 
 from ...registry.environment import python_command
-from ...registry.errors import RedhostError
+from ...registry.errors import PluginError, RedhostError
 from ...registry.package.discover import from_folder
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import TextEncoder
 from ..model.build import make_backbone, read_package
 from ..model.trial import encoded_alone, refused, require_equal, require_repeatable, trial_texts
 from ..plugins.manager import Plugins
-from ..tasks import is_registered
 
 TOLERANCE = 1e-4
 """Largest distance of a row from the plain pass's, relative to its norm; 3e-6 is usual."""
@@ -165,9 +164,9 @@ def _digest(h: Tensor) -> Tensor:
 
 def _reply(question: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(int(question["threads"]))
-    if not is_registered(question["task"]):
-        Plugins()
-    if not is_registered(question["task"]):  # only the asking process has imported it
+    try:
+        Plugins().task(question["task"])
+    except PluginError:  # only the asking process has imported it
         return {"number": question["number"], "rows": None}
     try:
         trunk = _opened(Path(question["package"])).trunk

@@ -21,6 +21,7 @@ from ...registry.errors import CardError, UsageError
 from ...registry.package.discover import MANIFESTS
 from ...registry.package.forms import FORMS
 from ...registry.package.manifest import (
+    BUS_RANGE,
     MAX_MODULES,
     Activation,
     BackboneManifest,
@@ -55,7 +56,6 @@ from ..routers.domain_statistics import Statistics
 from ..types import CardRow, write_rows
 from .private_sums import fresh_generator, private_sums
 
-BUS_RANGE = ">=1,<2"
 TOLERANCE = 1e-3
 """Largest allowed difference of a recomputed Δ from the canary's; smaller where Δ is small."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...registry.home.questions import cache_of
 from ...registry.package.discover import Package
-from ...registry.package.forms import FORMS, INSIDE, PLUGIN_RECIPES
+from ...registry.package.forms import FORMS, INSIDE
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.project import ExpertPlan, package_in, read_plan
 from ...registry.queries.settings import installed_backbone, resolve_home
@@ -173,7 +173,6 @@ def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
         RECIPES,
         name,
         what=f"the training of {what}",
-        extra=PLUGIN_RECIPES.get(name),
         plan=plan,
         backbone=context.backbone,
     )

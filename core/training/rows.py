@@ -130,7 +130,7 @@ def read_rows(
     Raises:
         UsageError: If anything is wrong; the message names the line.
     """
-    if task not in TASKS:  # a plugin's
+    if task not in TASKS or TASKS[task].head not in OWN:  # a plugin's
         from ..plugins.manager import Plugins
 
         Plugins().task(task, resolution=1.0)

@@ -107,9 +107,6 @@ PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft"}
 INSIDE = "inside"
 """The name of the recipe of experts that write to a block, of any built-in form."""
 
-PLUGIN_RECIPES: Mapping[str, str] = {**PLUGIN_FORMS, INSIDE: "peft"}
-"""Recipe of a plugin of this project → the extra of redhost that installs it."""
-
 ADAPTER = "lora"
 """The form of a LoRA adapter, which acts inside the blocks: its tensors are those of PEFT's file
 (`peft_adapter`), plus a linear head if it writes labels of its own."""
@@ -151,6 +148,7 @@ TASKS: dict[str, TaskSpec] = {
     ),
     "multi-label": TaskSpec(unit="text", head="sigmoid", noun="sets of labels", several=True),
     "regression": TaskSpec(unit="text", head="number", noun="numbers", labels=(VALUE,)),
+    "spans": TaskSpec(unit="word", head="spans", noun="spans", classifier=False, several=True),
 }
 """Every task that a backbone's manifest can name; `core.tasks.register_task` adds to them."""
 

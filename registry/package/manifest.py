@@ -19,10 +19,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse, unique_keys
-from .forms import ADAPTER, DEFAULT_TASK, FORMS, PLUGIN_TASKS, SPACES, TASKS, SpaceSpec
+from .forms import ADAPTER, DEFAULT_TASK, FORMS, SPACES, TASKS, SpaceSpec
 
-BUS_API = "1.0"
-"""The version of this host's bus (manifests name a range, e.g. ``>=1,<2``)."""
+BUS_API, BUS_RANGE = "1.0", ">=1,<2"
+"""The version of this host's bus, and the range that manifests written here name, which has it."""
 
 MAX_BYTES = 4 * 2**20
 """Largest manifest in bytes: 100,000 labels of forty characters."""
@@ -48,7 +48,7 @@ Positive = Annotated[float, Meta(gt=0)]
 FormName = Annotated[
     str, Meta(pattern=rf"^({'|'.join(FORMS)}|{ADAPTER}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")
 ]
-TaskName = Annotated[str, Meta(min_length=1, examples=[*TASKS, *PLUGIN_TASKS])]
+TaskName = Annotated[str, Meta(min_length=1, examples=[*TASKS])]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
 PoolingMode = Literal["first", "last", "max", "mean", "mean-sqrt", "weighted-mean"]
 Space = Literal["hidden", "labels", "logits"]

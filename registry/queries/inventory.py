@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import not_
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -36,8 +36,10 @@ from ..package.manifest import (
     parse_expert,
 )
 from ..package.readers import read_expert, read_manifest, read_part
-from ..wheel.wheel import Wheel
 from .settings import Disabled, choose_backbone, installed_backbone, wanted_backbone
+
+if TYPE_CHECKING:
+    from ..wheel.wheel import Wheel
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@ from .core.backbones.backbone import Backbone
 from .core.bus.bus import Bus, BusConfig, Readout
 from .core.bus.experts import Expert
 from .core.composition.options import RecomposeOptions
-from .core.composition.prepare import compose
-from .core.composition.recompose import RecomposeResult
+from .core.composition.publish import RecomposeResult
+from .core.composition.recompose import compose
 from .core.evaluation.evaluate import Evaluation
 from .core.host import Host
 from .core.live import Live

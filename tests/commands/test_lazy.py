@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from redhost.cli import COMMANDS, cli
 from redhost.commands.lazy import PLUGINS, import_beside
 from redhost.errors import MissingError
 from redhost.registry.package.discover import plugin_entry_points
 from redhost.registry.package.forms import PLUGIN_TASKS
 
+ONE = """
+import sys
+from redhost.cli import COMMANDS, main
+
+try:
+    main(["list-experts", "--help"])
+except SystemExit:
+    print(*(m for m in COMMANDS if f"redhost.commands.{m}" in sys.modules), file=sys.stderr)
+"""
 ROOT = Path(__file__).parents[2]
 HELLO = "import click\n\n@click.command()\ndef hello():\n    click.echo('hello')\n"
 
 
 def install(environment, code: str, entry: str = "shout = shouter:hello") -> None:
     environment.install_code("shouter", {"__init__.py": code}, {"redhost.commands": entry})
+
+
+def test_each_built_in_command_is_the_function_of_its_name() -> None:
+    names = sorted(name for names in COMMANDS.values() for name in names)
+    assert sorted(cli.commands) == names
+    assert [command.name for _, command in sorted(cli.commands.items())] == names
+
+
+def test_a_command_imports_its_module_and_what_that_shares() -> None:
+    done = subprocess.run([sys.executable, "-c", ONE], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["experts", "keys"] and "list-experts" in done.stdout
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(0)", "1 / 0", "this is no Python", "x = 1"])

@@ -14,9 +14,9 @@ from torch import Tensor
 import redhost
 from redhost.core.composition.gates import COPIED, OVERLAP, TAKEN, harm
 from redhost.core.composition.harm import SURE
-from redhost.core.composition.options import Previous
-from redhost.core.composition.prepare import prepare_composition
-from redhost.core.composition.recompose import RecomposeResult, recompose
+from redhost.core.composition.prepare import Previous, load_parts
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
@@ -191,11 +191,11 @@ def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], P
         given = given.shown(250)
         labels = tuple(sorted({*given.rows[1]}))
         expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(
-                h=given.rows[0], z=norm(given.rows[0]), answers=given.rows[1]
-            ),
-            redhost.Readout(),
-            labels=labels,
+            redhost.authoring.ExpertRows(h=given.rows[0], answers=given.rows[1]),
+            norm=norm,
+            classifier=None,
+            labels=(),
+            domain_labels=labels,
             settings=redhost.authoring.ExpertSettings(
                 space="labels", form="linear", epochs=30, learning_rate=2e-2, weight_decay=0.0
             ),
@@ -233,14 +233,15 @@ def join(backbone_folder) -> Join:
 
     def compose(folders: Sequence[Path], previous: redhost.ComposedModel | None = None, **options):
         statuses = check_packages(map(from_folder, folders), backbone=files.manifest)
-        inputs = prepare_composition(
+        inputs = load_parts(
             Selection(package=where, files=files, statuses=statuses),
             plugins=plugins,
             cache=None,
             device="cpu",
             previous=Previous(model=previous),
         )
-        return recompose(inputs, redhost.RecomposeOptions(**{"router": "evidence", **options}))
+        wanted = redhost.RecomposeOptions(**{"router": "evidence", **options})
+        return accepted(compose_parts(inputs, wanted))
 
     return compose
 
@@ -478,14 +479,15 @@ def falling(package, backbone_folder, trios) -> Callable[..., RecomposeResult]:
         folders, before = trios(2)
         changed = [*folders[:2], package("c", with_victims(12)(2))]
         statuses = check_packages(map(from_folder, changed), backbone=files.manifest)
-        inputs = prepare_composition(
+        inputs = load_parts(
             Selection(package=where, files=files, statuses=statuses),
             plugins=plugins,
             cache=None,
             device="cpu",
             previous=Previous(model=before, fallen=fallen),
         )
-        return recompose(inputs, redhost.RecomposeOptions(router="evidence", **options))
+        wanted = redhost.RecomposeOptions(router="evidence", **options)
+        return accepted(compose_parts(inputs, wanted))
 
     return attempt
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import redhost
-from redhost.core.composition import recompose as joint
+from redhost.core.composition import train as joint
 from redhost.registry.errors import CompositionError, ContractError, HarmError, HijackError
 
 TEXTS = ["red 61 b", "green 62 c", "nothing 4"]

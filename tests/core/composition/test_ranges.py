@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.core.composition.options import Previous
-from redhost.core.composition.prepare import prepare_composition
-from redhost.core.composition.recompose import recompose
+from redhost.core.composition.prepare import Previous, load_parts
+from redhost.core.composition.recompose import compose_parts
+from redhost.core.composition.refusal import accepted
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.registry.environment.status import check_packages
@@ -36,7 +36,7 @@ def test_ranges_of_sums_join_one_another(name, cache) -> None:
     package = from_folder(tiny)
     files = read_package(package)
     folders = map(from_folder, [*others, folder("expert", name)])
-    inputs = prepare_composition(
+    inputs = load_parts(
         Selection(
             package=package,
             files=files,
@@ -47,7 +47,8 @@ def test_ranges_of_sums_join_one_another(name, cache) -> None:
         device="cpu",
         previous=Previous(model=before),
     )
-    accuracy = recompose(inputs, redhost.RecomposeOptions(router="evidence")).receipt.accuracy
+    options = redhost.RecomposeOptions(router="evidence")
+    accuracy = accepted(compose_parts(inputs, options)).receipt.accuracy
     assert len(accuracy.excess) == 4 and name not in accuracy.excess
     assert all(e.fall <= 0.06 for e in accuracy.excess.values())
     assert accuracy.after[name] > 0.9

@@ -9,9 +9,8 @@ import torch
 
 import redhost
 from redhost.core.composition.gates import harm
-from redhost.core.composition.options import Previous, RecomposeInputs
-from redhost.core.composition.prepare import prepare_composition
-from redhost.core.composition.recompose import recompose
+from redhost.core.composition.prepare import RecomposeInputs, load_parts
+from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import Code, accepted
 from redhost.core.composition.select import Selection
 from redhost.core.digests import tensor_digest
@@ -53,7 +52,7 @@ def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
     inputs, monkeypatch, accept
 ) -> None:
     """The twin: training that leaves the same expert as it is."""
-    from redhost.core.composition import recompose as module
+    from redhost.core.composition import train as module
 
     plain, options = module._train, redhost.RecomposeOptions(router="evidence", accept=accept)
     step = 1e-3
@@ -65,10 +64,10 @@ def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
 
     monkeypatch.setattr(module, "_train", naughty)
     with pytest.raises(redhost.errors.FrozenError, match=r"moved .*: expert 'red'") as e:
-        recompose(inputs, options)
+        accepted(compose_parts(inputs, options))
     assert e.value.exit_code == 1 and e.value.expected != e.value.found
     step = 0.0
-    receipt = recompose(inputs, options).receipt
+    receipt = accepted(compose_parts(inputs, options)).receipt
     assert all(c.before == c.after for c in (receipt.backbone, *receipt.experts.values()))
 
 
@@ -128,15 +127,13 @@ def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
     statuses = check_packages(map(from_folder, expert_folders.values()), backbone=files.manifest)
     selection = Selection(package=package, files=files, statuses=statuses)
     plugins = redhost.plugins.Plugins()
-    return prepare_composition(
-        selection, plugins=plugins, cache=None, device="cpu", previous=Previous()
-    )
+    return load_parts(selection, plugins=plugins, cache=None, device="cpu")
 
 
 def test_a_domain_far_below_its_own_expert_is_warned_of(inputs) -> None:
     """The twin: the default router, which has nothing to be warned of."""
     found = {
-        router: recompose(inputs, redhost.RecomposeOptions(router=router)).receipt
+        router: accepted(compose_parts(inputs, redhost.RecomposeOptions(router=router))).receipt
         for router in ("blend", "evidence")
     }
     for router, receipt in found.items():
@@ -161,7 +158,7 @@ def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(inputs,
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        recompose(inputs, redhost.RecomposeOptions(router=router), progress=stop)
+        accepted(compose_parts(inputs, redhost.RecomposeOptions(router=router), progress=stop))
     assert not any(p.requires_grad for part in parts for p in part.parameters())
     assert all(p.grad is None for part in parts for p in part.parameters())
     assert [tensor_digest(part.state_dict()) for part in parts] == before

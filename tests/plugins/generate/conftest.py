@@ -12,7 +12,7 @@ import torch
 from redhost_generate.documents import split_documents
 
 import redhost
-from redhost.core.composition.recompose import RecomposeResult
+from redhost.core.composition.publish import RecomposeResult
 from redhost.core.model.composed import ComposedModel
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.recipes import train_package

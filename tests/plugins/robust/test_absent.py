@@ -12,12 +12,12 @@ from redhost_ray.sweep_command import DEFAULT
 
 import redhost
 from redhost.core.plugins import manager
-from redhost.core.routers import PLUGIN_KINDS
+from redhost.core.plugins.hooks import PLUGIN_ROUTERS
 from redhost.errors import PluginError
 from redhost.registry.package.discover import plugin_entry_points
 
 RUN = "Run: pip install 'redhost[robust]'"
-KINDS = sorted(kind for kind, extra in PLUGIN_KINDS.items() if extra == "robust")
+KINDS = sorted(kind for kind, extra in PLUGIN_ROUTERS.items() if extra == "robust")
 TEXT = "hello there"
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
-from redhost.registry.package.manifest import Base, Features
+from redhost.registry.package.manifest import BUS_API, BUS_RANGE, Base, Features
 from redhost.registry.package.rules import check_backbone
 
 DIGEST = "b" * 64
@@ -12,6 +13,10 @@ DIGEST = "b" * 64
 
 def fields(found) -> list[str]:
     return [v.field for v in found]
+
+
+def test_the_range_that_is_not_parsed_has_this_hosts_bus() -> None:
+    assert SpecifierSet(BUS_RANGE).contains(BUS_API)
 
 
 def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:

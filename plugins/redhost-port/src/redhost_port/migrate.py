@@ -15,9 +15,9 @@ from typing import Unpack
 
 import msgspec
 
-from redhost.core.composition.changes import compose_selection
 from redhost.core.composition.options import RecomposeKeywords
 from redhost.core.composition.publish import publish
+from redhost.core.composition.recompose import compose_selection
 from redhost.core.composition.refusal import accepted
 from redhost.core.composition.select import Selection, read_source
 from redhost.core.model.build import read_package

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from redhost.core.evaluation.evaluate import Evaluation
 from redhost.core.model.build import ROUTERS, Providers, make_router
 from redhost.core.model.composed import ComposedModel
-from redhost.core.plugins.manager import Plugins, extra_of
-from redhost.core.routers import PLUGIN_KINDS
+from redhost.core.plugins.hooks import PLUGIN_ROUTERS, extra_of
+from redhost.core.plugins.manager import Plugins
 from redhost.core.session import Session
 from redhost.core.types import Progress, Row, write_rows
 from redhost.registry.errors import PluginError, UnknownNameError, UsageError
@@ -117,7 +117,7 @@ def router_plugins(plugins: Plugins) -> Plugins:
 def _makers(router: str, plugins: Plugins, composed: ComposedModel) -> Providers:
     """Return the plugin that makes a kind, if one does; refuse it before anything is computed."""
     kind, known, makers = router.partition(":")[0], plugins.names(ROUTERS), Providers()
-    if kind not in (*known, *PLUGIN_KINDS):
+    if kind not in (*known, *PLUGIN_ROUTERS):
         raise UnknownNameError("built-in router", kind, known)
     make_router(
         router,

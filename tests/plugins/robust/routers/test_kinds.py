@@ -9,7 +9,7 @@ from redhost_robust import hooks
 from redhost_robust.routers import KINDS, shortlist
 
 import redhost
-from redhost.core.routers import PLUGIN_KINDS
+from redhost.core.plugins.hooks import PLUGIN_ROUTERS
 from redhost.core.routers.base import Router
 
 from ....core.composition import test_every_router
@@ -37,7 +37,7 @@ def of_the_plugin(monkeypatch) -> dict[str, Any]:
 def test_all_of_them_are_registered_and_known_by_their_extra(of_the_plugin) -> None:
     names = {kind.kind for kind in KINDS}
     assert names == of_the_plugin.keys()
-    assert names == {kind for kind, extra in PLUGIN_KINDS.items() if extra == "robust"}
+    assert names == {kind for kind, extra in PLUGIN_ROUTERS.items() if extra == "robust"}
 
 
 @PARAMETRIZED

@@ -17,8 +17,7 @@ import redhost
 from red_lab.authors import Authors, make_backbone
 from red_lab.text.corpora import Corpus
 from red_lab.text.encoders import ENCODERS
-from redhost.core.composition.options import Previous, RecomposeInputs
-from redhost.core.composition.prepare import prepare_composition
+from redhost.core.composition.prepare import RecomposeInputs, load_parts
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.plugins.manager import Plugins
@@ -125,14 +124,12 @@ def open_desk(
     frozen = ENCODERS[encoder]
     folder = make_backbone(
         work / "packages" / f"red-backbone-{encoder}-{corpus.name}",
-        redhost.authoring.BackbonePlan(
-            id=encoder,
-            source=frozen.source(work),
-            pooling="mean",
-            max_tokens=frozen.tokens,
-            features=features,
-        ),
+        encoder,
+        frozen.source(work),
+        pooling="mean",
+        max_tokens=frozen.tokens,
         background=corpus.background(),
+        features=features,
     )
     return Desk(
         corpus=corpus,
@@ -149,12 +146,11 @@ def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
     package = from_folder(desk.folder)
     files = read_package(package)
     statuses = check_packages([from_folder(p) for p in folders], backbone=files.manifest)
-    return prepare_composition(
+    return load_parts(
         Selection(package=package, files=files, statuses=statuses),
         plugins=Plugins(),
         cache=desk.work / "cache",
         device="cpu",
-        previous=Previous(),
     )
 
 

@@ -25,8 +25,8 @@ import redhost
 from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
 from redhost.core.composition.gates import harm
-from redhost.core.composition.options import Previous, RecomposeInputs
-from redhost.core.composition.recompose import RecomposeResult, recompose
+from redhost.core.composition.prepare import Previous, RecomposeInputs
+from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
 
@@ -117,19 +117,23 @@ class _Host:
             if r.label in team
         ]
         experts = everyone.candidates.experts
-        alone = _of(everyone, {t: experts[t] for t in labels})
-        before = _composed(alone).composed
-        self.right = self._right(before)
-        self.alone = dataclasses.replace(
-            alone, previous=Previous(model=before), encode_previous=alone.encode
-        )
+        self.alone = _of(everyone, {t: experts[t] for t in labels})
+        self.before = _composed(self.alone).composed
+        self.right = self._right(self.before)
 
     def joined(self, folder: Path, *, kind: str) -> dict[str, Any]:
         """Compose a newcomer; return the outcome. `fall` is the worst team's drop on test rows."""
         reason, fall, gates = "", None, dict[str, Any]()
         try:
             newcomer = inputs_of(self.desk, [folder]).candidates.experts
-            result = _composed(_of(self.alone, {**self.alone.candidates.experts, **newcomer}))
+            with_newcomer = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
+            result = _composed(
+                dataclasses.replace(
+                    with_newcomer,
+                    previous=Previous(model=self.before),
+                    encode_previous=with_newcomer.encode,
+                )
+            )
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
             gates = msgspec.to_builtins(result.receipt.accuracy)
@@ -157,8 +161,8 @@ def _of(inputs: RecomposeInputs, experts: Mapping[str, LoadedExpert]) -> Recompo
     return dataclasses.replace(inputs, candidates=candidates)
 
 
-def _composed(inputs: RecomposeInputs) -> RecomposeResult:
-    return recompose(inputs, redhost.RecomposeOptions(router=KIND, accept=True))
+def _composed(inputs: RecomposeInputs) -> redhost.RecomposeResult:
+    return accepted(compose_parts(inputs, redhost.RecomposeOptions(router=KIND, accept=True)))
 
 
 def _forged(own: Path, victim: Path, forge: Callable[[Package, Package], Package]) -> Path:

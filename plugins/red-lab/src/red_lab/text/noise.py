@@ -11,7 +11,8 @@ import redhost
 from red_lab.text.desk import Desk, inputs_of
 from red_lab.text.measure import domain_right, no_expert
 from redhost.core.composition.choose import AUTO
-from redhost.core.composition.recompose import recompose
+from redhost.core.composition.recompose import compose_parts
+from redhost.core.composition.refusal import accepted
 from redhost.core.evaluation.judge import judge
 from redhost.core.routers.cards import Card
 from redhost.core.routers.domain_statistics import Statistics
@@ -48,9 +49,11 @@ def noise(desk: Desk) -> list[dict[str, Any]]:
             for team, expert in inputs.candidates.experts.items()
         }
         candidates = dataclasses.replace(inputs.candidates, experts=experts)
-        composed = recompose(
-            dataclasses.replace(inputs, candidates=candidates),
-            redhost.RecomposeOptions(router=AUTO),
+        composed = accepted(
+            compose_parts(
+                dataclasses.replace(inputs, candidates=candidates),
+                redhost.RecomposeOptions(router=AUTO),
+            )
         ).composed
         alone = no_expert(desk, composed)["no expert, ridge"]
         found.append(
