@@ -64,7 +64,7 @@ class VocabularyHead(SoftmaxHead):
         """None: tokens are measured by bits."""
         return None
 
-    def places(self, answers: Sequence[str], labels: Sequence[str]) -> Tensor | None:
+    def places(self, answers: Sequence[str], labels: Sequence[str]) -> Tensor:
         """Return the tokens' numbers ``(N,)``."""
         return self.targets(answers)
 
