@@ -126,13 +126,10 @@ class _Host:
         reason, fall, gates = "", None, dict[str, Any]()
         try:
             newcomer = inputs_of(self.desk, [folder]).candidates.experts
-            with_newcomer = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
+            joint = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
+            before = Previous(model=self.before)
             result = _composed(
-                dataclasses.replace(
-                    with_newcomer,
-                    previous=Previous(model=self.before),
-                    encode_previous=with_newcomer.encode,
-                )
+                dataclasses.replace(joint, previous=before, encode_previous=joint.encode)
             )
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
