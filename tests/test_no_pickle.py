@@ -53,8 +53,13 @@ SPREAD = {
     ("core/backbones/encoder.py", "self._wanted_states"),
     ("core/backbones/packs.py", "options"),
     ("core/model/conformal.py", "safetensors.torch.load(data)"),
-    ("core/model/conformal.py", "{n: torch.cat(found) for n, found in columns.items() if found}"),
+    (
+        "core/model/conformal.py",
+        "{n: torch.cat(tensors) for n, tensors in columns.items() if tensors}",
+    ),
     ("core/model/moments.py", "safetensors.torch.load(data)"),
+    ("core/composition/recompose.py", "_made_with(lock)"),  # five options by name
+    ("commands/author.py", "fields"),
     ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package
     ("plugins/redhost-ray/src/redhost_ray/cluster.py", "logging_options"),
     ("plugins/redhost-ray/src/redhost_ray/deploy.py", "scale"),

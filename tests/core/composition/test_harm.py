@@ -191,11 +191,11 @@ def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], P
         given = given.shown(250)
         labels = tuple(sorted({*given.rows[1]}))
         expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=given.rows[0], answers=given.rows[1]),
-            norm=norm,
-            classifier=None,
-            labels=(),
-            domain_labels=labels,
+            redhost.authoring.ExpertRows(
+                h=given.rows[0], z=norm(given.rows[0]), answers=given.rows[1]
+            ),
+            redhost.Readout(),
+            labels=labels,
             settings=redhost.authoring.ExpertSettings(
                 space="labels", form="linear", epochs=30, learning_rate=2e-2, weight_decay=0.0
             ),

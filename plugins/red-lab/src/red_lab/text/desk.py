@@ -124,12 +124,14 @@ def open_desk(
     frozen = ENCODERS[encoder]
     folder = make_backbone(
         work / "packages" / f"red-backbone-{encoder}-{corpus.name}",
-        encoder,
-        frozen.source(work),
-        pooling="mean",
-        max_tokens=frozen.tokens,
+        redhost.authoring.BackbonePlan(
+            id=encoder,
+            source=frozen.source(work),
+            pooling="mean",
+            max_tokens=frozen.tokens,
+            features=features,
+        ),
         background=corpus.background(),
-        features=features,
     )
     return Desk(
         corpus=corpus,

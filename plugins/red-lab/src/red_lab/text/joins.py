@@ -117,20 +117,19 @@ class _Host:
             if r.label in team
         ]
         experts = everyone.candidates.experts
-        self.alone = _of(everyone, {t: experts[t] for t in labels})
-        self.before = _composed(self.alone).composed
-        self.right = self._right(self.before)
+        alone = _of(everyone, {t: experts[t] for t in labels})
+        before = _composed(alone).composed
+        self.right = self._right(before)
+        self.alone = dataclasses.replace(
+            alone, previous=Previous(model=before), encode_previous=alone.encode
+        )
 
     def joined(self, folder: Path, *, kind: str) -> dict[str, Any]:
         """Compose a newcomer; return the outcome. `fall` is the worst team's drop on test rows."""
         reason, fall, gates = "", None, dict[str, Any]()
         try:
             newcomer = inputs_of(self.desk, [folder]).candidates.experts
-            joint = _of(self.alone, {**self.alone.candidates.experts, **newcomer})
-            before = Previous(model=self.before)
-            result = _composed(
-                dataclasses.replace(joint, previous=before, encode_previous=joint.encode)
-            )
+            result = _composed(_of(self.alone, {**self.alone.candidates.experts, **newcomer}))
             right = self._right(result.composed)
             fall = max(self.right[t] - right[t] for t in self.members)
             gates = msgspec.to_builtins(result.receipt.accuracy)
