@@ -44,17 +44,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TESTS = Path(__file__).parent
 FULL = {
-    "architectures", "browser", "fleet", "fresh", "interfaces", "kills", "mutation", "onnx", "ray",
-    "typed",
+    "architectures", "browser", "docs/typed", "fleet", "fresh", "interfaces", "onnx",
+    "plugins/kills", "ray", "tools/mutation",
 }  # fmt: skip
 """What `make test-full` runs."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave tests that take long, or need more than is installed, to who names them."""
-    name = collection_path.name
-    named = any(name in Path(a).parts for a in map(str, config.invocation_params.args))
+    if TESTS not in collection_path.parents:
+        return None
+    name = collection_path.relative_to(TESTS).as_posix()
+    named = any(
+        f"tests/{name}" in Path(a).as_posix() for a in map(str, config.invocation_params.args)
+    )
     return True if name in FULL and not named else None
 
 

@@ -123,7 +123,7 @@ class Generations:
         return tuple(p.name for p in self.folder.iterdir()) if self.folder.is_dir() else ()
 
     def _removed(self) -> tuple[int, ...]:
-        """Return the numbers of removed generations that are sha256 by a folder."""
+        """Return the numbers of removed generations that a folder names."""
         names = (n.removeprefix(_REMOVED) for n in self._names() if n.startswith(_REMOVED))
         return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
