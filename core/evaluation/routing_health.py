@@ -78,7 +78,8 @@ def routing_health(
     health = Health(
         rows=len(rows),
         usage=dict(zip(bus.columns, share.tolist(), strict=True)),
-        entropy=usage_entropy(share[None, :experts]),
+        # Without any weight on experts their shares are undefined; all goes to one column, as at 0.
+        entropy=usage_entropy(share[None, :experts]) if share[:experts].any() else 0.0,
         expected_entropy=usage_entropy(own_rows[None]) if own_rows.any() else 1.0,
         dead=tuple(i for i, gone in zip(bus.ids, dead.tolist(), strict=True) if gone),
         distance=distance,

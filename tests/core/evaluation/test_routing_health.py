@@ -53,6 +53,12 @@ def test_a_good_router_has_nothing_to_be_warned_of(composed) -> None:
     assert not found.warnings
 
 
+def test_where_the_backbone_takes_every_row_experts_have_no_entropy(composed) -> None:
+    columns = [-1e9] * len(composed.bus.ids) + [0.0]
+    found = health(with_routes(composed, columns))
+    assert found.entropy == 0 and msgspec.json.decode(msgspec.json.encode(found), type=Health)
+
+
 def test_collapse_and_dead_experts_are_seen(composed) -> None:
     found = health(with_routes(composed, [9.0, 0.0, 0.0, 0.0]))
     one, *others = composed.bus.ids

@@ -257,7 +257,9 @@ def test_an_unknown_engine_is_one_line_with_alternatives(install) -> None:
     plugins = install(PLUGIN.replace("NAME", "'farm'"))
     with pytest.raises(redhost.UsageError) as e:
         redhost_ray.jobs.choose_pool(plugins, engine="frm", workers=1)
-    assert str(e.value).startswith("unknown engine 'frm'. Did you mean 'farm'? Known: farm, local, ray.")
+    assert str(e.value).startswith(
+        "unknown engine 'frm'. Did you mean 'farm'? Known: farm, local, ray."
+    )
 
 
 def test_an_untrusted_plugin_is_not_even_imported(install) -> None:
