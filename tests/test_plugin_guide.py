@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,8 @@ from click.testing import CliRunner
 import redhost
 from redhost.cli import cli
 from redhost.core.plugins.hooks import HookSpec
+from redhost.core.tasks import HEADS
+from redhost.registry.package.forms import TASKS
 from redhost.registry.wheel.wheel import build_wheel
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
@@ -33,8 +35,14 @@ def files() -> Mapping[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A trust of one's own; the tasks that plugins register here are nobody else's."""
     monkeypatch.setenv("REDHOST_CONFIG", str(tmp_path / "config"))
+    before = {**TASKS}, {**HEADS}
+    yield
+    for table, names in zip((TASKS, HEADS), before, strict=True):
+        for name in table.keys() - names:
+            del table[name]
 
 
 def install(environment, files: Mapping[str, str], module: str, group: str) -> str:

@@ -180,17 +180,18 @@ def trace(arguments: list[str]) -> list[tuple[str, str, int, int]]:
 
 
 COUNT = """
-import importlib, json
+import ast, importlib.util, json
+from pathlib import Path
 import click, redhost
 from redhost.cli import cli
 
 names = set(redhost.__all__)
 for module in "authoring errors frames pipelines plugins sklearn testing".split():
-    try:
-        public = importlib.import_module(f"redhost.{module}").__all__
-    except (ImportError, redhost.MissingError):  # a library that is not installed
-        continue
-    names |= {module, *(f"{module}.{name}" for name in public)}
+    # Read and not imported: some need libraries that are not installed everywhere.
+    source = Path(importlib.util.find_spec(f"redhost.{module}").origin).read_text("utf-8")
+    [public] = (n.value for n in ast.parse(source).body
+                if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+    names |= {module, *(f"{module}.{name}" for name in ast.literal_eval(public))}
 
 def options(command):
     yield sum(isinstance(p, click.Option) for p in command.params)

@@ -106,7 +106,7 @@ def _unknown_task(name: str, plugins: Plugins) -> Violation | None:
     try:
         plugins.task(name)
     except PluginError as e:
-        return Violation("task_unknown", "task", ", ".join(TASKS), name, e.hint)
+        return Violation("task_unknown", "task", ", ".join(sorted(TASKS)), name, e.hint)
     return None
 
 

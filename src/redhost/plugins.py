@@ -1,6 +1,6 @@
 """Building blocks of plugins: routers and their training data, expert forms, states and leases."""
 
-from .core.backbones.interventions import Intervention, PassEnded, hooked
+from .core.backbones.interventions import Intervention, hooked
 from .core.bus.bus import LayerNorm
 from .core.bus.combiner import Combiner
 from .core.bus.evidence import off_domain_norm
@@ -17,7 +17,7 @@ from .core.model.route import Route
 from .core.plugins.hooks import hookimpl
 from .core.plugins.manager import Plugins, PluginState
 from .core.routers import build_router, router_factory
-from .core.routers.base import AnswerLikelihoods, ColumnData, Router, as_router
+from .core.routers.base import ColumnData, Router, as_router
 from .core.routers.cards import Card
 from .core.routers.domain_statistics import Statistics
 from .core.routers.statistics import StatisticsRouter
@@ -28,10 +28,9 @@ from .registry.environment.status import PackageStatus
 from .registry.home.composition import Composition
 from .registry.home.generations import Generations
 from .registry.home.live_shares import LiveShares, write_live_shares
-from .registry.home.locks import Lease, Leases
+from .registry.home.locks import Leases
 
 __all__ = [
-    "AnswerLikelihoods",
     "Card",
     "ClassifierExpert",
     "ColumnData",
@@ -43,7 +42,6 @@ __all__ = [
     "Installed",
     "Intervention",
     "LayerNorm",
-    "Lease",
     "Leases",
     "Linear",
     "LiveShares",
@@ -51,7 +49,6 @@ __all__ = [
     "Moments",
     "Observe",
     "PackageStatus",
-    "PassEnded",
     "PluginState",
     "Plugins",
     "Questions",

@@ -19,7 +19,6 @@ from .fault_injection import (
     kill_at,
     kill_at_every_step,
     kill_at_random,
-    patched,
 )
 
 __all__ = [
@@ -35,6 +34,5 @@ __all__ = [
     "kill_at",
     "kill_at_every_step",
     "kill_at_random",
-    "patched",
     "tiny_backbone",
 ]

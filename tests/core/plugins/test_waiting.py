@@ -47,7 +47,8 @@ def imported(statement: str) -> list[str]:
         ("plugins.providers('redhost_register_routers', 'evidence')", []),
         ("plugins.task('spans')", ["redhost_spans"]),
         ("plugins.providers('redhost_register_forms', 'lora')", ["redhost_peft"]),
-        ("plugins.names('redhost_register_routers')", ["redhost_generate"]),
+        ("plugins.names('redhost_register_routers')", ["redhost_generate", "redhost_robust"]),
+        ("plugins.providers('redhost_register_routers', 'blend')", ["redhost_robust"]),
     ],
 )
 def test_a_plugin_of_this_project_is_imported_once_a_part_of_it_is_named(

@@ -226,7 +226,7 @@ def _with_field(data: bytes, name: str, place: int, text: bytes, *, key: bool) -
             size = int.from_bytes(data[:8], "little")
             head, data, rest = data[:8], data[8 : 8 + size], data[8 + size :]
         whole = [json.loads(data)]
-    except ValueError:
+    except (ValueError, RecursionError):
         return head + text + rest  # damaged already
     places = [(p, k) for p in _nodes(whole) for k in (p if isinstance(p, dict) else range(len(p)))]
     parent, at = places[place % len(places)]

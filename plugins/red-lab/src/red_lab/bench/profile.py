@@ -75,7 +75,7 @@ PREDICT: Steps = {
 
 RECOMPOSE: Steps = {
     **_BACKBONE,
-    "what is installed, and its verdicts": [f"{CORE}.host:select_installed"],
+    "what is installed, and its verdicts": [f"{CORE}.composition.recompose:select_installed"],
     "read and check packages": [
         f"{REGISTRY}.environment.status:read_expert",
         f"{CORE}.model.build:read_backbone",
@@ -91,7 +91,7 @@ RECOMPOSE: Steps = {
     "judge on gate rows": [f"{CORE}.composition.gates:judge_gates"],
     "digests before and after": [f"{CORE}.composition.recompose:_digests"],
     "load the current generation": [f"{CORE}.composition.recompose:_load_previous"],
-    "write": [f"{CORE}.host:publish"],
+    "write": [f"{CORE}.composition.recompose:publish"],
 }
 
 
