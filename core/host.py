@@ -12,10 +12,9 @@ import msgspec
 
 from ..registry.environment.status import PackageStatus
 from ..registry.errors import RedhostError
-from ..registry.home.composition import LOCK, read_lock
 from ..registry.home.questions import composed_questions, home_of, question_of
 from ..registry.queries.inventory import take_inventories
-from ..registry.queries.settings import Settings, load_settings, resolve_home
+from ..registry.queries.settings import Settings, resolve_home
 from .composition.changes import change_members
 from .composition.options import RecomposeKeywords
 from .composition.recompose import recompose
@@ -46,7 +45,7 @@ class Host:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.home, self.store, self.generations = session.home, session.store, session.generations
-        self.settings, self.plugins, self.device = session.settings, session.plugins, session.device
+        self.plugins, self.device = session.plugins, session.device
         self.cache, self.question = session.cache, question_of(session.home)
         self._model: ComposedModel | None = None  # keeps the current generation in memory
         self._chooser: Chooser | None = None
@@ -79,10 +78,8 @@ class Host:
             UsageError: If the question's name is not valid.
         """
         where = home_of(resolve_home(None if home is None else Path(home)), question)
-        flags = Settings(backbone=backbone, device=device)
-        settings = load_settings(flags=flags, lock=read_lock(where / LOCK))
-        plugins = plugins or Plugins()
-        return cls(Session.of(where, plugins=plugins, settings=settings, pool=workers))
+        flags, plugins = Settings(backbone=backbone, device=device), plugins or Plugins()
+        return cls(Session.of(where, plugins=plugins, flags=flags, pool=workers))
 
     def __enter__(self) -> Self:
         return self
@@ -137,11 +134,10 @@ class Host:
         """
         if name not in self._beside:
             where, session = home_of(self.home, name), self.session
-            flags = Settings(device=self.device)
             beside = Session.of(
                 where,
                 plugins=self.plugins,
-                settings=load_settings(flags=flags, lock=read_lock(where / LOCK)),
+                flags=Settings(device=self.device),
                 pool=session.pool,
                 backbones=session.loader.backbones,
             )
@@ -272,7 +268,7 @@ class Host:
 
         Each has its state there; results of checks may be cached.
         """
-        inventories = take_inventories(self.home, backbone=self.settings.backbone)
+        inventories = take_inventories(self.home, backbone=self.session.settings.backbone)
         return tuple(x for inventory in inventories.values() for x in inventory.statuses)
 
     # -- composing ----------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
+from ..registry.home.composition import LOCK, read_lock
 from ..registry.home.generations import Generations
 from ..registry.home.questions import cache_of, nothing_composed
 from ..registry.home.store import Store
 from ..registry.package.checked import Violation
 from ..registry.package.readers import BackboneFiles, ExpertFiles
-from ..registry.queries.settings import Settings
+from ..registry.queries.settings import Settings, load_settings
 from .backbones.backbone import Backbone
 from .backbones.feature_cache import cached_encode
 from .model.build import backbone_makers
@@ -62,7 +63,7 @@ class Session:
         generations: The published generations.
         loader: Loads generations; those in use are loaded once.
         plugins: The trusted plugins.
-        settings: Flags, lock and project settings, already merged.
+        flags: What the user said for this session alone; see `settings`.
         device: Where the trunk runs.
         cache: The folder of the feature cache.
         pool: Computes features ahead of time; None for no such workers.
@@ -73,7 +74,7 @@ class Session:
     generations: Generations
     loader: GenerationLoader
     plugins: Plugins
-    settings: Settings
+    flags: Settings
     device: str
     cache: Path
     pool: Prefetcher | None = None
@@ -84,12 +85,13 @@ class Session:
         home: Path,
         *,
         plugins: Plugins,
-        settings: Settings,
+        flags: Settings,
         pool: Prefetcher | None = None,
         backbones: LoadedBackbones | None = None,
     ) -> Self:
         """Return the session of a home folder; it may share backbones with another session."""
-        device, generations = settings.device or "cpu", Generations(home)
+        device = load_settings(flags=flags, lock=read_lock(home / LOCK)).device or "cpu"
+        generations = Generations(home)
         return cls(
             home=home,
             store=generations.store,
@@ -98,11 +100,16 @@ class Session:
                 generations, plugins=plugins, device=device, backbones=backbones
             ),
             plugins=plugins,
-            settings=settings,
+            flags=flags,
             device=device,
             cache=cache_of(home) / "features",
             pool=pool,
         )
+
+    @property
+    def settings(self) -> Settings:
+        """Flags, lock and project settings, merged; the lock is that of the current generation."""
+        return load_settings(flags=self.flags, lock=read_lock(self.home / LOCK))
 
     def require_current(self, *, instead: str = "") -> int:
         """Return the number of the current generation.

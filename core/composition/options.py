@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 
+import msgspec
+
+from ...registry.errors import UsageError, suggest
 from ..training.router import RouterSettings
 from ..types import Progress
 
@@ -27,10 +30,31 @@ class RecomposeKeywords(TypedDict, total=False):
     seed: int | None
     tolerance: float | None
     accept: bool
-    decline: float | None
+    decline: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None
     prior: str | None
     try_others: bool | None
     progress: Progress | None
+
+
+def checked_keywords(keywords: RecomposeKeywords) -> RecomposeKeywords:
+    """Return keywords of Python callers, who may not have checked names and types.
+
+    Raises:
+        UsageError: If there is no such keyword, or its value is of another type.
+    """
+    names = sorted(RecomposeKeywords.__annotations__)
+    for name in keywords.keys() - names:
+        raise UsageError(
+            "how to compose",
+            expected=", ".join(names),
+            found=repr(name),
+            hint=suggest(name, names).rstrip(),
+        )
+    try:
+        return msgspec.convert(keywords, RecomposeKeywords)
+    except msgspec.ValidationError as e:
+        reason, _, place = str(e).partition(" - at `$.")
+        raise UsageError(f"keyword {place.rstrip('`')!r}: {reason}") from e
 
 
 @dataclass(frozen=True, kw_only=True)

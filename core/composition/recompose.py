@@ -49,7 +49,7 @@ from ..session import Session
 from ..types import Progress
 from .attribution import compose_without_faulty
 from .gates import judge_composition
-from .options import RecomposeKeywords, RecomposeOptions
+from .options import RecomposeKeywords, RecomposeOptions, checked_keywords
 from .prepare import Previous, RecomposeInputs, load_parts
 from .prior import CARDS, read_prior
 from .publish import (
@@ -152,6 +152,7 @@ def compose_selection(
     Raises:
         FrozenError: If a frozen part changed; the current generation is then loaded anew.
     """
+    keywords = checked_keywords(keywords)
     default = session.plugins.task(selection.files.manifest.task).unit.router
     options = RecomposeOptions(router=default).over(
         keywords, made_with or {}, msgspec.structs.asdict(session.settings)

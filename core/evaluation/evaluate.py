@@ -18,6 +18,7 @@ from torch import Tensor
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE
 from ..label_scores import LabelMetrics, LabelScore
+from ..label_sets import NONE
 from ..model.composed import ComposedModel, by_domain
 from ..receipt import Health
 from ..routers.base import ColumnData, Router
@@ -164,7 +165,10 @@ def _label_scores(composed: ComposedModel, rows: Sequence[Row], h: Tensor) -> La
         cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
         p = torch.cat([bus(h[cut])[0] for cut in cuts])
         texts = bus.task.unit.answers(composed.backbone.trunk, [r.text for r in rows])
-        answers = [a.label for a in texts.predictions(head, p, bus.labels)]
+        labels = bus.labels
+        if NONE in labels:  # a label of this name is not the answer to a declined text
+            labels = tuple(y or "(declined)" for y in labels)
+        answers = [a.label for a in texts.predictions(head, p, labels)]
     return head.scorer(list(zip((r.label for r in rows), answers, strict=True)))
 
 

@@ -17,6 +17,7 @@ from ...registry.home.generations import Generations
 from ...registry.home.store import Store
 from ...registry.package.readers import BackboneFiles, read_manifest
 from ..backbones.backbone import Backbone
+from ..backbones.bfloat16 import BF16
 from ..backbones.interventions.layout import acts_inside, with_layout
 from ..bus.bus import BusConfig
 from ..bus.experts import Expert
@@ -25,6 +26,7 @@ from ..routers.base import Router, load_router
 from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
+    BACKBONES,
     FORMS,
     Providers,
     build_bus,
@@ -234,7 +236,9 @@ class GenerationLoader:
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
         files = store.backbone(record.backbone.digest, name=record.backbone.id)
-        device = str(record.settings.get("device") or self.device)  # the engine it was made on
+        # The engine it was made on: another one computes other bits, while torch may be anywhere.
+        engine = self.device == BF16 or bool(self.plugins.providers(BACKBONES, self.device))
+        device = str(record.settings.get("device") or ("cpu" if engine else self.device))
         key = (files.digest, device, tuple(sorted(record.providers.items())))
         backbone = self.backbones.get(key)
         if backbone is None:

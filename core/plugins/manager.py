@@ -339,7 +339,9 @@ class Plugins:
             return f"{state.dist} cannot be loaded: {state.reason} {state.hint or ''}".rstrip()
         if extra and state is None:
             return f"Run: pip install 'redhost[{extra}]'"
-        return self.untrusted_hint() or "Install its plugin."
+        failed = [s.dist for s in self.states if s.state == "failed"]
+        named = f"Failed: {', '.join(failed)} (see 'redhost plugins')." if failed else ""
+        return f"{self.untrusted_hint()} {named}".strip() or "Install its plugin."
 
     def untrusted_hint(self) -> str:
         """Return a hint on which plugins to trust, for messages about missing parts."""

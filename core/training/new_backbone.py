@@ -20,7 +20,7 @@ from ..backbones.pooling import PoolingChoice
 from ..bus.head import require_answers
 from ..bus.task import CLASSIFICATION, Task
 from ..digests import library_versions
-from ..types import BackgroundRow, Progress, Row, write_rows
+from ..types import BackgroundRow, Progress, Row, as_list, write_rows
 from .adapt import AdaptSettings, adapt, delta
 from .backbone_trial import BackboneTrial
 from .baseline import refuse_below_constant
@@ -95,6 +95,7 @@ def new_backbone(
     """
     settings = settings or AdaptSettings()
     _require_teachable(plan.task, rows)
+    background = as_list(background, BackgroundRow, "background row")
     base, files = _base(plan)  # refuse before anything is loaded or written
     # The other process starts first: it loads its libraries while this one does.
     with nullcontext(trial) if trial else BackboneTrial() as attempt, making(project):

@@ -192,6 +192,31 @@ def test_caches_cold_or_warm_give_the_same_router(installed, tmp_path) -> None:
     assert cold.router.digest == warm.router.digest == other.router.digest
 
 
+def test_a_host_goes_on_with_what_it_composed_with(installed, home) -> None:
+    host = open_host(home)
+    host.recompose(router="mlp", seed=7)
+    router = host.recompose().router
+    assert router.kind == "mlp" and router.digest == host.recompose(seed=7).router.digest
+    assert open_host(home).recompose(seed=8).router.digest != router.digest
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"routr": "linear"}, "'routr'. Did you mean 'router'"),
+        ({"level": "rows"}, "'level': Invalid enum value 'rows'"),
+        ({"seed": "a"}, "'seed': Expected `int"),
+        ({"decline": "5%"}, "'decline': Expected `float"),
+        ({"decline": 5}, "'decline': Expected `float` < 1"),
+    ],
+)
+def test_keywords_are_checked_by_name_and_type(installed, home, keywords, words) -> None:
+    host = open_host(home)
+    with pytest.raises(UsageError) as e:
+        host.recompose(**keywords)
+    assert words in f"{e.value}" and host.generations.current() is None
+
+
 def test_rollback_answers_from_the_store_bit_for_bit(installed, home) -> None:
     host = open_host(home)
     host.recompose()

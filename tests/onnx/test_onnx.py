@@ -78,6 +78,15 @@ def test_a_generation_answers_as_on_torch_and_knows_its_engine(home, torchs) -> 
     assert not own & others, "features of two engines share a file"
 
 
+def test_a_generation_of_torch_stays_one_where_the_engine_is_named(tmp_path) -> None:
+    with redhost.Host.open(tmp_path) as host:
+        host.recompose()
+    with redhost.Host.open(tmp_path, device="onnx") as host:
+        assert not isinstance(host.composed.backbone.trunk, OnnxEncoder)
+        assert host.recompose().parent == 1  # compared with it
+        assert isinstance(host.composed.backbone.trunk, OnnxEncoder)
+
+
 def test_bits_are_a_texts_own(home) -> None:
     with redhost.Host.open(home) as host:
         trunk = host.composed.backbone.trunk

@@ -58,6 +58,8 @@ def test_a_generation_knows_its_engine_and_a_change_goes_back(installed, home) -
     with redhost.Host.open(home, backbone="toy", device="cpu") as host:
         host.recompose()
         assert type(host.composed.backbone.trunk) is TextEncoder
+    with redhost.Host.open(home, backbone="toy", device=BF16) as host:  # as it was composed
+        assert type(host.composed.backbone.trunk) is TextEncoder
 
 
 @capable

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.rows import read_texts
-from redhost.registry.errors import UsageError
+from redhost.registry.errors import InputTypeError, UsageError
 
 ROWS = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in range(6)]
 
@@ -130,3 +131,12 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
     rows = [redhost.Row(text=t, label="none") for t in ("blue 82", "nothing 4", "red 81")]
     right = composed.bus.task.head.right(composed.bus(h[[1, 2, 0]])[0], rows, composed.bus.labels)
     assert right.tolist() == [1, 0, 0]
+    scores = evaluate(composed, rows, encode=backbone.encode).labels
+    assert scores is not None and (scores["none"].precision, scores["none"].recall) == (1, 1 / 3)
+
+
+def test_a_background_of_plain_texts_is_refused(tmp_path, model_folder) -> None:
+    plan = BackbonePlan(id="b", source=f"hf:{model_folder}")
+    with pytest.raises(InputTypeError, match="background row"):
+        new_backbone(tmp_path / "b", plan, background=["nothing"])
+    assert not (tmp_path / "b").exists()
