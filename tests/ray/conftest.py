@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"  # five seconds, where others work too
 
 ray = pytest.importorskip("ray", reason="`make .venv/ray` installs it")
 

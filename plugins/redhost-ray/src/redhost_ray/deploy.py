@@ -7,6 +7,7 @@ is needed. A new replica receives no requests before a generation is loaded and 
 from __future__ import annotations
 
 import asyncio
+import os
 import importlib.util
 import signal
 import time
@@ -116,6 +117,8 @@ def run_replicas(options: DeployOptions, *, until: Any = None) -> None:
     from redhost_serve.service import Options
 
     workers = max(2, options.replicas + 1)  # one for Ray Serve itself
+    # Ray gives up on its proxy after five seconds, which a busy machine takes to start a process.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     with joined(workers):
         serve.start(http_options={"host": options.host, "port": options.port})
         scale: dict[str, Any] = (
