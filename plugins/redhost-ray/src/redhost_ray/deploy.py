@@ -7,8 +7,8 @@ is needed. A new replica receives no requests before a generation is loaded and 
 from __future__ import annotations
 
 import asyncio
-import os
 import importlib.util
+import os
 import signal
 import time
 from collections.abc import Mapping
