@@ -72,8 +72,9 @@ def cli(context: click.Context, *, verbose: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 3 environment, 130 Ctrl-C."""
-    # Otherwise importing torch reads every package's entry points, and a broken one would stop it.
+    # Otherwise torch and pydantic read every package's entry points, and a broken one stops them.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     typed = list(sys.argv[1:] if arguments is None else arguments)
     fill_descriptors()
     sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115  (for the whole process)
