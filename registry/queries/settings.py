@@ -165,8 +165,11 @@ def choose_backbone(
         chosen = [p for p in packages if canonical(backbone) == canonical(p.dist)]
         chosen = chosen or [p for p, i in ids.items() if backbone in {i, p.module}]
     else:
-        made_for = named.fingerprint if named else None
-        chosen = [p for p, r in read.items() if r.value and r.value[0].fingerprint == made_for]
+        prints = {p: r.value[0].fingerprint for p, r in read.items() if r.value and named}
+        # Two names of one encoder compute the same: the name that the expert was made for is meant.
+        chosen = [
+            p for p, x in prints.items() if named == BackboneRef(name=ids[p], fingerprint=x)
+        ] or [p for p, x in prints.items() if named and x == named.fingerprint]
     if len(chosen) > 1:  # even if one of them is faulty, the user has to decide
         name = backbone or ids[chosen[0]]
         expected, rivals = f"one package for {name!r}", " and ".join(sorted(map(str, chosen)))

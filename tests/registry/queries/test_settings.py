@@ -113,6 +113,11 @@ def test_of_several_backbones_the_one_that_an_expert_names_is_chosen(
     assert choose_backbone(packages, None, named=named).dist == "red-backbone-three"
     assert choose_backbone(packages, "two", named=named).dist == "red-backbone-two"
     assert choose_backbone(first, None, named=named) == first[0]
+    files = {"backbone.json": dumps(make_backbone(id="again", fingerprint="3" * 64))}
+    site.install("red-backbone-again", files, group="redhost.backbones")
+    packages = [p for p in discover("backbone") if p.folder and site.folder in p.folder.parents]
+    named = BackboneRef(name="three", fingerprint="3" * 64)  # one encoder under two names
+    assert choose_backbone(packages, None, named=named).dist == "red-backbone-three"
     strange = BackboneRef(name="away", fingerprint="4" * 64)
     with pytest.raises(SettingsError, match="expected 'away' "):
         choose_backbone(packages, None, named=strange)
