@@ -63,7 +63,7 @@ class Session:
         generations: The published generations.
         loader: Loads generations; those in use are loaded once.
         plugins: The trusted plugins.
-        flags: What the user said for this session alone; see `settings`.
+        flags: The settings given for this session alone, which precede all others.
         device: Where the trunk runs.
         cache: The folder of the feature cache.
         pool: Computes features ahead of time; None for no such workers.

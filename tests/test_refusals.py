@@ -25,6 +25,7 @@ from redhost.core.composition.refusal import refusal_of
 from redhost.errors import ContractError, HarmError, HijackError
 from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
+from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.readers import read_backbone
 from redhost.registry.wheel.signing import make_signer, new_key
 from redhost.testing import Environment, judge_expert
@@ -584,6 +585,8 @@ def test_every_refusal_says_what_the_golden_file_says(
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of one's own: paths in messages are relative, and homes are nobody's."""
+    for name in TASKS.keys() - {"classification", "regression", "multi-label", *PLUGIN_TASKS}:
+        monkeypatch.delitem(TASKS, name)  # another test's
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -44,8 +44,8 @@ _BACKBONE: Steps = {
 PREDICT: Steps = {
     **_BACKBONE,
     "settings, lock, plugins": [
-        f"{CORE}.host:load_settings",
-        f"{CORE}.host:read_lock",
+        f"{CORE}.session:load_settings",
+        f"{CORE}.session:read_lock",
         f"{CORE}.plugins.manager:Plugins.__init__",
     ],
     "read the generation's record": [
