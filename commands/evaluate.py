@@ -171,10 +171,8 @@ def _print_labels(result: Evaluation) -> None:
     names = sorted(scores, key=lambda y: scores[y].f1)[:SHORTLIST]
     rows = []
     for name in sorted(names) if len(scores) > SHOWN else scores:
-        score, confused = (
-            scores[name],
-            {a: n for a, n in confusion.get(name, {}).items() if a != name},
-        )
+        score = scores[name]
+        confused = {a: n for a, n in confusion.get(name, {}).items() if a != name}
         most = max(confused, key=confused.__getitem__, default=None)
         taken = "" if most is None else f"{most} ({confused[most]})"
         cells = (points(x) or "n/a" for x in (score.precision, score.recall, score.f1))

@@ -95,21 +95,7 @@ class Questions:
             )
             for (name, model), features in zip(answering.items(), h, strict=True)
         ]
-        default = (
-            answers.pop(0)
-            if self.default
-            else [
-                Answer(
-                    input=str(text),
-                    label=NONE,
-                    probability=None,
-                    weights={},
-                    generation=None,
-                    declined=True,
-                )
-                for text in texts
-            ]
-        )
+        default = answers.pop(0) if self.default else [_unasked(text) for text in texts]
         named = [name for name in answering if name is not None]
         if not named:
             return default
@@ -117,3 +103,10 @@ class Questions:
             replace(answer, questions=dict(zip(named, others, strict=True)))
             for answer, *others in zip(default, *answers, strict=True)
         ]
+
+
+def _unasked(text: str) -> Answer:
+    """Return the answer to a text if the default question is not composed."""
+    return Answer(
+        input=str(text), label=NONE, probability=None, weights={}, generation=None, declined=True
+    )
