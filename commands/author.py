@@ -172,8 +172,8 @@ def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) 
     from ..registry.errors import short
 
     outputs = instead or f"{len(manifest.labels)} labels"
-    made = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
-    click.echo(f"{project}: {made}")
+    summary = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
+    click.echo(f"{project}: {summary}")
     click.echo(f"next: pip install ./{project}")
 
 
@@ -423,8 +423,8 @@ def rows_for(
     from ..core.training.rows import read_rows
     from ..registry.queries.settings import installed_backbone
 
-    known = installed_backbone(package).value
-    task = known[0].task if known else DEFAULT_TASK
+    installed = installed_backbone(package).value
+    task = installed[0].task if installed else DEFAULT_TASK
     return partial(read_rows, task=task, text_field=text_field, label_field=label_field)
 
 

@@ -133,15 +133,15 @@ class Host:
             UsageError: If the question's name is not valid.
         """
         if name not in self._beside:
-            where, session = home_of(self.home, name), self.session
-            beside = Session.of(
-                where,
+            current = self.session
+            session = Session.of(
+                home_of(self.home, name),
                 plugins=self.plugins,
                 flags=Settings(device=self.device),
-                pool=session.pool,
-                backbones=session.loader.backbones,
+                pool=current.pool,
+                backbones=current.loader.backbones,
             )
-            self._beside[name] = type(self)(beside)
+            self._beside[name] = type(self)(session)
         return self._beside[name]
 
     @property

@@ -50,10 +50,10 @@ def compose_without_faulty(
         # A copy of a member's card takes its rows, which looks like harm: name it a copy.
         others = selection.statuses if outcome.code.is_harm else ()
         refusal = same_rows(culprit, others) or outcome.of(str(culprit.id))
-        wrong = replace(culprit, violations=refusal.violations)
+        blamed = replace(culprit, violations=refusal.violations)
         selection = replace(
             selection,
-            statuses=tuple(wrong if s is culprit else s for s in selection.statuses),
+            statuses=tuple(blamed if s is culprit else s for s in selection.statuses),
             refused={**selection.refused, str(culprit.id): refusal},
         )
 

@@ -82,17 +82,17 @@ def change_members(
             # Before the first generation the selection is what is installed, which may include it.
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
-        wanted = change(selection, home=session.home, add=joins, remove=remove)
+        selected = change(selection, home=session.home, add=joins, remove=remove)
         made_with = (
             {**record.settings, "router": record.router.kind, "seed": record.router.seed}
             if record is not None
             else {}
         )
-        outcome = compose_selection(session, wanted, keywords, made_with=made_with)
+        outcome = compose_selection(session, selected, keywords, made_with=made_with)
         if joins is not None and (refusal := _refusal_of(joins, outcome)):
             hint = TRY_HINT if refusal.retry else None
             if refusal.retry and keywords.get("try_others"):
-                hint = _what_helps(session, joins, wanted, keywords, made_with)
+                hint = _what_helps(session, joins, selected, keywords, made_with)
             raise _error_of(joins, refusal, hint=hint) from refusal.cause
         result = accepted(outcome)
         if record is not None:
@@ -122,17 +122,17 @@ def _with_drift(
 def _current_members(
     session: Session, record: Composition | None, add: ExpertSource | None
 ) -> Selection:
-    wanted = session.settings.backbone
+    backbone = session.settings.backbone
     if record is None:
         joins = None if add is None else (add, session.settings.keys or ())
-        return select_installed(session.home, backbone=wanted, joins=joins)
+        return select_installed(session.home, backbone=backbone, joins=joins)
     names = {canonical(record.backbone.id), canonical(record.backbone.dist)}
-    if wanted is not None and canonical(wanted) not in names:
+    if backbone is not None and canonical(backbone) not in names:
         raise UsageError(
             f"generation {record.number} is composed on another backbone",
             expected=record.backbone.id,
-            found=wanted,
-            hint=f"Leave out --backbone, or run 'redhost recompose --backbone {wanted}' first.",
+            found=backbone,
+            hint=f"Leave out --backbone, or run 'redhost recompose --backbone {backbone}' first.",
         )
     try:
         return select_stored(record, session.store)
@@ -147,19 +147,19 @@ def _current_members(
 def _what_helps(
     session: Session,
     joins: PackageStatus,
-    wanted: Selection,
+    selected: Selection,
     keywords: RecomposeKeywords,
     made_with: Mapping[str, Any],
 ) -> str:
     """Compose with other routers in turn, and return which of them would accept a newcomer."""
-    columns, width = len(wanted.ids) + 1, wanted.files.manifest.width
+    columns, width = len(selected.ids) + 1, selected.files.manifest.width
     # What would be too large as the default is not proposed either.
     kinds = (*SMALL, *LARGE) if columns * width**2 <= LARGEST else SMALL
     good = dict[str, float]()
     for kind in kinds:
         other: RecomposeKeywords = {**keywords, "router": kind, "level": "full"}
         with suppress(RedhostError):
-            outcome = compose_selection(session, wanted, other, made_with=made_with)
+            outcome = compose_selection(session, selected, other, made_with=made_with)
             if _refusal_of(joins, outcome) is None:
                 good[kind] = accepted(outcome).receipt.accuracy.overall or 0.0
     if not good:
@@ -190,6 +190,6 @@ def _error_of(joins: PackageStatus, refusal: Refusal, *, hint: str | None) -> Re
         hint = first.hint
     elif hint is None:
         hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
-    found = f"{first.code}: {first.reason}"
-    who = f"{joins.name} was not attached"
-    return refusal.code.error(ContractError)(who, found=found, hint=hint)
+    reason = f"{first.code}: {first.reason}"
+    problem = f"{joins.name} was not attached"
+    return refusal.code.error(ContractError)(problem, found=reason, hint=hint)

@@ -98,11 +98,11 @@ def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -
         return RouterChoice(kind=kinds[0], data=data)
     hits = dict[str, Tensor]()
     for kind, router in routers.items():
-        router.solve([rest for rest, _ in parts])
+        router.solve([learnt for learnt, _ in parts])
         with torch.inference_mode():
             right = [router(d.z, d.signals).argmax(-1) == k for k, d in held]
         hits[kind] = torch.cat(right).double()
-    tried = {kind: float(found.mean()) for kind, found in hits.items()}
+    tried = {kind: float(right_rows.mean()) for kind, right_rows in hits.items()}
     return RouterChoice(kind=_best(hits), tried=tried, data=data)
 
 
@@ -128,19 +128,19 @@ def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
             held.append(n)
     if not held:
         return data, None
-    rest = [n for n in range(len(data.labels)) if n not in set(held)]
+    learnt = [n for n in range(len(data.labels)) if n not in set(held)]
     back = _rows(data, held)
     # Sums are additive: held-out rows leave them exactly, without the author's other rows.
     less = data.statistics.without(back.z, back.labels)
-    return dataclasses.replace(_rows(data, rest), statistics=less), back
+    return dataclasses.replace(_rows(data, learnt), statistics=less), back
 
 
 def _rows(data: ColumnData, index: Sequence[int]) -> ColumnData:
     """Return some rows of a column."""
     signals = data.signals
     if signals is not None:
-        some = {name: values[index] for name, values in signals.known.items()}
-        signals = RouterSignals(signals.features[index], reads=signals.reads, values=some)
+        values_there = {name: values[index] for name, values in signals.known.items()}
+        signals = RouterSignals(signals.features[index], reads=signals.reads, values=values_there)
     return dataclasses.replace(
         data, z=data.z[index], labels=tuple(data.labels[n] for n in index), signals=signals
     )

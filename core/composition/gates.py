@@ -169,12 +169,12 @@ def judge_gates(
 
 def _far_below(accuracy: Accuracy) -> Iterator[str]:
     """Yield a warning for each domain that is answered far worse than by its own expert."""
-    for domain, own in accuracy.own.items():
+    for domain, alone in accuracy.own.items():
         after, rows = accuracy.after[domain], accuracy.rows[domain]
-        if own - after > max(FAR, 2 / rows) + 1e-9:
+        if alone - after > max(FAR, 2 / rows) + 1e-9:
             yield (
                 f"far below its own expert: {domain!r} has {after:.3f} of {rows} gate rows right, "
-                f"its expert alone {own:.3f}. Try another --router ('redhost sweep --data FILE' "
+                f"its expert alone {alone:.3f}. Try another --router ('redhost sweep --data FILE' "
                 "compares them), or a card with more rows."
             )
 
@@ -202,10 +202,10 @@ def _judge_withdrawn(inputs: RecomposeInputs, model: ComposedModel) -> dict[str,
     if previous is None or encode is None:
         return {}
     cards = [previous.cards[i] for i in previous.bus.ids if i not in model.bus.ids]
-    same = previous.fingerprint == model.fingerprint
+    one_backbone = previous.fingerprint == model.fingerprint
     old, old_rows = gate_rows(cards, encode=encode, unit_rows=previous.backbone.unit_rows)
     new, rows = gate_rows(
-        cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows, vectors=same
+        cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows, vectors=one_backbone
     )
     if not old_rows or not rows:
         return {}
@@ -236,10 +236,10 @@ def too_loud(model: ComposedModel, h: Tensor, background: Tensor) -> Refusal | N
     with torch.inference_mode():
         z, parts = bus.norm(h), bus.ensemble.parts
         norms = {k: confidence_of(parts[k], bus.ensemble.delta(z, k), factor) for k in shared}
-        own = float((h[:, : factor.shape[1]] @ factor.T).square().sum(-1).mean().sqrt())
+        readout = float((h[:, : factor.shape[1]] @ factor.T).square().sum(-1).mean().sqrt())
     loudness = {k: float(e.double().square().mean().sqrt()) for k, e in norms.items()}
     for k in shared:
-        most = max(own, statistics.median(loudness[j] for j in shared if j != k))
+        most = max(readout, statistics.median(loudness[j] for j in shared if j != k))
         # Not `>`: a NaN has to be refused as well.
         if not loudness[k] <= LOUDEST * most:
             return _refusal(
@@ -327,8 +327,8 @@ def _refusal(
     code: Code, problem: str, *, expected: str, found: str, hint: str = HARM_HINT
 ) -> Refusal:
     """Return a refusal; harm may be less under another router."""
-    wrong = Violation(code.value, problem, expected, found, hint)
-    return Refusal(code=code, violations=(wrong,), retry=code.is_harm)
+    violation = Violation(code.value, problem, expected, found, hint)
+    return Refusal(code=code, violations=(violation,), retry=code.is_harm)
 
 
 def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:

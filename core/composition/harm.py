@@ -105,34 +105,34 @@ def excess_harm(
     claimed = _claimed(after, h, data, _largest_shares(before, after, data, join))
     # Solved twice: before and after are the same method on the same rows, so the difference is what
     # more labels cost it.
-    first, then = (_Reference.of([by_id[i] for i in some]) for some in (stay, bus.ids))
+    first, then = (_Reference.of([by_id[i] for i in members]) for members in (stay, bus.ids))
     lost = first.hits(z, after.rows) - then.hits(z, after.rows)  # (N,)
     rows = {i: torch.cat([by_id[i].z, z[after.of(i)]]) for i in bus.ids}
     labels = {i: _labels(by_id[i], [after.rows[n] for n in after.of(i).tolist()]) for i in bus.ids}
-    found = {}
+    harm = {}
     for domain in stay:
-        own, was, others = after.of(domain), before.of(domain), [i for i in join if i != domain]
+        now, was, others = after.of(domain), before.of(domain), [i for i in join if i != domain]
         # An update may bring other gate rows, which cannot be paired with those before.
-        if others and len(own) and len(own) == len(was):
-            fall = before.result.hits[was] - after.result.hits[own]
-            difference = fall - lost[own]
-            error = float(difference.std(correction=0)) / len(own) ** 0.5
-            found[domain] = ExcessHarm(
+        if others and len(now) and len(now) == len(was):
+            fall = before.result.hits[was] - after.result.hits[now]
+            difference = fall - lost[now]
+            error = float(difference.std(correction=0)) / len(now) ** 0.5
+            harm[domain] = ExcessHarm(
                 fall=float(fall.mean()),
-                reference=float(lost[own].mean()),
+                reference=float(lost[now].mean()),
                 excess=float(difference.mean()),
                 # An update alone adds no label to be confused with: no noise is excused.
                 error=error if new else 0.0,
-                overlap=max(first.overlap(domain, z[own], rows[i]) for i in others),
-                reverse=max(then.overlap(i, by_id[i].z, z[own]) for i in others),
-                taken=_taken(before, after, was, own, others),
-                mass=_mass(before, was) - _mass(after, own),
+                overlap=max(first.overlap(domain, z[now], rows[i]) for i in others),
+                reverse=max(then.overlap(i, by_id[i].z, z[now]) for i in others),
+                taken=_taken(before, after, was, now, others),
+                mass=_mass(before, was) - _mass(after, now),
                 copied=max(
                     _copied(rows[i], labels[i], rows[domain], labels[domain]) for i in others
                 ),
-                claimed=float(claimed[own].mean()),
+                claimed=float(claimed[now].mean()),
             )
-    return found
+    return harm
 
 
 def updated_members(before: ComposedModel, after: ComposedModel) -> tuple[str, ...]:
@@ -143,20 +143,20 @@ def updated_members(before: ComposedModel, after: ComposedModel) -> tuple[str, .
 
 def _mass(answers: GateAnswers, rows: Tensor) -> float:
     """Return the mean probability of the right label of some rows."""
-    known = answers.result.calibration
-    if known is None or known.likelihood is None:
+    calibration = answers.result.calibration
+    if calibration is None or calibration.likelihood is None:
         return 0.0
-    return float(known.likelihood[rows].double().mean())
+    return float(calibration.likelihood[rows].double().mean())
 
 
 def _taken(
-    before: GateAnswers, after: GateAnswers, was: Tensor, own: Tensor, join: Sequence[str]
+    before: GateAnswers, after: GateAnswers, was: Tensor, now: Tensor, join: Sequence[str]
 ) -> float:
     """Return the share of rows that were right with high confidence and are lost to a newcomer."""
     columns = torch.tensor([after.model.bus.columns.index(i) for i in join])
     sure = (before.result.hits[was] > 0) & (before.result.confidence[was] >= SURE)
     # Wrong alone proves nothing: the newcomer must have the largest weight on the row.
-    moved = torch.isin(after.result.heaviest[own], columns) & (after.result.hits[own] == 0)
+    moved = torch.isin(after.result.heaviest[now], columns) & (after.result.hits[now] == 0)
     return float((sure & moved).double().mean())
 
 
@@ -165,16 +165,16 @@ def _labels(data: ColumnData, gate: Sequence[Row]) -> list[str]:
     return [*(data.labels or [""] * len(data.z)), *(r.label for r in gate)]
 
 
-def _copied(new: Tensor, named: Sequence[str], old: Tensor, known: Sequence[str]) -> float:
+def _copied(new: Tensor, named: Sequence[str], old: Tensor, names: Sequence[str]) -> float:
     """Return the share of new rows ``(N, W)`` that are among old ones under another label.
 
     Rows are compared up to rounding; an unknown label counts as another label.
     """
     # Compared as vectors: cards may show no text, and may be rounded.
     nearest, places = torch.cdist(new, old).min(-1)
-    other = [not y or y != known[n] for y, n in zip(named, places.tolist(), strict=True)]
-    same = nearest < SAME * new.shape[1] ** 0.5
-    return float((same & torch.tensor(other)).double().mean())
+    other = [not y or y != names[n] for y, n in zip(named, places.tolist(), strict=True)]
+    near = nearest < SAME * new.shape[1] ** 0.5
+    return float((near & torch.tensor(other)).double().mean())
 
 
 def _largest_shares(
@@ -243,11 +243,11 @@ class _Reference:
             width=min(data[0].statistics.sums.shape[1], DENSE),
             columns=tuple(d.column for d in data),
         )
-        known = [d.statistics.first(router.width) for d in data]
-        rows = [float(s.counts.sum()) for s in known]
+        sums = [d.statistics.first(router.width) for d in data]
+        rows = [float(s.counts.sum()) for s in sums]
         each = sum(rows) / len(rows)
         # Equal weights, so that a card cannot mislead the reference by claiming many rows.
-        alike = [s.times(each / n) for s, n in zip(known, rows, strict=True)]
+        alike = [s.times(each / n) for s, n in zip(sums, rows, strict=True)]
         router.solve(
             [dataclasses.replace(d, statistics=s) for d, s in zip(data, alike, strict=True)]
         )
@@ -261,13 +261,13 @@ class _Reference:
         right = [self.labels[k] == r.label for k, r in zip(best.tolist(), rows, strict=True)]
         return torch.tensor(right, dtype=torch.float64)
 
-    def overlap(self, domain: str, own: Tensor, others: Tensor) -> float:
+    def overlap(self, domain: str, inside: Tensor, others: Tensor) -> float:
         """Return P(other rows lie where the densest of a domain's own do), divided by `DENSEST`."""
         column = self.router.columns.index(domain)
         with torch.inference_mode():
             # A region that the domain's own rows define: how far a density reaches differs by
             # domain.
-            dense = torch.quantile(self._density(own, column), 1 - DENSEST)
+            dense = torch.quantile(self._density(inside, column), 1 - DENSEST)
             return float((self._density(others, column) > dense).double().mean()) / DENSEST
 
     def _density(self, z: Tensor, column: int) -> Tensor:

@@ -124,14 +124,14 @@ def remove(
         HarmError: If another domain would lose more than the tolerance.
         IntegrityError: If uninstalling it would remove files of other packages.
     """
-    package, known = _installed(expert_id)
+    package, ids = _installed(expert_id)
     record = current_record(session.home)
     members = record.experts if record else ()
     dists = {canonical(d) for d in (expert_id, *((package.dist,) if package else ()))}
-    same = (m.id for m in members if expert_id == m.id or canonical(m.dist) in dists)
-    composed = next(same, None)
+    matching = (m.id for m in members if expert_id == m.id or canonical(m.dist) in dists)
+    composed = next(matching, None)
     if package is None and composed is None:
-        raise UnknownNameError("expert", expert_id, {*known, *(m.id for m in members)})
+        raise UnknownNameError("expert", expert_id, {*ids, *(m.id for m in members)})
     if package is not None:
         require_removable(package)
     receipt = (
@@ -161,11 +161,11 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     files = wheel.expert.value
     if files is None:
         return None  # the violations are reported when it is read to be composed
-    own, dist = files.manifest.id, canonical(wheel.package.dist)
+    expert_id, dist = files.manifest.id, canonical(wheel.package.dist)
     installed, record = installed_manifests(), current_record(home)
-    if others := [p for p, m in installed if m and m.id == own and canonical(p.dist) != dist]:
+    if others := [p for p, m in installed if m and m.id == expert_id and canonical(p.dist) != dist]:
         raise ContractError(
-            f"{wheel.package} was not installed: its id {own!r} is taken",
+            f"{wheel.package} was not installed: its id {expert_id!r} is taken",
             found=f"provided by {others[0]}",
             hint=f"Remove that first: 'redhost remove {others[0].dist}'.",
         )
@@ -173,15 +173,15 @@ def _require_own(home: Path, wheel: Wheel, replace: str | None) -> str | None:
     members = record.experts if record else ()
     held = {m.id for p, m in installed if m and canonical(p.dist) == dist}
     held |= {m.id for m in members if canonical(m.dist) == dist}
-    held -= {own}
+    held -= {expert_id}
     if replace is not None and replace not in held:
         raise UnknownNameError(f"expert in {wheel.package.dist}", replace, held)
     if lost := sorted(held - {replace}):
-        found, hint = (
+        given, hint = (
             f"that of expert {lost[0]!r}",
             f"To lose that one for it: --replace {lost[0]}.",
         )
-        taken = Violation("taken_name", "distribution", "a name of its own", found, hint)
+        taken = Violation("taken_name", "distribution", "a name of its own", given, hint)
         raise taken.error(f"{wheel.package} was not installed")
     return next((m.id for m in members if m.id == replace), None)
 
@@ -232,10 +232,12 @@ def _refuse_older(package: Package, before: Package) -> None:
 def _installed(name: str) -> tuple[Package | None, set[str]]:
     """Find the one installed package with this id or distribution; return also all ids."""
     installed = installed_manifests()
-    same = [p for p, m in installed if (m and m.id == name) or canonical(p.dist) == canonical(name)]
-    if len({p.dist for p in same}) > 1:
-        both = " and ".join(sorted(map(str, same)))
+    matching = [
+        p for p, m in installed if (m and m.id == name) or canonical(p.dist) == canonical(name)
+    ]
+    if len({p.dist for p in matching}) > 1:
+        both = " and ".join(sorted(map(str, matching)))
         hint = "Name the distribution instead."
         raise UsageError(f"several packages provide expert {name!r}", found=both, hint=hint)
-    require_one(name, {p.info for p in same})
-    return next(iter(same), None), {m.id if m else p.dist for p, m in installed}
+    require_one(name, {p.info for p in matching})
+    return next(iter(matching), None), {m.id if m else p.dist for p, m in installed}

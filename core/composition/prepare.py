@@ -122,8 +122,8 @@ def open_backbone(
 ) -> tuple[BackboneManifest, Backbone, tuple[BackgroundRow, ...]]:
     """Open a backbone package's folder: its manifest, the backbone, its background card."""
     files = read_package(from_folder(folder))
-    made = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
-    return files.manifest, made, rows_of(files, BackgroundRow)
+    backbone = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
+    return files.manifest, backbone, rows_of(files, BackgroundRow)
 
 
 def load_parts(
@@ -259,14 +259,14 @@ def _load(
         return selection.refused.get(str(status.id), refusal)
     try:
         loaded = make(status.files)
-        wrong = verify(loaded.value) if loaded.value else loaded.violations[0]
+        violation = verify(loaded.value) if loaded.value else loaded.violations[0]
     except Exception as e:  # an expert's material can make any call here fail
         if not is_about_material(e):
             raise
         return refusal_of(e)
-    if loaded.value and wrong is None:
+    if loaded.value and violation is None:
         return loaded.value
-    broken = (wrong,) if wrong else loaded.violations
+    broken = (violation,) if violation else loaded.violations
     # The background may name the domain of the original, and not that of a copy.
     others = selection.statuses if broken[0].code == "off_domain" else ()
     copied = same_rows(status, others, because=broken[0].reason)
@@ -283,24 +283,28 @@ def same_rows(
         others: All experts.
         because: What else is wrong with it.
     """
-    own = status.manifest
-    if own is None or own.card.sha256 is None:
+    manifest = status.manifest
+    if manifest is None or manifest.card.sha256 is None:
         return None
     for other in (x.manifest for x in others if x.id != status.id and not x.violations):
         # Labels too: two teams may label one set of texts for different purposes.
-        if other and other.card.sha256 == own.card.sha256 and {*other.labels} == {*own.labels}:
-            rows = own.card.fit + own.card.gate
-            found = f"the {rows} rows of expert {other.id!r}, with the same labels"
-            found += f" ({because})" if because else ""
-            wrong = Violation(
+        if (
+            other
+            and other.card.sha256 == manifest.card.sha256
+            and {*other.labels} == {*manifest.labels}
+        ):
+            rows = manifest.card.fit + manifest.card.gate
+            copied = f"the {rows} rows of expert {other.id!r}, with the same labels"
+            copied += f" ({because})" if because else ""
+            violation = Violation(
                 "same_rows",
                 "card",
                 "rows of its own",
-                found,
+                copied,
                 "Remove one of the two with 'redhost remove ID', or give the new one rows of its "
                 "own.",
             )
-            return Refusal(code=Code.SAME_ROWS, violations=(wrong,))
+            return Refusal(code=Code.SAME_ROWS, violations=(violation,))
     return None
 
 
@@ -314,8 +318,8 @@ def _refuse_failing(
 
     An unreadable manifest yields no id; the member is then identified by its distribution.
     """
-    same = (m for m in members.values() if status.id == m.id or status.package.dist == m.dist)
-    lost = next((m for m in same if m.id not in experts), None)
+    matching = (m for m in members.values() if status.id == m.id or status.package.dist == m.dist)
+    lost = next((m for m in matching if m.id not in experts), None)
     # The user disabled it by name; anything else would take a member away unasked.
     if lost is not None and violation.code != "disabled":
         hint = violation.hint

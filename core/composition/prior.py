@@ -53,7 +53,7 @@ def written(shares: Mapping[str, float]) -> str:
 
 
 def expected_shares(
-    prior: str | None, columns: Sequence[str], learnt: Tensor, *, known: Collection[str] = ()
+    prior: str | None, columns: Sequence[str], learnt: Tensor, *, departed: Collection[str] = ()
 ) -> Tensor:
     """Return q ``(K,)``, which sums to 1.
 
@@ -61,7 +61,7 @@ def expected_shares(
         prior: What `read_prior` returns.
         columns: The columns.
         learnt: p ``(K,)``. A column that the prior does not name keeps its share of these.
-        known: Other names that the prior may have: experts that have left.
+        departed: Other names that the prior may have: experts that have left.
 
     Raises:
         UnknownNameError: If the prior names something else.
@@ -72,7 +72,7 @@ def expected_shares(
         return torch.full_like(learnt, 1 / len(columns))
     shares = _from_text(prior)
     for name in shares:
-        if name not in {*columns, *known}:
+        if name not in {*columns, *departed}:
             raise UnknownNameError("expert of the prior", name, columns)
     named = torch.tensor([column in shares for column in columns])
     q = torch.tensor([shares.get(column, 0.0) for column in columns], dtype=torch.float64)
@@ -86,19 +86,19 @@ def expected_shares(
 def _live(home: Path) -> dict[str, float]:
     """Return live shares, with one text added to each column so that none is zero."""
     hint = "Serve texts with 'redhost serve' first; of a fleet, run 'redhost fleet shares'."
-    found = read_live_shares(home)
-    if found is None:
+    counted = read_live_shares(home)
+    if counted is None:
         raise MissingError(f"there are no live shares in {home}", hint=hint)
-    if found.texts < FEWEST:
+    if counted.texts < FEWEST:
         raise MissingError(
             "live shares are of too few texts",
             expected=f"at least {FEWEST}",
-            found=str(found.texts),
+            found=str(counted.texts),
             hint=hint,
         )
     # Laplace's rule: an expert that no text has reached yet may be needed by the next one.
-    texts, columns = found.texts, len(found.shares)
-    return {c: (texts * share + 1) / (texts + columns) for c, share in found.shares.items()}
+    texts, columns = counted.texts, len(counted.shares)
+    return {c: (texts * share + 1) / (texts + columns) for c, share in counted.shares.items()}
 
 
 def _from_text(given: str) -> dict[str, float]:
@@ -114,9 +114,9 @@ def _from_text(given: str) -> dict[str, float]:
             shares = msgspec.json.decode(text, type=dict[str, float])
     except (OSError, ValueError, msgspec.DecodeError) as e:
         raise _unreadable(given, str(e)) from e
-    wrong = [name for name, share in shares.items() if not 0 < share <= 1]
-    if wrong or not shares:
-        raise _unreadable(given, f"{wrong[0]!r}: {shares[wrong[0]]}" if wrong else "no share")
+    outside = [name for name, share in shares.items() if not 0 < share <= 1]
+    if outside or not shares:
+        raise _unreadable(given, f"{outside[0]!r}: {shares[outside[0]]}" if outside else "no share")
     return shares
 
 

@@ -87,13 +87,13 @@ def draft_receipt(
 
 def _decline(model: ComposedModel) -> Decline | None:
     """Return which texts a composition declines; None if no share was given."""
-    share, known, ids = model.decline, model.calibration, model.bus.ids
+    share, calibration, ids = model.decline, model.calibration, model.bus.ids
     if share is None:
         return None
     t = model.decline_thresholds
     numbers = [-math.inf] * len(ids) if t is None else t.tolist()
     thresholds = {i: None if x == -math.inf else x for i, x in zip(ids, numbers, strict=True)}
-    rows = dict.fromkeys(ids, 0) if known is None else known.rows(ids)
+    rows = dict.fromkeys(ids, 0) if calibration is None else calibration.rows(ids)
     return Decline(
         share=share,
         rows=rows,
@@ -152,7 +152,7 @@ def _is_made_of(
     current: Composition, draft: Composition, files: Mapping[str, bytes], generations: Generations
 ) -> bool:
     """Return whether a draft equals the current generation, intact on disk and in the lock."""
-    same = msgspec.structs.replace(
+    renumbered = msgspec.structs.replace(
         draft,
         number=current.number,
         parent=current.parent,
@@ -160,7 +160,7 @@ def _is_made_of(
         files=current.files,
         digest=current.digest,
     )
-    if same != current or {*files, RECEIPT} != {*current.files}:
+    if renumbered != current or {*files, RECEIPT} != {*current.files}:
         return False
     try:
         stored = {name: generations.file(current, name) for name in current.files}
@@ -239,10 +239,12 @@ def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
     The known origin of an expert's wheel is kept as long as its digest is the same.
     """
     inputs, router, experts = result.inputs, result.receipt.router, []
-    known = {m.digest: m for m in inputs.previous.record.experts} if inputs.previous.record else {}
+    members = (
+        {m.digest: m for m in inputs.previous.record.experts} if inputs.previous.record else {}
+    )
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
-        origin = status.origin if status.origin and status.origin.wheel else known.get(digest)
+        origin = status.origin if status.origin and status.origin.wheel else members.get(digest)
         experts.append(
             Member(
                 id=expert_id,

@@ -117,7 +117,7 @@ def compose(
     package = from_folder(backbone)
     files = read_package(package)
     plugins = plugins or Plugins()
-    wanted = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
+    chosen = options or RecomposeOptions(router=plugins.task(files.manifest.task).unit.router)
     selection = Selection(
         package=package,
         files=files,
@@ -125,7 +125,7 @@ def compose(
     )
     load = partial(load_parts, plugins=plugins, cache=cache, device=device)
     return accepted(
-        compose_without_faulty(selection, lambda x: compose_parts(load(x), wanted), composed={})
+        compose_without_faulty(selection, lambda x: compose_parts(load(x), chosen), composed={})
     )
 
 
@@ -255,11 +255,11 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
         "prior": None if keywords.get("prior") == CARDS else keywords.get("prior"),
     }
     for name, value in _made_with(lock).items():
-        if (wanted := given.get(name)) not in {None, value}:
+        if (asked_for := given.get(name)) not in {None, value}:
             raise UsageError(
                 f"--locked uses the {name} of the lock",
                 expected=str(value),
-                found=str(wanted),
+                found=str(asked_for),
                 hint="Leave it out, or recompose without --locked.",
             )
     return lock

@@ -103,13 +103,13 @@ def refusal_of(error: Exception) -> Refusal:
         }
     ).get(type(error), ("card_rows", Code.CONTRACT))
     if isinstance(error, RedhostError):
-        expected, found, hint = error.expected, error.reason, error.hint
+        expected, reason, hint = error.expected, error.reason, error.hint
     else:
         code, expected = Code.NOT_COMPUTABLE, "material that can be computed"
-        word, found = code.value, f"{type(error).__name__}: {error}"[:300]
+        word, reason = code.value, f"{type(error).__name__}: {error}"[:300]
         hint = "Ask its author for a new build."
-    wrong = Violation(word, "package", expected or "a part that can be made", found, hint)
-    return Refusal(code=code, violations=(wrong,), cause=error)
+    violation = Violation(word, "package", expected or "a part that can be made", reason, hint)
+    return Refusal(code=code, violations=(violation,), cause=error)
 
 
 def is_about_material(error: Exception) -> bool:

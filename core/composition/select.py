@@ -102,10 +102,10 @@ def select_installed(
     """
     named = None if joins is None else named_backbone(_open(joins[0], home, joins[1])[1])
     inventory = take_inventory(home, backbone=backbone, named=named, remember=False)
-    known = sum(x.manifest is not None for x in inventory.statuses)
+    readable = sum(x.manifest is not None for x in inventory.statuses)
     # Not the same as an empty environment: here the user has to name the question.
     if (
-        joins is None and inventory.other_questions and known == len(inventory.elsewhere)
+        joins is None and inventory.other_questions and readable == len(inventory.elsewhere)
     ):  # none for here
         raise _nobody_answers(home, inventory)
     if inventory.problem:
@@ -118,12 +118,12 @@ def select_installed(
 def _nobody_answers(home: Path, inventory: Inventory) -> MissingError:
     """Return the error to raise if all installed experts answer other questions."""
     question, others = question_of(home), questions_of(inventory)
-    who = "the default question" if question is None else f"question {question!r}"
+    here = "the default question" if question is None else f"question {question!r}"
     names = [name or "the default question" for name in others]
     commands = [f"'redhost recompose{option(name)}'" for name in others]
     closest = "" if question is None else suggest(question, filter(None, others))
     return MissingError(
-        f"no installed expert answers {who}",
+        f"no installed expert answers {here}",
         found=f"experts that answer {', '.join(names)}",
         hint=f"{closest}Run {' or '.join(commands)}.",
     )
@@ -243,8 +243,8 @@ def read_source(
             signer=wheel.signer,
         )
     status = status_of_files(package, files, backbone=backbone, disabled=off, origin=origin)
-    for wrong in (*check_question(files.manifest, question_of(home)), *status.violations):
-        raise wrong.error(f"{status.name} was not attached")
+    for violation in (*check_question(files.manifest, question_of(home)), *status.violations):
+        raise violation.error(f"{status.name} was not attached")
     return status
 
 
@@ -255,11 +255,11 @@ def installed_expert(name: str, home: Path) -> Package:
     other packages do not matter here.
     """
     ids = {package: m.id if m else None for package, m in installed_manifests()}
-    wanted = {i for package, i in ids.items() if name in {i, package.dist}}
-    if not wanted:
+    named_ids = {i for package, i in ids.items() if name in {i, package.dist}}
+    if not named_ids:
         raise UnknownNameError("expert", name, [i or package.dist for package, i in ids.items()])
-    same = [package for package, i in ids.items() if i in wanted]
-    statuses = check_packages(same, backbone=None, disabled=Disabled(home).names())
+    matching = [package for package, i in ids.items() if i in named_ids]
+    statuses = check_packages(matching, backbone=None, disabled=Disabled(home).names())
     named = [x for x in statuses if name in {x.id, x.package.dist}]
     for status in named:
         if status.state == "discovered" or status.code in {"disabled", "duplicate_id"}:

@@ -195,7 +195,7 @@ def _expect(
     learnt, columns = router.learnt_shares(data), tuple(d.column for d in data)
     record = inputs.previous.record
     before = (*record.router.columns, *record.members()) if record else ()
-    q = expected_shares(options.prior, columns, learnt, known=before)
+    q = expected_shares(options.prior, columns, learnt, departed=before)
     shares = dict(zip(columns, q.tolist(), strict=True))
     if options.prior is None:
         return shares, None
@@ -251,7 +251,7 @@ def _copy_unchanged(
     before = record.members() if record else {}
     digests = {i: e.files.digest for i, e in inputs.candidates.experts.items()}
     # By digest: the column of a new build has to be trained again.
-    same = {i for i, digest in digests.items() if before.get(i) == digest} | {BACKBONE}
-    keep = same & set(columns) & set(parent.columns)
+    unchanged = {i for i, digest in digests.items() if before.get(i) == digest} | {BACKBONE}
+    keep = unchanged & set(columns) & set(parent.columns)
     router.copy_columns(parent, keep=keep)
     return tuple(c for c in columns if c not in keep)

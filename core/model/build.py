@@ -205,8 +205,8 @@ def make_router(
 
 
 def _kinds_meant(name: str, plugins: Plugins) -> str:
-    known = plugins.names(ROUTERS)
-    return f"{suggest(name, (*known, *PLUGIN_ROUTERS))}Known, for --router: {', '.join(known)}. "
+    kinds = plugins.names(ROUTERS)
+    return f"{suggest(name, (*kinds, *PLUGIN_ROUTERS))}Known, for --router: {', '.join(kinds)}. "
 
 
 def rows_of(files: BackboneFiles, kind: type[RowT]) -> tuple[RowT, ...]:

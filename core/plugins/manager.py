@@ -79,8 +79,8 @@ class Plugins:
         self._states: list[PluginState] = []
         self._waiting: dict[str, list[EntryPointInfo]] = {}
         self._loading = threading.RLock()  # a plugin's task may have to wait for another plugin
-        found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
-        for entry in sorted(found, key=lambda e: (e.dist, e.name)):
+        entries = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
+        for entry in sorted(entries, key=lambda e: (e.dist, e.name)):
             self._waiting.setdefault(canonical(entry.dist), []).append(entry)
         ours = {f"redhost-{extra}" for of in OF_THIS_PROJECT.values() for extra in of.values()}
         self._load_waiting(self._waiting.keys() - ours)  # what others register is not known
@@ -109,23 +109,23 @@ class Plugins:
         """
         self._load_waiting(map(canonical, providers))
         for dist, digest in sorted(providers.items()):
-            found = self._digests.get(dist, "")
-            if found != digest:
+            digest_now = self._digests.get(dist, "")
+            if digest_now != digest:
                 hint = (
                     "See 'redhost plugins'; install and trust it again, or compose without it: "
                     "'redhost recompose --accept', with another --router if it made that."
                 )
-                if not found and (extra := extra_of(dist)):
+                if not digest_now and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)
                 raise PluginError(
                     f"plugin {dist!r} made a part of this composition",
                     expected=short(digest),
-                    found=short(found) if found else "no such plugin loaded",
+                    found=short(digest_now) if digest_now else "no such plugin loaded",
                     hint=hint,
                 )
-        some = copy.copy(self)
-        some._allowed = frozenset(providers)
-        return some
+        allowed = copy.copy(self)
+        allowed._allowed = frozenset(providers)
+        return allowed
 
     def make(
         self,
@@ -247,11 +247,11 @@ class Plugins:
             name: The name that is asked for; by default all of them are.
         """
         self._load_named(hook, name)
-        found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        registered_by: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         for plugin in [BUILTIN, *self._implementing(hook)]:
             for registered, value in self._registered_by(plugin, hook).items():
-                found[registered][plugin] = value
-        return found
+                registered_by[registered][plugin] = value
+        return registered_by
 
     def _registered_by(self, plugin: str, hook: str) -> Mapping[str, Any]:
         """Return what one plugin registers with a hook, which is called once."""
@@ -278,8 +278,8 @@ class Plugins:
 
     def _call(self, name: str, hook: str, arguments: Mapping[str, Any]) -> None:
         """Call one plugin's implementation of a hook, if it has one."""
-        rest = [p for n, p in self.manager.list_name_plugin() if n != name and p is not None]
-        caller = self.manager.subset_hook_caller(hook, remove_plugins=rest)
+        others = [p for n, p in self.manager.list_name_plugin() if n != name and p is not None]
+        caller = self.manager.subset_hook_caller(hook, remove_plugins=others)
         with _named(name, hook):
             caller(**arguments)
 

@@ -43,9 +43,9 @@ def find_kinds() -> Iterator[type[Router]]:
     """Yield the kinds: every class with a `kind` in a file of this folder."""
     for file in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f".{file.name}", __name__)
-        for found in vars(module).values():
-            if isinstance(found, type) and issubclass(found, Router) and "kind" in vars(found):
-                yield found
+        for member in vars(module).values():
+            if isinstance(member, type) and issubclass(member, Router) and "kind" in vars(member):
+                yield member
 
 
 KINDS: tuple[type[Router], ...] = tuple(sorted(set(find_kinds()), key=lambda c: c.__name__))
@@ -88,6 +88,6 @@ def _configure(
             expected=f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
             found=f"{temperature:g}",
         )
-    made = router(width=bus.router_width, columns=columns, seed=seed, **options)
-    made.temperature = temperature
-    return made
+    configured = router(width=bus.router_width, columns=columns, seed=seed, **options)
+    configured.temperature = temperature
+    return configured

@@ -87,8 +87,8 @@ class BackboneTrial:
             distance = (states - expected).norm(dim=1) / expected.norm(dim=1)
             worst = float(distance.max())
             if not worst <= TOLERANCE:  # also true for NaN
-                wanted = f"h within {TOLERANCE:g} of a plain pass of transformers"
-                raise refused(trunk, name, wanted, f"{worst:.3g} of its norm")
+                bound = f"h within {TOLERANCE:g} of a plain pass of transformers"
+                raise refused(trunk, name, bound, f"{worst:.3g} of its norm")
             computed.append((trunk, texts, h))
         answer = self._answer(question)
         if "error" in answer:

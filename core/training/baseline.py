@@ -25,13 +25,13 @@ HINT = (
 
 
 def refuse_below_constant_set(
-    who: str, found: float, rows: Sequence[Row], *, taught: Sequence[Row]
+    subject: str, score: float, rows: Sequence[Row], *, taught: Sequence[Row]
 ) -> None:
     """Refuse a model whose label sets are worse than the most frequent set.
 
     Args:
-        who: Name of the model in messages.
-        found: Its micro F1 on the rows, 0–1.
+        subject: Name of the model in messages.
+        score: Its micro F1 on the rows, 0–1.
         rows: Rows that it did not learn from; with fewer than twenty nothing is refused.
         taught: Rows that it learnt from.
 
@@ -42,23 +42,23 @@ def refuse_below_constant_set(
         return
     [(usual, _)] = Counter(r.label for r in taught).most_common(1)
     constant = score_label_sets((r.label, usual) for r in rows).micro_f1
-    if found < constant - 0.01:
+    if score < constant - 0.01:
         raise HarmError(
-            f"{who} has learnt less than nothing on {len(rows)} rows set aside",
+            f"{subject} has learnt less than nothing on {len(rows)} rows set aside",
             expected=f"micro F1 {constant:.3f}, that of one answer to all",
-            found=f"{found:.3f}",
+            found=f"{score:.3f}",
             hint=HINT,
         )
 
 
 def refuse_below_constant(
-    who: str, found: float, rows: Sequence[Row], *, taught: Sequence[Row], numbers: bool = False
+    subject: str, score: float, rows: Sequence[Row], *, taught: Sequence[Row], numbers: bool = False
 ) -> None:
     """Refuse a model that is worse than a constant answer.
 
     Args:
-        who: Name of the model in messages.
-        found: Its accuracy on the rows, 0–1; with numbers, its mean absolute error.
+        subject: Name of the model in messages.
+        score: Its accuracy on the rows, 0–1; with numbers, its mean absolute error.
         rows: Labelled rows that it did not learn from; with fewer than twenty, only NaN is refused.
         taught: Rows that it learnt from.
         numbers: Whether labels are numbers.
@@ -66,21 +66,21 @@ def refuse_below_constant(
     Raises:
         HarmError: If it is worse by more than one point and two rows, or a tenth of the error.
     """
-    no_number = math.isnan(found)
+    no_number = math.isnan(score)
     if not rows or not taught or (len(rows) < FEW_GATE and not no_number):
         return
     if numbers:
         middle = median(float(r.label) for r in taught)
         constant = fmean(abs(float(r.label) - middle) for r in rows)
-        worse, measure = found > WORSE * constant, "mean error"
+        worse, measure = score > WORSE * constant, "mean error"
     else:
         [(usual, _)] = Counter(r.label for r in taught).most_common(1)
         constant = fmean(r.label == usual for r in rows)
-        worse, measure = constant - found > max(0.01, 2 / len(rows)) + 1e-9, "accuracy"
+        worse, measure = constant - score > max(0.01, 2 / len(rows)) + 1e-9, "accuracy"
     if worse or no_number:
         raise HarmError(
-            f"{who} has learnt less than nothing on {len(rows)} rows set aside",
+            f"{subject} has learnt less than nothing on {len(rows)} rows set aside",
             expected=f"{measure} {constant:.3f}, that of one answer to all",
-            found=f"{found:.3f}",
+            found=f"{score:.3f}",
             hint=HINT,
         )

@@ -81,32 +81,32 @@ class DataSplits:
         Args:
             gate: Gate rows of the card, by which hosts judge; None for a card without rows.
         """
-        found = [*self._repeated()]
+        faults = [*self._repeated()]
         if gate == 0:
-            found.append("no gate rows: no host can tell how well it answers; bring more rows")
+            faults.append("no gate rows: no host can tell how well it answers; bring more rows")
         elif gate is not None and gate < FEW_GATE:
-            found.append(
+            faults.append(
                 f"{gate} gate rows say little: each is {100 / gate:.0f} points, and a host may "
                 "lose two of them unnoticed; bring more rows"
             )
         counts = self.label_counts()
         if len(counts) < 2:  # noqa: PLR2004  (rows without labels)
-            return found
+            return faults
         few = [f"{y} ({c['train']})" for y, c in counts.items() if c["train"] < FEW_ROWS]
         if few:
             more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
             listed = f"{', '.join(few[:SHOWN])}{more}"
-            found.append(f"labels with too few rows to be learnt from: {listed}")
+            faults.append(f"labels with too few rows to be learnt from: {listed}")
         if any(len(self.task.head.parts(r.label)) != 1 for r in self.rows):
-            return found  # it is normal that most rows have none of the labels
+            return faults  # it is normal that most rows have none of the labels
         most = max(counts, key=lambda y: sum(counts[y].values()))
         share = sum(counts[most].values()) / len(self.rows)
         if share > MOSTLY:
-            found.append(
+            faults.append(
                 f"{percent(share)} of the rows are {most!r}: always answering that is as often "
                 "right; look at macro F1"
             )
-        return found
+        return faults
 
     def _repeated(self) -> Iterator[str]:
         """Yield a line about repeated texts, if there are any."""
@@ -114,7 +114,7 @@ class DataSplits:
         for row in self.rows:
             labels.setdefault(row.text, set()).add(row.label)
         if len(labels) < len(self.rows):
-            several = sum(len(some) > 1 for some in labels.values())
+            several = sum(len(of_text) > 1 for of_text in labels.values())
             under = f", and {several} of these stand under several labels" if several else ""
             yield f"{len(self.rows)} rows have {len(labels)} distinct texts{under}"
 
@@ -138,8 +138,8 @@ def split_rows(
     Raises:
         UsageError: If the rows cannot be split.
     """
-    own = task.unit.recipe
-    return (own.split if own else split_labelled)(rows, valid=valid, task=task)
+    recipe = task.unit.recipe
+    return (recipe.split if recipe else split_labelled)(rows, valid=valid, task=task)
 
 
 def split_labelled(
@@ -177,14 +177,14 @@ def split_labelled(
     groups = [task.head.labels_in([r.label]) or {r.label} for r in ordered]
     # The first row of each label stays for training: in reversed order, the last one set wins.
     labelled = zip(reversed(groups), reversed(ordered), strict=True)
-    first = {y: r.text for some, r in labelled for y in some}
+    first = {y: r.text for group_labels, r in labelled for y in group_labels}
     taught = set(first.values())
     texts = list(dict.fromkeys(r.text for r in ordered if r.text not in taught))
     sizes = accumulate(len(msgspec.json.encode(text)) for text in texts)
     fitting = sum(1 for _ in takewhile(lambda size: size <= MAX_CARD // 2, sizes))
     card = texts[: min(CARD_ROWS, int(CARD_SHARE * len(rows)), fitting)]
-    fit, gate, rest = set(card[::2]), set(card[1::2]), texts[len(card) :]
-    chosen = set(rest[: int(VALID_SHARE * len(rest))]) if valid is None else set[str]()
+    fit, gate, others = set(card[::2]), set(card[1::2]), texts[len(card) :]
+    chosen = set(others[: int(VALID_SHARE * len(others))]) if valid is None else set[str]()
 
     def rows_of(among: set[str]) -> tuple[Row, ...]:
         return tuple(r for r in ordered if r.text in among)

@@ -292,11 +292,11 @@ class ExpertRun:
         loss = self.head.loss(expert.logits(batch.h, batch.z, classifier), batch.targets)
         if background is None or not len(background) or self.settings.off_domain <= 0:
             return loss
-        some = self._some(background)
+        sample = self._some(background)
         if self.expert.writes.own_labels:
-            penalty = self.head.silence(expert(some))
+            penalty = self.head.silence(expert(sample))
         else:
-            penalty = off_domain_norm(expert, some, readout)
+            penalty = off_domain_norm(expert, sample, readout)
         return loss + self.settings.off_domain * penalty
 
     def _some(self, background: Tensor) -> Tensor:
@@ -320,9 +320,9 @@ class ExpertRun:
         outputs, total, hits = 1 if classifier is None else len(classifier), 0.0, list[Tensor]()
         slices = batched_slices(len(data.h), cost=outputs)
         with torch.inference_mode():
-            for some in slices:
-                logits = self.expert.logits(data.h[some], data.z[some], classifier)
-                targets = data.targets[some]
+            for batch in slices:
+                logits = self.expert.logits(data.h[batch], data.z[batch], classifier)
+                targets = data.targets[batch]
                 total += float(self.head.loss(logits, targets)) * len(targets)
                 if (right := self.head.hits(logits, targets)) is not None:
                     hits.append(right)

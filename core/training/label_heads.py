@@ -45,12 +45,12 @@ def solve_label_heads(
     target = SigmoidHead().targets(answers, labels)
     rows = [(z, target), (others, target.new_zeros(len(others), len(labels)))]
     cuts = [min(len(x), max(1, len(x) // ASIDE)) for x, _ in rows]
-    aside = _concat([(x[:cut], y[:cut]) for cut, (x, y) in zip(cuts, rows, strict=True)])
-    rest = _concat([(x[cut:], y[cut:]) for cut, (x, y) in zip(cuts, rows, strict=True)])
-    head, tried = _start(*rest), list[tuple[float, float]]()
+    held_out = _concat([(x[:cut], y[:cut]) for cut, (x, y) in zip(cuts, rows, strict=True)])
+    learnt = _concat([(x[cut:], y[cut:]) for cut, (x, y) in zip(cuts, rows, strict=True)])
+    head, tried = _start(*learnt), list[tuple[float, float]]()
     for penalty in PENALTIES:
-        head = _fit(head, *rest, penalty=penalty)
-        tried.append((_loss(head, *aside), penalty))
+        head = _fit(head, *learnt, penalty=penalty)
+        tried.append((_loss(head, *held_out), penalty))
     loss, penalty = min(tried)
     weight, bias = _fit(head, *_concat(rows), penalty=penalty)
     expert = Linear(W=weight, b=bias, space="labels", labels=tuple(labels))
@@ -82,8 +82,10 @@ def _fit(
 
     def mean() -> Tensor:
         search.zero_grad()
-        wrong = binary_cross_entropy_with_logits(linear(z, weight, bias), target, reduction="sum")
-        total: Tensor = (wrong + penalty / 2 * weight.square().sum()) / len(z)
+        loss = binary_cross_entropy_with_logits(
+            linear(z, weight, bias), target, reduction="sum"
+        )
+        total: Tensor = (loss + penalty / 2 * weight.square().sum()) / len(z)
         total.backward()  # type: ignore[no-untyped-call]
         return total
 

@@ -39,25 +39,27 @@ def solve_linear_head(z: Tensor, answers: Sequence[str], labels: Sequence[str]) 
     """
     statistics = Statistics.of_rows(z, answers)
     place = {y: n for n, y in enumerate(statistics.labels)}
-    known = torch.tensor([labels.index(y) for y in statistics.labels])
-    counts = torch.zeros(len(labels), dtype=torch.float64).index_add(0, known, statistics.counts)
+    order = torch.tensor([labels.index(y) for y in statistics.labels])
+    counts = torch.zeros(len(labels), dtype=torch.float64).index_add(0, order, statistics.counts)
     prior = ((counts + EQUAL) / (len(z) + EQUAL * len(labels))).log()
     target = torch.tensor([place[y] for y in answers[:MOST_ROWS]])
     several = statistics.counts[target] > 1
-    some = several if bool(several.any()) else ~several
+    scored = several if bool(several.any()) else ~several
     share, each = statistics.counts / len(z), torch.arange(len(place))
-    found, penalty = min(
+    fitted, penalty = min(
         (
-            sharpest(score[some], each, target[some], share=share, usual=0.0, prior=prior[known]),
+            sharpest(
+                score[scored], each, target[scored], share=share, usual=0.0, prior=prior[order]
+            ),
             penalty,
         )
         for penalty, score in left_out_by_penalty(statistics, z[:MOST_ROWS], target)
     )
     solved = LeastSquares.solve(statistics, penalty=penalty)
     weight, bias = torch.zeros(len(labels), z.shape[1]), prior.float()
-    slope, start = solved.logits(beta=found.beta, kappa=found.kappa)
-    weight[known] = slope.float()
-    bias[known] += start.float()
+    slope, start = solved.logits(beta=fitted.beta, kappa=fitted.kappa)
+    weight[order] = slope.float()
+    bias[order] += start.float()
     expert = Linear(W=weight, b=bias, space="labels", labels=tuple(labels))
     expert = expert.requires_grad_(False).eval()
-    return TrainedExpert(expert=expert, epoch=0, loss=found.loss)
+    return TrainedExpert(expert=expert, epoch=0, loss=fitted.loss)

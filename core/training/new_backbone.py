@@ -182,9 +182,9 @@ def _refuse_wreck(backbone: Backbone, rows: Sequence[Row], *, taught: Sequence[R
         return
     logits = backbone.encode([r.text for r in rows]) @ classifier.T
     error = head.error(logits, rows)
-    found = head.right(logits, rows, backbone.labels) if error is None else error
-    who, numbers = f"backbone {backbone.name!r}", error is not None
-    refuse_below_constant(who, float(found.mean()), rows, taught=taught, numbers=numbers)
+    right = head.right(logits, rows, backbone.labels) if error is None else error
+    subject, numbers = f"backbone {backbone.name!r}", error is not None
+    refuse_below_constant(subject, float(right.mean()), rows, taught=taught, numbers=numbers)
 
 
 def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:

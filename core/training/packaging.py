@@ -323,8 +323,8 @@ def write_package(folder: Path, files: Mapping[str, bytes], manifest: str) -> No
 def _named_in(folder: Path, manifest: str) -> set[str]:
     """Return the files that the manifest in a folder names; none if it cannot be read."""
     parse = parse_expert if manifest == MANIFESTS["expert"] else parse_backbone
-    found: ExpertManifest | BackboneManifest | None = parse(read(folder / manifest) or b"").value
-    return set() if found is None else {part.file for part in parts_of(found)}
+    named: ExpertManifest | BackboneManifest | None = parse(read(folder / manifest) or b"").value
+    return set() if named is None else {part.file for part in parts_of(named)}
 
 
 def texts_card(rows: Sequence[CardRow]) -> CardFile:

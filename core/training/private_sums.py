@@ -83,15 +83,15 @@ def private_sums(
         public: Bus vectors of public texts ``(P, D)``; without any, the covariance is isotropic.
         generator: The source of noise, see `fresh_generator`.
     """
-    known = Statistics.of_rows(_clipped(z.double(), noise.clip), labels)
+    exact_sums = Statistics.of_rows(_clipped(z.double(), noise.clip), labels)
     sigma = gaussian_scale(noise.epsilon, noise.delta)
     of_counts, of_sums = sigma / math.sqrt(COUNTS), noise.clip * sigma / math.sqrt(1 - COUNTS)
 
     def noisy(exact: Tensor, scale: float) -> Tensor:
         return exact + scale * torch.from_numpy(generator.standard_normal(exact.shape))
 
-    counts = noisy(known.counts, of_counts).round().clamp(min=1.0)
-    sums = noisy(known.sums, of_sums)
+    counts = noisy(exact_sums.counts, of_counts).round().clamp(min=1.0)
+    sums = noisy(exact_sums.sums, of_sums)
     means = _shrunk(sums / counts[:, None], sums.sum(0) / counts.sum(), of_sums / counts)
     means = _clipped(means, noise.clip)
     sums = means * counts[:, None]
@@ -103,7 +103,7 @@ def private_sums(
         within = within_covariance([Statistics.of_rows(public, [""] * len(public))])
     scatter = scatter + left / float(within.trace()) * within
     scatter.diagonal().add_(FLAT * rows)
-    return Statistics(labels=known.labels, counts=counts, sums=sums, scatter=scatter)
+    return Statistics(labels=exact_sums.labels, counts=counts, sums=sums, scatter=scatter)
 
 
 def _clipped(z: Tensor, clip: float) -> Tensor:

@@ -181,8 +181,8 @@ class Recipe:
         """Return the plan with defaults for everything its author did not set."""
         task, final = context.backbone.task, plan.reads_tap == plan.writes_tap == FINAL
         space, head = plan.writes or recipe_of(task).space, task.head
-        own = final and SPACES[space].own_labels
-        card = plan.card or (head.card if own else "texts")
+        own_labels = final and SPACES[space].own_labels
+        card = plan.card or (head.card if own_labels else "texts")
         return msgspec.structs.replace(plan, writes=space, card=card)
 
     def prepared(self, checkpoint: Path | None, progress: Progress | None) -> Self:  # noqa: ARG002
@@ -387,7 +387,7 @@ class Recipe:
 
 
 def _means(hits: Mapping[str, Tensor]) -> dict[str, float]:
-    return {f"valid_{name}": float(found.mean()) for name, found in hits.items()}
+    return {f"valid_{name}": float(right.mean()) for name, right in hits.items()}
 
 
 def _texts(rows: Sequence[Row]) -> list[str]:

@@ -93,8 +93,10 @@ def _descend(
     """Minimise Σ_n w_n · CE(router(z_n), column_n) + the router's own penalty."""
     if only is not None and not router.column_parameters():
         return  # no parameter belongs to a column
-    known = [d.signals for d in data if d.signals is not None]
-    signals = RouterSignals.concat(known) if router.reads and len(known) == len(data) else None
+    signals_of = [d.signals for d in data if d.signals is not None]
+    signals = (
+        RouterSignals.concat(signals_of) if router.reads and len(signals_of) == len(data) else None
+    )
     z = torch.cat([d.z for d in data])  # (N, W), the rows of all columns
     target = torch.cat([torch.full((len(d.z),), columns.index(d.column)) for d in data])
     weight = torch.cat([torch.full((len(d.z),), 1 / len(d.z)) for d in data]) / len(data)

@@ -73,7 +73,7 @@ def _encode_z(composed: ComposedModel, texts: Sequence[str], encode: Encode) -> 
     norm, trunk, unit = composed.bus.norm, composed.backbone.trunk, composed.backbone.task.unit
     if unit.whole:
         return _encode_once(texts, encode, norm)
-    return lambda some: norm(unit.router_rows(trunk, some, encode(some)))
+    return lambda chosen: norm(unit.router_rows(trunk, chosen, encode(chosen)))
 
 
 def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
@@ -81,7 +81,7 @@ def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encod
     distinct = list(dict.fromkeys(texts))
     place = {text: n for n, text in enumerate(distinct)}
     z = norm(encode(distinct)) if distinct else torch.empty(0)
-    return lambda some: z[[place[t] for t in some]]
+    return lambda chosen: z[[place[t] for t in chosen]]
 
 
 def _with_signals(
@@ -101,13 +101,13 @@ def _with_signals(
         ]
         lengths = [len(f) for f in features]
         values = {n: torch.split(torch.cat([t[n] for t in tables]), lengths) for n in names}
-    made = []
+    prepared = []
     for k, d in enumerate(data):
         mine = {n: parts[k] for n, parts in values.items()}
         signals = RouterSignals(features[k], ensemble=ensemble, reads=reads, values=mine)
         statistics = d.statistics.part(ensemble.layout.router_places(d.z.shape[-1]))
-        made.append(dataclasses.replace(d, z=signals.z, statistics=statistics, signals=signals))
-    return made
+        prepared.append(dataclasses.replace(d, z=signals.z, statistics=statistics, signals=signals))
+    return prepared
 
 
 def _with_likelihood(
@@ -118,7 +118,7 @@ def _with_likelihood(
     It is computed for the fit rows and, separately, for the gate rows.
     """
     bus, unit_rows = composed.bus, composed.backbone.unit_rows
-    made = list(data)
+    extended = list(data)
     for k, d in enumerate(data):
         card = composed.cards.get(d.column)
         if card is None or card.kind != "texts" or bus.task.head.places((), bus.labels) is None:
@@ -127,14 +127,14 @@ def _with_likelihood(
             [Row(text=r.text, label=r.label) for r in card.rows if r.part == part]
             for part in ("fit", "gate")
         )
-        known = _likelihoods(bus, fit, encode, unit_rows(fit))
-        made[k] = dataclasses.replace(
+        likelihoods = _likelihoods(bus, fit, encode, unit_rows(fit))
+        extended[k] = dataclasses.replace(
             d,
-            likelihood=known.likelihood,
-            truncated=known.truncated,
+            likelihood=likelihoods.likelihood,
+            truncated=likelihoods.truncated,
             gate=_likelihoods(bus, gate, encode, unit_rows(gate)) if gate else None,
         )
-    return made
+    return extended
 
 
 def _likelihoods(
@@ -145,13 +145,13 @@ def _likelihoods(
     target = bus.task.head.targets([r.label for r in rows], bus.labels)  # (N,)
     with torch.no_grad():
         z = bus.norm(h)
-        own = bus.layout.router_input(z)
+        inputs = bus.layout.router_input(z)
         router = bus.router
         truncated = router.truncate(bus, h, z, target) if isinstance(router, Router) else None
         if truncated is not None:
-            return AnswerLikelihoods(own, truncated.alone().exp(), truncated)
+            return AnswerLikelihoods(inputs, truncated.alone().exp(), truncated)
         cuts = batched_slices(len(h), cost=len(bus.columns) * bus.answers)
         places = target[:, None, None].expand(-1, len(bus.columns), 1)  # (N, K, 1)
         # In batches: the answers of all columns to all rows at once would be (N, K, L) numbers.
         chosen = [bus.each(h[c], z[c]).gather(2, places[c]).squeeze(2) for c in cuts]
-    return AnswerLikelihoods(own, torch.cat(chosen))
+    return AnswerLikelihoods(inputs, torch.cat(chosen))

@@ -361,8 +361,8 @@ def _require_characters(cells: Mapping[str, Any], where: str) -> None:
     try:
         json.dumps(cells, ensure_ascii=False).encode()
     except UnicodeEncodeError as e:
-        found = f"\\u{ord(e.object[e.start]):04x}, half of a pair"
-        raise UsageError(where, expected="whole characters", found=found) from e
+        half = f"\\u{ord(e.object[e.start]):04x}, half of a pair"
+        raise UsageError(where, expected="whole characters", found=half) from e
 
 
 def _csv(
@@ -385,11 +385,11 @@ def _csv(
             yield where, cells
     except csv.Error as e:
         fault = str(e)
-        expected, found, hint = next(v for begin, v in FAULTS.items() if fault.startswith(begin))
+        expected, read, hint = next(v for begin, v in FAULTS.items() if fault.startswith(begin))
         raise UsageError(
             f"{name}, line {reader.line_num + 1}",
             expected=expected,
-            found=found or fault,
+            found=read or fault,
             hint=hint,
         ) from e
 

@@ -149,8 +149,8 @@ class SentenceFolder:
 
     def refused(self, expected: str, found: str) -> UsageError:
         """Return the error of a setting that is not followed."""
-        who = f"the sentence encoder in {self.where}"
-        return UsageError(who, expected=expected, found=found, hint=HINT)
+        subject = f"the sentence encoder in {self.where}"
+        return UsageError(subject, expected=expected, found=found, hint=HINT)
 
 
 def lower_first(tokenizer: Any, *, carried: bool) -> dict[str, bytes]:

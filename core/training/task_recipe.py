@@ -167,18 +167,22 @@ class TaskRecipe:
         Raises:
             HarmError: If it is.
         """
-        aside = {"valid": recipe.splits.valid, "gate": recipe.splits.gate}
-        aside = {name: some for name, some in aside.items() if name in metrics}
-        rows, numbers = [r for rows in aside.values() for r in rows], "train_mae" in metrics
+        held_out = {"valid": recipe.splits.valid, "gate": recipe.splits.gate}
+        held_out = {name: rows_of for name, rows_of in held_out.items() if name in metrics}
+        rows, numbers = [r for rows in held_out.values() for r in rows], "train_mae" in metrics
         if "micro_f1" in metrics:
-            who = f"expert {recipe.plan.id!r}"
-            refuse_below_constant_set(who, metrics["micro_f1"], rows, taught=recipe.splits.train)
+            subject = f"expert {recipe.plan.id!r}"
+            refuse_below_constant_set(
+                subject, metrics["micro_f1"], rows, taught=recipe.splits.train
+            )
             return
         kind = "_mae" if numbers else ""
-        found = sum(metrics[f"{name}{kind}"] * len(some) for name, some in aside.items() if some)
+        total = sum(
+            metrics[f"{name}{kind}"] * len(rows_of) for name, rows_of in held_out.items() if rows_of
+        )
         refuse_below_constant(
             f"expert {recipe.plan.id!r}",
-            found / max(len(rows), 1),
+            total / max(len(rows), 1),
             rows,
             taught=recipe.splits.train,
             numbers=numbers,
@@ -187,5 +191,5 @@ class TaskRecipe:
 
 def recipe_of(task: Task) -> TaskRecipe:
     """Return the steps of a task."""
-    own: TaskRecipe | None = task.unit.recipe
-    return own or TaskRecipe()
+    recipe: TaskRecipe | None = task.unit.recipe
+    return recipe or TaskRecipe()
