@@ -118,8 +118,7 @@ class _Host:
             for r in desk.test
             if r.label in team
         ]
-        experts = everyone.candidates.experts
-        alone = _of(everyone, {t: experts[t] for t in labels})
+        alone = _of(everyone, {t: everyone.candidates.experts[t] for t in labels})
         before = _composed(alone).composed
         self.right = self._right(before)
         self.alone = dataclasses.replace(
