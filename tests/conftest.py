@@ -26,6 +26,7 @@ import hypothesis
 import pytest
 
 import redhost
+from redhost.core.types import BackgroundRow
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import ExpertPlan, package_in
@@ -424,9 +425,7 @@ def speaker_folder(speaker_model, generation, tmp_path_factory) -> Path:
     from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 
     project = tmp_path_factory.mktemp("speaker-package")
-    background = [
-        redhost.authoring.BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)
-    ]
+    background = [BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)]
     new_backbone(
         project,
         BackbonePlan(id="speaker", source=f"hf:{speaker_model}", task=generation),

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from redhost.cli import main
-from redhost.testing import Environment, backbone_project, expert_project
+from redhost.testing import Environment
+from redhost.testing.certify import backbone_project, expert_project
 
 PLUGIN = "import redhost\n\n@redhost.hookimpl\ndef redhost_composed(receipt):\n    pass\n"
 MARK = "import pathlib\npathlib.Path({mark!r}).touch()\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import redhost
-from redhost.testing import backbone_project
+from redhost.testing.certify import backbone_project
 
 TEXTS = ["apples 7", "pears 8", "nothing at all"]
 BACKUP = ("store", "generations", "current", "redhost.lock")

@@ -21,14 +21,17 @@ from safetensors.numpy import load, save
 
 import redhost
 from redhost.cli import main
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.refusal import refusal_of
-from redhost.errors import ContractError, HarmError, HijackError
+from redhost.errors import ContractError, HarmError
+from redhost.registry.errors import HijackError
 from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.readers import read_backbone
 from redhost.registry.wheel.signing import make_signer, new_key
-from redhost.testing import Environment, judge_expert
+from redhost.testing import Environment
+from redhost.testing.certify import judge_expert
 
 VARYING = re.compile(r"(?<=found )[\d.e-]+(?= on )|(?<= by sha256:)\w+…")
 """The last digits of what is computed; the keys that were just made."""
@@ -515,8 +518,8 @@ def refused_backbones() -> dict[str, str]:
         folder = made.write(Path(code), "red_backbone_tiny", "backbone.json")
         codes = [v.code for v in read_backbone(from_folder(folder)).violations]
         assert code in codes[:1], (code, codes)
-        with pytest.raises(redhost.errors.RedhostError) as e:
-            redhost.authoring.open_backbone(folder)
+        with pytest.raises(redhost.RedhostError) as e:
+            open_backbone(folder)
         assert type(e.value) is CODES[code]
         found[code] = str(e.value)
     return found

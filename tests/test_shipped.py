@@ -13,6 +13,9 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate, hits_by_system
 
 RANGES = {
@@ -134,7 +137,7 @@ def test_the_backbone_is_small() -> None:
     manifest = json.loads((backbone_folder() / "backbone.json").read_text())
     files = [backbone_folder() / n for n in (*manifest["base"]["files"], "classifier.safetensors")]
     assert sum(f.stat().st_size for f in files) <= 4 * 2**20
-    _, backbone, _ = redhost.authoring.open_backbone(backbone_folder())
+    _, backbone, _ = open_backbone(backbone_folder())
     parameters = [*backbone.trunk.model.parameters(), backbone.classifier]
     assert sum(p.numel() for p in parameters) < 1_000_000
 
@@ -145,12 +148,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(cache: Path) -> redhost.RecomposeResult:
-    return redhost.compose(backbone_folder(), expert_folders(), cache=cache)
+def outcome(cache: Path) -> RecomposeResult:
+    return compose(backbone_folder(), expert_folders(), cache=cache)
 
 
 @pytest.fixture(scope="module")
-def evaluation(outcome: redhost.RecomposeResult) -> redhost.Evaluation:
+def evaluation(outcome: RecomposeResult) -> redhost.Evaluation:
     composed = outcome.composed
     return evaluate(composed, composed.evaluation, encode=composed.backbone.encode)
 
@@ -178,7 +181,7 @@ def test_every_system_that_needs_no_training_is_in_the_table(evaluation) -> None
     }
 
 
-def test_what_is_37_plus_12(outcome: redhost.RecomposeResult) -> None:
+def test_what_is_37_plus_12(outcome: RecomposeResult) -> None:
     [answer] = outcome.composed.answer(["What is 37 plus 12?"])
     assert answer.label == "49"
     assert max(answer.weights, key=lambda c: answer.weights[c]) == "range3"
@@ -187,7 +190,7 @@ def test_what_is_37_plus_12(outcome: redhost.RecomposeResult) -> None:
 def test_all_orders_of_discovery_give_one_router(cache: Path) -> None:
     torch.set_num_threads(1)
     digests = {
-        redhost.compose(backbone_folder(), order, cache=cache).receipt.router.digest
+        compose(backbone_folder(), order, cache=cache).receipt.router.digest
         for order in itertools.permutations(expert_folders())
     }
     assert len(digests) == 1
@@ -204,7 +207,7 @@ def hits_by_domain(composed: redhost.ComposedModel) -> dict[str, torch.Tensor]:
 def test_without_an_expert_its_range_falls_and_no_other_does(cache: Path, outcome) -> None:
     """No other range falls beyond the paired 95 % interval of the difference, row by row."""
     folders = [f for f in expert_folders() if not f.name.endswith("range3")]
-    without = hits_by_domain(redhost.compose(backbone_folder(), folders, cache=cache).composed)
+    without = hits_by_domain(compose(backbone_folder(), folders, cache=cache).composed)
     whole = hits_by_domain(outcome.composed)
     for name in RANGES:
         difference = without[name] - whole[name]

@@ -24,10 +24,12 @@ from red_lab.hotswap_site import Site
 from redhost_serve.process import compose_home, serving
 
 import redhost
-from redhost.authoring import ExpertPlan, write_project, write_rows
+from redhost.authoring import ExpertPlan, write_project
+from redhost.core.types import write_rows
 from redhost.registry.environment import python_command
 from redhost.registry.package.project import write_plan
-from redhost.testing import Environment, backbone_project, expert_project
+from redhost.testing import Environment
+from redhost.testing.certify import backbone_project, expert_project
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / "redhost"
 STARTUP = ("sitecustomize", "usercustomize")

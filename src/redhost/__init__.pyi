@@ -1,10 +1,7 @@
 from . import authoring, errors, plugins, testing
 from .core.backbones.backbone import Backbone
-from .core.bus.bus import Bus, BusConfig, Readout
+from .core.bus.bus import Bus, BusConfig
 from .core.bus.experts import Expert
-from .core.composition.options import RecomposeOptions
-from .core.composition.publish import RecomposeResult
-from .core.composition.recompose import compose
 from .core.evaluation.evaluate import Evaluation
 from .core.host import Host
 from .core.live import Live
@@ -26,16 +23,12 @@ __all__ = [
     "Host",
     "Live",
     "MissingError",
-    "Readout",
     "Receipt",
-    "RecomposeOptions",
-    "RecomposeResult",
     "RedhostError",
     "Router",
     "Row",
     "UsageError",
     "authoring",
-    "compose",
     "errors",
     "hookimpl",
     "plugins",

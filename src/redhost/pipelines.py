@@ -12,7 +12,7 @@ from .core.label_sets import NONE
 from .core.types import as_list
 from .registry.errors import UsageError
 
-__all__ = ["Pipeline", "TextClassification", "pipeline"]
+__all__ = ["pipeline"]
 
 
 class Pipeline(Protocol):
@@ -39,6 +39,10 @@ def pipeline(
             redhost-generate ``text-generation``; None takes the backbone's task.
         home: The state folder; by default ``REDHOST_HOME`` or ``.redhost``.
         device: The device of the trunk, e.g. ``cuda``.
+
+    Returns:
+        What answers one text or several, as the pipeline of that task does; for labels with
+        dictionaries of ``label`` and ``score``, and ``top_k`` of them.
 
     Raises:
         MissingError: If nothing has been composed in this home.

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .testing import Environment, backbone_project, expert_project
+from .testing import Environment
+from .testing.certify import backbone_project, expert_project
 
 __all__ = ["redhost_backbone", "redhost_environment", "redhost_fake_expert"]
 

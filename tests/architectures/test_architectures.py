@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 import redhost
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.training.backbone_trial import BackboneTrial
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
@@ -34,15 +36,11 @@ def test_it_has_transformers_numbers_or_is_refused(name, tmp_path, trial) -> Non
     folder = save(model, tmp_path / "model")
     if model.refused is not None:
         with pytest.raises(redhost.RedhostError, match=model.refused):
-            redhost.authoring.new_backbone(
-                project, redhost.authoring.BackbonePlan(id="x", source=f"hf:{folder}"), trial=trial
-            )
+            new_backbone(project, BackbonePlan(id="x", source=f"hf:{folder}"), trial=trial)
         assert not project.exists()
         return
-    redhost.authoring.new_backbone(
-        project, redhost.authoring.BackbonePlan(id="x", source=f"hf:{folder}"), trial=trial
-    )
-    _, backbone, _ = redhost.authoring.open_backbone(package_in(project))
+    new_backbone(project, BackbonePlan(id="x", source=f"hf:{folder}"), trial=trial)
+    _, backbone, _ = open_backbone(package_in(project))
     assert backbone.trunk.longest == model.reads
     h = backbone.encode(TEXTS)
     expected, width = plain(folder, model.reads), backbone.trunk.model.config.hidden_size

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import redhost
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import package_in
-from redhost.testing import backbone_project
+from redhost.testing.certify import backbone_project
 
 Save = Callable[..., Path]
 

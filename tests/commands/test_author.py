@@ -13,8 +13,10 @@ import pytest
 
 import redhost
 from redhost.core.training.backbone_trial import BackboneTrial
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
-from redhost.testing import backbone_project, tiny_backbone
+from redhost.testing import tiny_backbone
+from redhost.testing.certify import backbone_project
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +219,7 @@ def test_a_backbone_that_cannot_encode_a_text_fails_its_check_by_name(
     for name, trial in (("tried", None), ("untried", _Untried())):
         project, source = Path(f"red-backbone-{name}"), f"hf:{model}"
         with suppress(redhost.UsageError):
-            redhost.authoring.new_backbone(
-                project, redhost.authoring.BackbonePlan(id=name, source=source), trial=trial
-            )
+            new_backbone(project, BackbonePlan(id=name, source=source), trial=trial)
     assert not Path("red-backbone-tried").exists()
     code, out, _ = call("check", "--json", "red-backbone-untried")
     [violation] = json.loads(out)[0]["violations"]

@@ -184,7 +184,7 @@ def test_a_blank_text_is_refused_so_that_answers_stand_where_their_texts_do(
 
 
 def test_python_drops_no_text_either(home) -> None:
-    with pytest.raises(redhost.errors.UsageError, match="a text has no tokens"):
+    with pytest.raises(redhost.UsageError, match="a text has no tokens"):
         redhost.Host.open(home).predict(["", "What is 3 plus 4?"])
 
 

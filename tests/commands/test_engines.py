@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.types import write_rows
 from redhost.registry.package.project import write_plan
 
 DOCS = Path(__file__).parents[2] / "docs" / "engines.md"
@@ -42,7 +43,7 @@ def plan(tmp_path: Path) -> Path:
             project.parents[1], redhost.authoring.ExpertPlan(id=name, backbone="tiny", rank=4)
         )
         rows = [redhost.Row(text=f"{name} {n}", label=f"{n % labels}") for n in range(60)]
-        (tmp_path / f"{name}.jsonl").write_bytes(redhost.authoring.write_rows(rows))
+        (tmp_path / f"{name}.jsonl").write_bytes(write_rows(rows))
         lines.append({"dir": name, "data": f"{name}.jsonl", "epochs": 2})
     path = tmp_path / "plan.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -101,7 +102,7 @@ def test_ctrl_c_keeps_what_is_finished(plan, tmp_path) -> None:
     plan.write_text("".join(json.dumps(line) + "\n" for line in lines))
     # So many rows that only to encode them takes many times as long as the other expert as a whole.
     rows = [redhost.Row(text=f"{n}", label=f"{n * n % 97}") for n in range(100_000)]
-    (tmp_path / "moon.jsonl").write_bytes(redhost.authoring.write_rows(rows))
+    (tmp_path / "moon.jsonl").write_bytes(write_rows(rows))
     command = [sys.executable, "-m", "redhost", "train-many", str(plan), "--workers", "2"]
     home = tmp_path / "home"
     with subprocess.Popen(

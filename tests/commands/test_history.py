@@ -7,7 +7,7 @@ import os
 
 import redhost
 from redhost.registry.home.generations import Generations
-from redhost.testing import backbone_project
+from redhost.testing.certify import backbone_project
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from redhost import MissingError
 from redhost.cli import COMMANDS, cli
 from redhost.commands.lazy import PLUGINS, import_beside
-from redhost.errors import MissingError
 from redhost.registry.package.discover import plugin_entry_points
 from redhost.registry.package.forms import PLUGIN_TASKS
 

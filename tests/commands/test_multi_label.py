@@ -19,10 +19,13 @@ from redhost_serve.service import Options
 import redhost
 from redhost.cli import cli
 from redhost.core.label_sets import join_labels, split_labels
+from redhost.core.training.adapt import AdaptSettings
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.types import BackgroundRow, write_rows
 from redhost.plugins import make_task
 from redhost.registry.errors import UsageError
-from redhost.testing import Environment, assert_bus_laws, judge_expert, tiny_backbone
+from redhost.testing import Environment, assert_bus_laws, tiny_backbone
+from redhost.testing.certify import judge_expert
 
 SITUATIONS = {"red": ("glad", "loud"), "blue": ("none", "a|b:c")}
 """The labels of each expert, one for texts with pluses, one for texts with capitals: any names."""
@@ -70,8 +73,8 @@ def make_backbone(project: Path, model: Path, rows: Sequence[redhost.Row] = ()) 
         project,
         BackbonePlan(id="sets", source=f"hf:{model}", task=make_task("multi-label")),
         rows=rows,
-        settings=redhost.authoring.AdaptSettings(last_blocks=0, epochs=4),
-        background=[redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(20)],
+        settings=AdaptSettings(last_blocks=0, epochs=4),
+        background=[BackgroundRow(text=f"nothing {n}") for n in range(20)],
         evaluation=[r for d in SITUATIONS for r in rows_of(d, range(3, 100, 7))],
     )
     return project
@@ -222,7 +225,7 @@ def test_experts_share_a_classifier_of_sets(model_folder, tmp_path, writes):
     everything = [r for d in SITUATIONS for r in rows_of(d, range(40))]
     with desk(tmp_path) as (run, environment):
         environment.install(make_backbone(tmp_path / "b", model_folder, everything))
-        Path("red.jsonl").write_bytes(redhost.authoring.write_rows(rows_of("red", range(100))))
+        Path("red.jsonl").write_bytes(write_rows(rows_of("red", range(100))))
         run("new-expert", "red", "--backbone", "sets", "--rank", "8", "--writes", writes)
         run("train-expert", "red-expert-red", "--data", "red.jsonl", "--epochs", "8")
         environment.install(Path("red-expert-red"))

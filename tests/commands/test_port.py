@@ -83,7 +83,7 @@ def test_an_expert_is_ported_checked_and_composed(
 
 
 def test_a_backbone_it_does_not_survive_on_writes_nothing(environment, call, tmp_path) -> None:
-    from redhost.testing import backbone_project
+    from redhost.testing.certify import backbone_project
 
     environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
     data = write_sums(tmp_path / "sums.jsonl")
@@ -97,7 +97,7 @@ def test_a_backbone_it_does_not_survive_on_writes_nothing(environment, call, tmp
 def test_a_build_for_the_new_backbone_is_taken_as_it_is(
     successor, environment, call, tmp_path
 ) -> None:
-    from redhost.testing import expert_project
+    from redhost.testing.certify import expert_project
 
     backbones = {"tiny": TINY.parents[1], successor: tmp_path / "red-backbone-successor"}
     builds = {

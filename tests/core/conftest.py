@@ -11,7 +11,19 @@ import pytest
 import torch
 
 import redhost
-from redhost.registry.package.manifest import BackboneManifest
+from redhost.core.backbones.feature_cache import FeatureCache
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.packaging import (
+    CardFile,
+    ExpertDraft,
+    save_backbone,
+    save_expert,
+    texts_card,
+)
+from redhost.core.types import BackgroundRow, CardRow, write_rows
+from redhost.registry.package.manifest import BackboneManifest, BackboneRef, Training
 from redhost.testing import tiny_backbone
 
 LABELS = tuple("abcdef")
@@ -67,24 +79,24 @@ def backbone_folder(
     folder = redhost.authoring.write_project(
         project, kind="backbone", package_id="toy", summary="random weights"
     )
-    background = [redhost.authoring.BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
-    background += [redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    background = [BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
+    background += [BackgroundRow(text=f"nothing {n}") for n in range(12)]
     evaluation = [
         redhost.Row(text=t, label=y, domain=w) for w in WORDS for t, y in labelled(w, 6, start=60)
     ]
-    redhost.authoring.save_backbone(
+    save_backbone(
         folder,
         dataclasses.replace(backbone, name="toy"),
         base={p.name: p.read_bytes() for p in model_folder.iterdir()},
-        background=redhost.authoring.write_rows(background),
-        evaluation=redhost.authoring.write_rows(evaluation),
+        background=write_rows(background),
+        evaluation=write_rows(evaluation),
     )
     return folder
 
 
 @pytest.fixture(scope="session")
 def manifest(backbone_folder: Path) -> BackboneManifest:
-    return redhost.authoring.open_backbone(backbone_folder)[0]
+    return open_backbone(backbone_folder)[0]
 
 
 @pytest.fixture(scope="session")
@@ -97,15 +109,15 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         *,
         expert_id: str | None = None,
         settings: redhost.authoring.ExpertSettings = SETTINGS,
-        gate: Sequence[redhost.authoring.CardRow] | None = None,
-        card: redhost.authoring.CardFile | None = None,
+        gate: Sequence[CardRow] | None = None,
+        card: CardFile | None = None,
     ) -> Path:
-        norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+        norm = LayerNorm(width=backbone.width, eps=backbone.eps)
         data = labelled(name, 40)
         h = backbone.encode([t for t, _ in data])
         assert backbone.classifier is not None
-        expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, z=norm(h), answers=[y for _, y in data]),
+        expert = train_expert(
+            ExpertRows(h=h, z=norm(h), answers=[y for _, y in data]),
             backbone,
             labels=tuple(WORDS[name]),
             settings=settings,
@@ -115,24 +127,22 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             project, kind="expert", package_id=expert_id, summary=f"knows {name}"
         )
         fit, shown = (
-            [redhost.authoring.CardRow(text=t, label=y, part=part) for t, y in some]
+            [CardRow(text=t, label=y, part=part) for t, y in some]
             for part, some in (
                 ("fit", labelled(name, 10, start=40)),
                 ("gate", labelled(name, 10, start=50)),
             )
         )
-        draft = redhost.authoring.ExpertDraft(
+        draft = ExpertDraft(
             expert=expert,
             id=expert_id,
-            backbone=redhost.authoring.BackboneRef(
-                name=manifest.id, fingerprint=manifest.fingerprint
-            ),
+            backbone=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             domain=f"texts about {name}",
-            card=card or redhost.authoring.texts_card([*fit, *(shown if gate is None else gate)]),
+            card=card or texts_card([*fit, *(shown if gate is None else gate)]),
             canary=norm(h[:4]),
-            training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=60),
+            training=Training(data="0" * 64, seed=0, epochs=60),
         )
-        redhost.authoring.save_expert(folder, draft)
+        save_expert(folder, draft)
         return folder
 
     return build
@@ -166,9 +176,7 @@ def encoded_texts(
 ) -> Path:
     """A feature cache with the texts of the backbone and of the three experts."""
     folder = tmp_path_factory.mktemp("encoded")
-    cache = redhost.authoring.FeatureCache(
-        folder, backbone=backbone, fingerprint=manifest.fingerprint
-    )
+    cache = FeatureCache(folder, backbone=backbone, fingerprint=manifest.fingerprint)
     cache.encode([f"nothing {n}" for n in range(12)])
     for name in WORDS:
         cache.encode([f"{name} 9", *(t for t, _ in labelled(name, 26, start=40))])

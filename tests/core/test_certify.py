@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composition.recompose import compose
 from redhost.testing import assert_bus_laws, assert_expert_contract, assert_same_answers
 
 
@@ -45,7 +46,7 @@ def test_the_test_in_a_scaffold_runs(expert_folders) -> None:
 
 @pytest.fixture
 def composed(backbone_folder, expert_folders):
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 def test_the_laws_hold_for_a_real_composition(composed) -> None:
@@ -61,9 +62,9 @@ def test_the_laws_notice_a_bus_that_breaks_them(composed, monkeypatch) -> None:
 
 
 def test_same_answers_differ_from_others(composed, backbone_folder, expert_folders) -> None:
-    again = redhost.compose(backbone_folder, list(expert_folders.values())[::-1]).composed
+    again = compose(backbone_folder, list(expert_folders.values())[::-1]).composed
     assert_same_answers(composed, again, ["red 1", "blue 2"])
-    fewer = redhost.compose(backbone_folder, [expert_folders["red"]]).composed
+    fewer = compose(backbone_folder, [expert_folders["red"]]).composed
     with pytest.raises(AssertionError, match="other probabilities for 'blue 2'"):
         assert_same_answers(composed, fewer, ["blue 2"])
 

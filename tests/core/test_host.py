@@ -17,7 +17,9 @@ import torch
 import redhost
 from redhost.registry.errors import (
     CompositionError,
+    FrozenError,
     HarmError,
+    InputTypeError,
     MissingError,
     SettingsError,
     UsageError,
@@ -85,8 +87,8 @@ def test_what_is_no_texts_is_a_type_error_wherever_texts_go_in(installed, home, 
     for take in (*intakes, model.backbone.encode, lambda x: host.evaluate(x or "none")):
         with pytest.raises(TypeError) as e:
             take(given)
-        assert isinstance(e.value, redhost.errors.InputTypeError) and e.value.found
-    with pytest.raises(redhost.errors.InputTypeError, match="NoneType"):
+        assert isinstance(e.value, InputTypeError) and e.value.found
+    with pytest.raises(InputTypeError, match="NoneType"):
         redhost_generate.generate(host.composed, None)
 
 
@@ -127,7 +129,7 @@ def test_nothing_is_published_and_nothing_lost_where_the_backbone_moved(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "judge_gates", naughty)
-        with pytest.raises(redhost.errors.FrozenError, match=r"moved .*: the backbone"):
+        with pytest.raises(FrozenError, match=r"moved .*: the backbone"):
             host.recompose(locked=locked, accept=True)
     assert contents(home) == before
     assert host.predict(TEXTS) == open_host(home).predict(TEXTS) == found

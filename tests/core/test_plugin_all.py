@@ -15,7 +15,8 @@ CODE = """
 import redhost
 import redhost_ray.jobs
 import torch
-from redhost.plugins import hookimpl, make_task
+from redhost import hookimpl
+from redhost.plugins import make_task
 
 
 class OrdinalHead(type(make_task("classification").head)):
@@ -56,8 +57,17 @@ class Here:
             yield redhost_ray.jobs.run_job(job, inputs)
 
 
+class Classifier(redhost.Expert):
+    def __init__(self, tensors, *, labels):
+        super().__init__(space="labels", labels=labels)
+        self.W, self.b = (torch.nn.Parameter(tensors[name]) for name in ("W", "b"))
+
+    def forward(self, z):
+        return z @ self.W.T + self.b
+
+
 def classifier(manifest, tensors):
-    return redhost.plugins.Linear(**tensors, space="labels", labels=manifest.labels)
+    return Classifier(tensors, labels=manifest.labels)
 
 
 @hookimpl

@@ -17,7 +17,8 @@ from redhost.registry.errors import PluginError
 from redhost.registry.package.forms import TASKS
 
 CODE = """
-from redhost.plugins import hookimpl, make_task
+from redhost import hookimpl
+from redhost.plugins import make_task
 
 
 class OrdinalHead(type(make_task("classification").head)):

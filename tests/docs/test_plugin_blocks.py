@@ -11,6 +11,7 @@ from pages.page import Block, all_pages
 from pages.python import unbound
 
 import redhost
+from redhost.core.plugins.manager import PluginState
 from redhost.registry.environment import trust
 from redhost.testing import Environment
 
@@ -25,11 +26,11 @@ SHOWN = [
 @pytest.fixture
 def install(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Block], redhost.plugins.PluginState]:
+) -> Callable[[Block], PluginState]:
     """Return the function that makes a package of a block, and trusts it."""
     monkeypatch.setenv("REDHOST_CONFIG", str(tmp_path / "config"))
 
-    def put(block: Block) -> redhost.plugins.PluginState:
+    def put(block: Block) -> PluginState:
         environment.install_code(
             "shown", {"__init__.py": block.text}, {"redhost.plugins": "s = shown"}
         )
@@ -46,14 +47,14 @@ def of_page(name: str) -> Block:
 
 @pytest.mark.parametrize("block", SHOWN, ids=lambda b: f"{b.page}:{b.line}")
 def test_a_plugin_that_a_page_shows_is_loaded(
-    block: Block, install: Callable[[Block], redhost.plugins.PluginState]
+    block: Block, install: Callable[[Block], PluginState]
 ) -> None:
     state = install(block)
     assert state.state == "loaded", state
 
 
 def test_the_router_of_the_guide_routes(
-    install: Callable[[Block], redhost.plugins.PluginState],
+    install: Callable[[Block], PluginState],
     redhost_fake_expert: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
@@ -67,7 +68,7 @@ def test_the_router_of_the_guide_routes(
 
 
 def test_the_engine_of_its_page_is_found(
-    install: Callable[[Block], redhost.plugins.PluginState],
+    install: Callable[[Block], PluginState],
 ) -> None:
     install(of_page("docs/engines.md"))
     assert (

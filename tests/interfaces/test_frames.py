@@ -10,6 +10,7 @@ import pytest
 
 import redhost
 from redhost.frames import answer
+from redhost.registry.errors import InputTypeError
 
 KINDS = {
     "pandas": pd.DataFrame,
@@ -55,7 +56,7 @@ def test_what_is_wrong_is_named_by_row_and_column(kind, home) -> None:
         answer(host, KINDS[kind]({"text": ["x", " "]}))
     with pytest.raises(redhost.UsageError, match="'weight' already"):
         answer(host, KINDS[kind]({"text": ["x"], "weight": [1]}))
-    with pytest.raises(redhost.errors.InputTypeError):
+    with pytest.raises(InputTypeError):
         answer(host, {"text": ["x"]})
 
 

@@ -20,7 +20,9 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import Tensor, nn
 
 import redhost
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.training.backbone_trial import BackboneTrial
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 
@@ -47,12 +49,12 @@ def made(trial, tmp_path) -> Make:
 
     def make(folder: Path, *, features: Literal["wide"] | None = None) -> redhost.Backbone:
         project = tmp_path / f"package-{folder.name}"
-        redhost.authoring.new_backbone(
+        new_backbone(
             project,
-            redhost.authoring.BackbonePlan(id="x", source=f"hf:{folder}", features=features),
+            BackbonePlan(id="x", source=f"hf:{folder}", features=features),
             trial=trial,
         )
-        return redhost.authoring.open_backbone(package_in(project))[1]
+        return open_backbone(package_in(project))[1]
 
     return make
 

@@ -17,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
 
 import redhost
+from redhost.registry.errors import InputTypeError
 from redhost.sklearn import HostClassifier
 
 
@@ -81,7 +82,7 @@ def test_any_column_of_texts_will_do(home, sums) -> None:
         if isinstance(wrong, str):
             assert len(model.predict(wrong)) == 1
             continue
-        with pytest.raises(redhost.errors.InputTypeError):
+        with pytest.raises(InputTypeError):
             model.predict(wrong)
 
 

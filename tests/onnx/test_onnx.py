@@ -21,7 +21,12 @@ from redhost_onnx.runtime import MODEL, TOKENIZER, ExportedAnswer, ExportedGener
 
 import redhost
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
+from redhost.core.training.packaging import save_backbone
+from redhost.core.types import BackgroundRow, write_rows
 from redhost.registry.environment import python_command
+from redhost.registry.errors import BackboneMismatchError
 from redhost.testing import tiny_backbone
 
 TEXTS = [f"What is {n} plus {41 - n % 37}?" for n in range(1, 40)] + ["1", "12 plus 30"]
@@ -125,7 +130,7 @@ def test_an_export_of_another_encoder_is_refused(torchs, monkeypatch, tmp_path) 
             model=other, tokenizer=own.tokenizer, pooling=own.pooling, stated=own.stated
         )
     )  # the file lies under the name of this fingerprint now
-    with pytest.raises(redhost.errors.BackboneMismatchError, match="is not the one on torch"):
+    with pytest.raises(BackboneMismatchError, match="is not the one on torch"):
         engine(own)
 
 
@@ -189,13 +194,11 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
     own = redhost.authoring.write_project(
         folder / "own", kind="backbone", package_id="wide", summary="random weights"
     )
-    redhost.authoring.save_backbone(
+    save_backbone(
         own,
         dataclasses.replace(backbone, name="wide"),
         base={p.name: p.read_bytes() for p in source.iterdir()},
-        background=redhost.authoring.write_rows(
-            redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(12)
-        ),
+        background=write_rows(BackgroundRow(text=f"nothing {n}") for n in range(12)),
     )
     context = redhost.authoring.open_for_training(own)
     experts = []
@@ -214,8 +217,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
             context=context,
             settings=redhost.authoring.ExpertSettings(epochs=20),
         )
-    options = redhost.RecomposeOptions(router="ridge", decline=0.3, accept=True)
-    return redhost.compose(own, experts, options=options).composed
+    options = RecomposeOptions(router="ridge", decline=0.3, accept=True)
+    return compose(own, experts, options=options).composed
 
 
 def test_hashed_tokens_and_declining_are_in_the_graph(wide, tmp_path) -> None:

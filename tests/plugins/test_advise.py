@@ -24,7 +24,9 @@ from redhost_robust.command import advise as command
 from torch import Tensor
 
 import redhost
-from redhost.testing import Environment, backbone_project, expert_project
+from redhost.core.composition.recompose import compose
+from redhost.testing import Environment
+from redhost.testing.certify import backbone_project, expert_project
 
 WORLDS = {
     "binary symmetric": [[9, 1], [1, 9]],
@@ -148,6 +150,6 @@ def test_the_command_says_it_in_words_and_figures(
 
 def test_one_domain_is_refused(projects: list[Path]) -> None:
     folders = [next((p / "src").iterdir()) for p in projects]
-    composed = redhost.compose(folders[0], folders[1:2]).composed
+    composed = compose(folders[0], folders[1:2]).composed
     with pytest.raises(redhost.UsageError, match="expected two experts whose cards have gate rows"):
         advise(composed, encode=composed.backbone.encode, plugins=redhost.plugins.Plugins())

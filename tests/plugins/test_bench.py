@@ -28,6 +28,7 @@ from red_lab.bench.trunks import open_trunk, texts
 from red_lab.cost_build import Load, build_bus
 
 import redhost
+from redhost.core.bus.experts import LowRank
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "bench"
@@ -191,7 +192,7 @@ def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
     one, two = (build_bus("linear", Load(config="", experts=n), width=32) for n in (3, 4))
     h = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     new = dict(zip(two.ids, two.parts(), strict=True))["expert3"]
-    assert isinstance(new, redhost.plugins.LowRank)
+    assert isinstance(new, LowRank)
     tensors = {"U": new.U.detach(), "V": new.V.detach()}
     made = exchange(one, "expert1", tensors)
     experts = dict(zip(one.ids, one.parts(), strict=True)) | {"expert1": new}

@@ -16,7 +16,7 @@ from red_lab.merging.judge import moved
 from red_lab.merging.page import ADAPTERS, EXPERTS
 from red_lab.merging.run import SECTIONS
 
-import redhost
+from redhost.core.bus.experts import LowRank
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "merging"
 METRICS = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
@@ -32,7 +32,7 @@ def test_every_section_has_every_row() -> None:
     assert METRICS["adapters"]["accuracy"].keys() == ADAPTERS.keys()
 
 
-def low_rank(seed: int, **changes: object) -> redhost.plugins.LowRank:
+def low_rank(seed: int, **changes: object) -> LowRank:
     generator = torch.Generator().manual_seed(seed)
     given = {
         "U": torch.randn(3, 4, generator=generator),
@@ -41,7 +41,7 @@ def low_rank(seed: int, **changes: object) -> redhost.plugins.LowRank:
         "activation": "gelu",
         "space": "hidden",
     }
-    return redhost.plugins.LowRank(**{**given, **changes})
+    return LowRank(**{**given, **changes})
 
 
 def test_an_average_is_the_mean_of_all_tensors() -> None:

@@ -19,7 +19,7 @@ from red_lab.mutants.subject import KINDS, WHEEL, Subject
 from redhost.registry.package import payload as contents
 from redhost.registry.package import safetensors_check as integrity
 from redhost.registry.package.checked import CODES
-from redhost.testing import judge_expert
+from redhost.testing.certify import judge_expert
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -24,7 +24,7 @@ from red_lab.robust.traffic import RARER, UnevenTraffic, lay_out, router_rows
 from redhost_robust import mixture_losses
 from torch import nn
 
-import redhost
+from redhost.core.bus.bus import LayerNorm
 
 DOMAINS = ("a", "b", "c", "d", "e")
 WIDTH, EACH = 12, 3
@@ -44,7 +44,7 @@ def made_up(kind: str, *, seed: int = 0) -> Problem:
     generator = torch.Generator().manual_seed(seed)
     classes = EACH * len(DOMAINS)
     means = 1.5 * torch.randn(classes, WIDTH, generator=generator)
-    norm = redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5)
+    norm = LayerNorm(width=WIDTH, eps=1e-5)
 
     def part(rows: int) -> DataPart:
         target = torch.arange(rows) % classes

@@ -14,6 +14,7 @@ from red_lab.several import corpora, run
 from red_lab.several.corpora import FACETS, STUDIES, Study, union
 
 import redhost
+from redhost.core.types import BackgroundRow
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,7 +172,7 @@ def test_a_study_has_the_rows_that_could_embarrass_it(
         teams=tuple(WORDS),
         rows=rows,
         clusters=lambda rows: [r.text for r in rows],
-        background=lambda: [redhost.authoring.BackgroundRow(text=f"x {n}") for n in range(20)],
+        background=lambda: [BackgroundRow(text=f"x {n}") for n in range(20)],
         complete=(lambda validation: rows("train", validation)) if name == "tags" else None,
         unseen=None if name == "tags" else lambda row: "zip" in row.text,
     )

@@ -9,17 +9,18 @@ import pytest
 import torch
 from red_lab.stacking import PENALTIES, WAYS, run_through
 
-import redhost
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.bus.experts import LowRank
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "stacking"
 METRICS = json.loads((RESULTS / "metrics.json").read_text("utf-8"))
-NORM = redhost.plugins.LayerNorm(width=4, eps=1e-5)
+NORM = LayerNorm(width=4, eps=1e-5)
 
 
-def expert(seed: int) -> redhost.plugins.LowRank:
+def expert(seed: int) -> LowRank:
     drawn = torch.Generator().manual_seed(seed)
     u, v = (torch.randn(*shape, generator=drawn) for shape in ((2, 4), (4, 2)))
-    return redhost.plugins.LowRank(
+    return LowRank(
         U=u, u=torch.zeros(2), V=v, v=torch.zeros(4), activation="gelu", space="hidden", labels=()
     ).requires_grad_(False)
 

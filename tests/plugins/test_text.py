@@ -21,6 +21,7 @@ from red_lab.text.joins import EACH, HIJACKS, OTHERS
 from safetensors.torch import load_file
 
 import redhost
+from redhost.core.types import BackgroundRow
 from redhost.testing import tiny_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +135,7 @@ SMALL = Corpus(
     tests_are="others",
     teams=TEAMS,
     rows=small_rows,
-    background=lambda: [redhost.authoring.BackgroundRow(text=f"? {n} !") for n in range(20)],
+    background=lambda: [BackgroundRow(text=f"? {n} !") for n in range(20)],
     outside=lambda: {"noise": [f"{n} zzz {n}" for n in range(30)]},
 )
 

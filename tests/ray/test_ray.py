@@ -21,7 +21,8 @@ from redhost_ray.job import Job, JobFiles, JobFunction, job_function
 from redhost_ray.local import LocalEngine
 
 import redhost
-from redhost.testing import backbone_project
+from redhost.core.types import write_rows
+from redhost.testing.certify import backbone_project
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
 
@@ -39,7 +40,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> redhost_ray.jobs.JobBatch:
     how = {"epochs": 3, "seed": 0}
     for n in range(4):
         rows = [redhost.Row(text=f"x {n} {i}", label="ab"[i % 2]) for i in range(60)]
-        inputs = {**backbone, **jobs.put("rows", {"data": redhost.authoring.write_rows(rows)})}
+        inputs = {**backbone, **jobs.put("rows", {"data": write_rows(rows)})}
         plan = {"id": f"x{n}", "backbone": "tiny-random", "rank": 4, "writes": "labels"}
         jobs.add(f"expert x{n}", train_expert, {"plan": plan, **how}, inputs)
     jobs.add("impossible", train_expert, {"plan": {}, **how}, backbone)

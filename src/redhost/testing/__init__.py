@@ -3,36 +3,16 @@
 pytest finds its fixtures automatically; see `redhost.pytest_plugin`.
 """
 
-from .certify import (
-    assert_bus_laws,
-    assert_expert_contract,
-    assert_same_answers,
-    backbone_project,
-    expert_project,
-    judge_expert,
-    tiny_backbone,
-)
+from .certify import assert_bus_laws, assert_expert_contract, assert_same_answers, tiny_backbone
 from .environment import Environment
-from .fault_injection import (
-    Kill,
-    fail_at,
-    kill_at,
-    kill_at_every_step,
-    kill_at_random,
-)
+from .fault_injection import fail_at, kill_at
 
 __all__ = [
     "Environment",
-    "Kill",
     "assert_bus_laws",
     "assert_expert_contract",
     "assert_same_answers",
-    "backbone_project",
-    "expert_project",
     "fail_at",
-    "judge_expert",
     "kill_at",
-    "kill_at_every_step",
-    "kill_at_random",
     "tiny_backbone",
 ]

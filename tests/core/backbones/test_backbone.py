@@ -13,6 +13,9 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 import redhost
 from redhost.core.backbones.encoder import BATCH, blocks_of
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.training.adapt import AdaptSettings, adapt, delta
+from redhost.core.training.packaging import save_backbone
 from redhost.registry.errors import BackboneMismatchError, MissingError, UsageError
 
 TEXTS = ["red 1 a", "green 22 c", "blue 3", "x", "red 1 b"]
@@ -66,8 +69,8 @@ def test_an_encoder_only_architecture_works(bert_folder: Path) -> None:
     assert backbone.encode(["red 1 2", "green"]).shape == (2, 16)
     name, blocks = blocks_of(backbone.trunk.model)
     assert (name, len(blocks)) == ("encoder.layer", 3)
-    adapted = adapt(backbone, last_blocks=1)
-    changed = redhost.authoring.delta(backbone.trunk, adapted.trunk)
+    adapted = adapt_blocks(backbone, last_blocks=1)
+    changed = delta(backbone.trunk, adapted.trunk)
     assert changed and all(n.startswith("encoder.layer.2.") for n in changed)
 
 
@@ -104,12 +107,14 @@ def pooled(backbone: redhost.Backbone, pooling: str) -> object:
     )
 
 
-def adapt(backbone: redhost.Backbone, *, last_blocks: int, seed: int = 0) -> redhost.Backbone:
-    return redhost.authoring.adapt(
+def adapt_blocks(
+    backbone: redhost.Backbone, *, last_blocks: int, seed: int = 0
+) -> redhost.Backbone:
+    return adapt(
         backbone,
         [redhost.Row(text=f"{w} {n}", label=w[0]) for n, w in enumerate(("red", "green") * 2, 1)],
         labels=["r", "g"],
-        settings=redhost.authoring.AdaptSettings(last_blocks=last_blocks, epochs=3, seed=seed),
+        settings=AdaptSettings(last_blocks=last_blocks, epochs=3, seed=seed),
     )
 
 
@@ -118,8 +123,8 @@ def test_adapt_changes_the_top_blocks_and_nothing_else(
     bare: redhost.Backbone, last_blocks: int
 ) -> None:
     before = bare.fingerprint()
-    adapted = adapt(bare, last_blocks=last_blocks)
-    changed = redhost.authoring.delta(bare.trunk, adapted.trunk)
+    adapted = adapt_blocks(bare, last_blocks=last_blocks)
+    changed = delta(bare.trunk, adapted.trunk)
     top = tuple(f"layers.{i}." for i in range(3 - last_blocks, 3))
     assert all(n.startswith(top) or n == "norm.weight" for n in changed)
     assert bool(changed) == (last_blocks > 0)
@@ -128,31 +133,31 @@ def test_adapt_changes_the_top_blocks_and_nothing_else(
 
 
 def test_adapt_is_deterministic(bare: redhost.Backbone) -> None:
-    prints = [adapt(bare, last_blocks=1, seed=s).fingerprint() for s in (0, 0, 1)]
+    prints = [adapt_blocks(bare, last_blocks=1, seed=s).fingerprint() for s in (0, 0, 1)]
     assert prints[0] == prints[1] != prints[2]
 
 
 def test_adapt_refuses_more_blocks_than_there_are(bare: redhost.Backbone) -> None:
     with pytest.raises(UsageError, match="0 to 3"):
-        adapt(bare, last_blocks=4)
+        adapt_blocks(bare, last_blocks=4)
 
 
 def test_a_delta_package_gives_the_adapted_backbone_back(
     bare: redhost.Backbone, model_folder: Path, tmp_path: Path
 ) -> None:
-    adapted = adapt(bare, last_blocks=1)
-    changed = redhost.authoring.delta(bare.trunk, adapted.trunk)
+    adapted = adapt_blocks(bare, last_blocks=1)
+    changed = delta(bare.trunk, adapted.trunk)
     folder = redhost.authoring.write_project(
         tmp_path, kind="backbone", package_id="d", summary="a delta"
     )
-    redhost.authoring.save_backbone(
+    save_backbone(
         folder,
         dataclasses.replace(adapted, name="d"),
         base={p.name: p.read_bytes() for p in model_folder.iterdir()},
         delta=changed,
     )
     assert safetensors.torch.load_file(folder / "delta.safetensors").keys() == changed.keys()
-    _, loaded, _ = redhost.authoring.open_backbone(folder)
+    _, loaded, _ = open_backbone(folder)
     assert loaded.fingerprint() == adapted.fingerprint()
     assert torch.equal(loaded.encode(TEXTS), adapted.encode(TEXTS))
 

@@ -9,11 +9,13 @@ import torch
 from redhost_generate.decode import generate
 
 import redhost
+from redhost import UsageError
 from redhost.authoring import EngineEncoder, TextEncoder
 from redhost.core.backbones import bfloat16
 from redhost.core.backbones.bfloat16 import BF16, BFloat16Encoder, is_capable
 from redhost.core.backbones.feature_cache import cached_encode
-from redhost.errors import BackboneMismatchError, UsageError
+from redhost.core.composition.recompose import compose
+from redhost.registry.errors import BackboneMismatchError
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4", "red 1 " * 20]
 
@@ -72,10 +74,10 @@ def test_an_expert_is_not_refused_for_what_the_engine_rounds(home) -> None:
 @capable
 def test_adapters_act_inside_and_their_records_hold(speaker_folder, adapter_packages) -> None:
     packages = list(adapter_packages.values())
-    composed = redhost.compose(speaker_folder, packages, device=BF16).composed
+    composed = compose(speaker_folder, packages, device=BF16).composed
     assert {*composed.cards} == {*adapter_packages}
     texts = ["def f1(x):", "the cat", "1 + 1"]
-    h = redhost.compose(speaker_folder, packages).composed.backbone.encode(texts)
+    h = compose(speaker_folder, packages).composed.backbone.encode(texts)
     assert 0 < off(composed.backbone.encode(texts), h) <= BFloat16Encoder.tolerance
     made = [
         [t.id for t in generate(composed, "3 + 4 = ", max_tokens=8, temperature=0)] for _ in "ab"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import redhost
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.bus.task import CLASSIFICATION
 from redhost.registry.atomic import damaged_entries
@@ -142,7 +141,3 @@ def test_two_writers_do_not_stop_each_other(filled: Path) -> None:
         assert made.backbone.encoded == 0
         database.rollback()
     database.close()
-
-
-def test_the_public_cache_is_this_one() -> None:
-    assert redhost.authoring.FeatureCache is FeatureCache

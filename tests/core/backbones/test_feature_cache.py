@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.backbones.feature_cache import FeatureCache
 
 TEXTS = ["red 1", "green 2", "red 1"]
 
@@ -31,8 +32,8 @@ def counted(backbone) -> Counted:
     return Counted(backbone)
 
 
-def cache(counted, folder: Path | None, fingerprint: str = "f") -> redhost.authoring.FeatureCache:
-    return redhost.authoring.FeatureCache(folder, backbone=counted, fingerprint=fingerprint)
+def cache(counted, folder: Path | None, fingerprint: str = "f") -> FeatureCache:
+    return FeatureCache(folder, backbone=counted, fingerprint=fingerprint)
 
 
 def test_each_distinct_text_is_computed_once(counted, tmp_path) -> None:

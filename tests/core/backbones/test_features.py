@@ -11,6 +11,7 @@ import redhost
 from redhost.core.backbones.encoder import wide_features
 from redhost.core.backbones.interventions.layout import check_taps
 from redhost.core.backbones.token_hashing import ONES, TokenHashing
+from redhost.core.bus.bus import LayerNorm
 from redhost.registry.package.manifest import Features
 
 PLACES = [[145, 155, 87, 107], [291, 311, 174, 215], [436, 466, 261, 322]]
@@ -43,7 +44,7 @@ def test_h_is_the_pooled_states_of_its_layers_each_normalised(model_folder, wide
 
 def test_the_bus_norm_leaves_it_as_it_is(wide) -> None:
     h = wide.encode(TEXTS)
-    z = redhost.plugins.LayerNorm(width=wide.width, eps=wide.eps)(h)
+    z = LayerNorm(width=wide.width, eps=wide.eps)(h)
     torch.testing.assert_close(z, h, atol=1e-3, rtol=1e-3)
 
 

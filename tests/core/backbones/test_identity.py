@@ -16,8 +16,10 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 import redhost
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.identity import tokenizer_digest
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.tasks import make_task
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.registry.errors import BackboneMismatchError, ManifestError
 from redhost.registry.package.checked import Violation
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.project import package_in
@@ -134,7 +136,7 @@ def test_either_loader_gives_a_package_one_fingerprint(
     manifest = new_backbone(
         tmp_path / "p", BackbonePlan(id="mine", source=f"hf:{copy}", pooling="last", features=None)
     )
-    _, loaded, _ = redhost.authoring.open_backbone(package_in(tmp_path / "p"))
+    _, loaded, _ = open_backbone(package_in(tmp_path / "p"))
     assert loaded.fingerprint() == manifest.fingerprint == fingerprint(model_folder)
     assert loaded.tokenizer_digest() == manifest.tokenizer
 
@@ -159,7 +161,7 @@ def test_a_backbone_swapped_under_its_manifest_is_refused(
     manifest["base"]["files"]["config.json"] = sha256_hex((folder / "config.json").read_bytes())
     (folder / "backbone.json").write_text(json.dumps(manifest))
     redhost_environment.seal("red-backbone-tiny-random")
-    with pytest.raises(redhost.errors.BackboneMismatchError, match="not what its manifest says"):
+    with pytest.raises(BackboneMismatchError, match="not what its manifest says"):
         composed.recompose()
 
 
@@ -176,11 +178,11 @@ def test_a_rebuilt_backbone_takes_no_expert_of_the_other_and_no_feature(
     new_backbone(project, BackbonePlan(id="tiny-random", source=f"hf:{model}", pooling="mean"))
     redhost_environment.uninstall("red-backbone-tiny-random")
     redhost_environment.install(project)
-    with pytest.raises(redhost.errors.RedhostError) as refused:
+    with pytest.raises(redhost.RedhostError) as refused:
         composed.recompose()
     assert "apples" in str(refused.value)
     assert composed.predict(["apples 3"]) == before
-    old, new = (redhost.authoring.open_backbone(package_in(p)) for p in (redhost_backbone, project))
+    old, new = (open_backbone(package_in(p)) for p in (redhost_backbone, project))
     features = []
     for manifest, backbone, _ in (old, new):
         encode = cached_encode(backbone, manifest.fingerprint, tmp_path / "cache")
@@ -223,7 +225,7 @@ def test_a_value_that_cannot_compute_is_refused_by_name_before_anything_is_built
     assert violation.code == "base_config" and f"config.json {key}" in violation.field
     source = shutil.copytree(model_folder, tmp_path / "model")
     edit(source / "config.json", **{key: value})
-    with pytest.raises(redhost.errors.ManifestError, match=f"config.json {key}"):
+    with pytest.raises(ManifestError, match=f"config.json {key}"):
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{source}"))
     assert not (tmp_path / "new").exists()
 
@@ -243,7 +245,7 @@ def test_a_value_that_cannot_compute_is_refused_by_name_before_anything_is_built
 )
 def test_a_configuration_that_is_none_is_refused(copy: Path, data: bytes) -> None:
     (copy / "config.json").write_bytes(data)
-    with pytest.raises(redhost.errors.ManifestError, match=r"config\.json"):
+    with pytest.raises(ManifestError, match=r"config\.json"):
         redhost.Backbone.load(f"hf:{copy}")
 
 
@@ -251,13 +253,13 @@ def test_an_index_may_name_files_of_the_folder_only(copy: Path, tmp_path: Path) 
     (copy / "model.safetensors").rename(tmp_path / "model.safetensors")
     table = {"norm.weight": "../model.safetensors"}
     (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    with pytest.raises(redhost.errors.ManifestError, match="files of the folder"):
+    with pytest.raises(ManifestError, match="files of the folder"):
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}"))
 
 
 def test_a_folder_with_an_adapter_is_refused(copy: Path, tmp_path: Path) -> None:
     (copy / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')
-    with pytest.raises(redhost.errors.ManifestError, match="Merge the adapter"):
+    with pytest.raises(ManifestError, match="Merge the adapter"):
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}"))
 
 
@@ -265,7 +267,7 @@ def test_a_folder_of_pickles_says_how_to_convert_it(copy: Path, tmp_path: Path) 
     tensors = redhost.Backbone.load(f"hf:{copy}").trunk.model.state_dict()
     (copy / "model.safetensors").unlink()
     torch.save(tensors, copy / "pytorch_model.bin")
-    with pytest.raises(redhost.errors.MissingError) as refused:
+    with pytest.raises(redhost.MissingError) as refused:
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{copy}"))
     code = refused.value.hint.partition('python -c "')[2].rpartition('"')[0]
     exec(code)  # the sentence's own command
@@ -289,7 +291,7 @@ def test_tokenizers_in_python_are_carried_and_their_files_count(tmp_path: Path, 
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     manifest = new_backbone(tmp_path / "one", BackbonePlan(id="mine", source=f"hf:{folder}"))
     assert {"bpe.codes", "vocab.txt"} <= manifest.base.files.keys()
-    opened = redhost.authoring.open_backbone(package_in(tmp_path / "one"))[1]
+    opened = open_backbone(package_in(tmp_path / "one"))[1]
     assert opened.token_counts(["hello"]) == [3]
     (folder / "bpe.codes").write_text(PAIRS.replace("hel lo</w> 6\n", ""))
     other = new_backbone(tmp_path / "two", BackbonePlan(id="mine", source=f"hf:{folder}"))
@@ -305,7 +307,7 @@ def test_a_vocabulary_of_a_kind_that_is_not_carried_is_refused(
     (folder / "words.dat").write_bytes(b"x")
     names = {**PreTrainedTokenizerFast.vocab_files_names, "word_file": "words.dat"}
     monkeypatch.setattr(PreTrainedTokenizerFast, "vocab_files_names", names)
-    with pytest.raises(redhost.errors.UsageError, match=r"found words\.dat"):
+    with pytest.raises(redhost.UsageError, match=r"found words\.dat"):
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source=f"hf:{folder}"))
 
 

@@ -17,6 +17,8 @@ from redhost.core.backbones import backbone as backbone_module
 from redhost.core.backbones.identity import tokenizer_digest
 from redhost.core.backbones.qwen3 import model as qwen3
 from redhost.core.backbones.qwen3.package import qwen3_encoder
+from redhost.core.composition.prepare import open_backbone
+from redhost.registry.errors import BackboneMismatchError
 from redhost.registry.package.manifest import Features
 
 TEXTS = ("red 1", "x", "What is 37 plus 12?", "Ünïcödé ✓ 日本", "  Two\nlines,\ttabs", "long " * 40)
@@ -137,9 +139,9 @@ def test_what_is_not_plain_is_left_to_transformers(files: Files, what: str) -> N
 def test_a_package_opens_alike_either_way(
     backbone_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, ours, _ = redhost.authoring.open_backbone(backbone_folder)
+    _, ours, _ = open_backbone(backbone_folder)
     monkeypatch.setattr(backbone_module, "qwen3_encoder", lambda *_, **__: None)
-    _, theirs, _ = redhost.authoring.open_backbone(backbone_folder)
+    _, theirs, _ = open_backbone(backbone_folder)
     assert isinstance(ours.trunk.model, qwen3.Qwen3)
     assert isinstance(theirs.trunk.model, PreTrainedModel)
     assert torch.equal(ours.encode(TEXTS), theirs.encode(TEXTS))
@@ -154,5 +156,5 @@ def test_what_is_built_is_held_to_the_fingerprint(
         return load(model, {n: 2 * t for n, t in tensors.items()}, **options)
 
     monkeypatch.setattr(qwen3.Qwen3, "load_state_dict", other)
-    with pytest.raises(redhost.errors.BackboneMismatchError):
-        redhost.authoring.open_backbone(backbone_folder)
+    with pytest.raises(BackboneMismatchError):
+        open_backbone(backbone_folder)

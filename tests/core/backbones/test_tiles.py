@@ -21,6 +21,7 @@ from redhost.core.backbones.interventions.layout import compute_features
 from redhost.core.backbones.interventions.tap import Tap
 from redhost.core.backbones.packs import packs
 from redhost.core.backbones.tiles import ROW_BY_ROW, tile_of, tiled
+from redhost.registry.errors import BackboneMismatchError
 
 SIZES = {
     "hidden_size": 64,
@@ -74,7 +75,7 @@ def encoder(case: str, tokenizer: Any) -> TextEncoder:
         return made
     try:
         return BFloat16Encoder(made)
-    except redhost.errors.BackboneMismatchError as e:  # as `--device bf16` does there
+    except BackboneMismatchError as e:  # as `--device bf16` does there
         pytest.skip(f"this processor's products in bfloat16 are refused: {e.problem}")
 
 

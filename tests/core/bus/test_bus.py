@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import ClassifierExpert, Linear, LowRank
 from redhost.core.bus.signals import BusRouter, RouterSignals
 from redhost.core.label_sets import DECLINED
 from redhost.registry.errors import CompositionError
@@ -36,10 +38,10 @@ def low_rank(
     activation: str = "gelu",
     rank: int = R,
     biased: bool = False,
-) -> redhost.plugins.LowRank:
+) -> LowRank:
     g = torch.Generator().manual_seed(seed)
     out = D if space == "hidden" else C
-    return redhost.plugins.LowRank(
+    return LowRank(
         U=torch.randn(rank, D, generator=g),
         V=torch.randn(out, rank, generator=g),
         u=torch.randn(rank, generator=g) if biased else None,
@@ -50,12 +52,10 @@ def low_rank(
     )
 
 
-def own_head(
-    seed: int, labels: Sequence[str], *, temperature: float = 1.0
-) -> redhost.plugins.ClassifierExpert:
+def own_head(seed: int, labels: Sequence[str], *, temperature: float = 1.0) -> ClassifierExpert:
     g = torch.Generator().manual_seed(seed)
     n = len(labels)
-    return redhost.plugins.ClassifierExpert(
+    return ClassifierExpert(
         U=torch.randn(R, D, generator=g),
         V=torch.randn(D, R, generator=g),
         W=torch.randn(n, D, generator=g),
@@ -81,11 +81,11 @@ def make_bus(
     g = torch.Generator().manual_seed(99)
     columns = len(experts) + backbone_column
     return redhost.Bus(
-        redhost.Readout(
+        Readout(
             classifier=torch.randn(C, D, generator=g) if classifier else None,
             labels=LABELS if classifier else (),
         ),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=Fixed(logits or [0.0] * columns),
         experts=experts,
         backbone_column=backbone_column,
@@ -99,7 +99,7 @@ def h() -> Tensor:
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
 def test_layer_norm_has_no_affine(h: Tensor, eps: float) -> None:
-    norm = redhost.plugins.LayerNorm(width=D, eps=eps)
+    norm = LayerNorm(width=D, eps=eps)
     variance = h.var(-1, unbiased=False, keepdim=True)
     torch.testing.assert_close(norm(h), (h - h.mean(-1, keepdim=True)) / (variance + eps).sqrt())
     assert (norm.width, norm.eps) == (D, eps)
@@ -131,9 +131,7 @@ def test_stack_equals_the_sum_of_unequal_experts(h: Tensor, activation: str) -> 
         "a": low_rank(1, activation=activation, rank=3),
         "b": low_rank(2, rank=5, biased=True),
         "c": low_rank(3, activation=activation, rank=1, biased=True),
-        "d": redhost.plugins.Linear(
-            W=torch.randn(D, D), b=torch.randn(D), space="hidden", labels=LABELS
-        ),
+        "d": Linear(W=torch.randn(D, D), b=torch.randn(D), space="hidden", labels=LABELS),
     }
     bus = make_bus(experts)
     z = bus.norm(h)

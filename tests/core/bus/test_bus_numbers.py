@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import Linear, LowRank
+from redhost.core.routers.base import as_router
 
 B, D, R = 4, 8, 2
 
@@ -16,9 +19,9 @@ def h() -> Tensor:
     return torch.randn(B, D, generator=torch.Generator().manual_seed(5))
 
 
-def residual(seed: int) -> redhost.plugins.LowRank:
+def residual(seed: int) -> LowRank:
     g = torch.Generator().manual_seed(seed)
-    return redhost.plugins.LowRank(
+    return LowRank(
         U=torch.randn(R, D, generator=g),
         V=torch.randn(D, R, generator=g),
         activation="gelu",
@@ -27,9 +30,9 @@ def residual(seed: int) -> redhost.plugins.LowRank:
     )
 
 
-def number(weight: float, bias: float) -> redhost.plugins.Linear:
+def number(weight: float, bias: float) -> Linear:
     """An expert that answers weight · Σ z + bias: under the bus norm, whose Σ z is 0, the bias."""
-    return redhost.plugins.Linear(
+    return Linear(
         W=torch.full((1, D), weight), b=torch.tensor([bias]), space="labels", labels=("value",)
     )
 
@@ -39,13 +42,13 @@ def numbers(*, classifier: Tensor | None, backbone_column: bool = False) -> redh
     if classifier is not None:
         experts["c"] = residual(3)
     return redhost.Bus(
-        redhost.Readout(
+        Readout(
             classifier=classifier,
             labels=("value",) if classifier is not None else (),
             task=redhost.plugins.make_task("regression"),
         ),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
-        router=redhost.plugins.as_router(nn.Identity()),
+        norm=LayerNorm(width=D, eps=1e-5),
+        router=as_router(nn.Identity()),
         experts=experts,
         backbone_column=backbone_column,
     )

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.evidence import OUTPUT_FEATURES, output_features
+from redhost.core.bus.experts import Linear, LowRank
 from redhost.core.bus.layout import ROUTER, FeatureLayout, FeatureSegment
 from redhost.core.bus.signals import BusRouter, RouterSignals
 from redhost.core.bus.strategies import ForwardStrategy
+from redhost.core.routers.base import as_router
 from redhost.registry.errors import UsageError
 
 B, D, C, R = 5, 8, 3, 2
@@ -37,11 +40,11 @@ class Counting(redhost.Expert):
         return super().forward(z)
 
 
-class CountingLowRank(Counting, redhost.plugins.LowRank):
+class CountingLowRank(Counting, LowRank):
     """One whose weights can be stacked."""
 
 
-class CountingLinear(Counting, redhost.plugins.Linear):
+class CountingLinear(Counting, Linear):
     """One that is asked itself."""
 
 
@@ -130,8 +133,8 @@ EXPERTS: Mapping[str, Callable[[], redhost.Expert]] = {
 def make_bus(router: BusRouter, *, strategy: ForwardStrategy | None = "dense") -> redhost.Bus:
     """A bus of one expert for each space, and the backbone."""
     return redhost.Bus(
-        redhost.Readout(classifier=drawn(99, C, D), labels=LABELS),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        Readout(classifier=drawn(99, C, D), labels=LABELS),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=router,
         experts={name: make() for name, make in EXPERTS.items()},
         backbone_column=True,
@@ -271,8 +274,8 @@ def test_a_gathered_bus_reads_no_weights_of_who_has_no_say(h: Tensor, others) ->
 
     def finite(strategy: ForwardStrategy, router: BusRouter) -> bool:
         bus = redhost.Bus(
-            redhost.Readout(classifier=drawn(99, C, D), labels=LABELS),
-            norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+            Readout(classifier=drawn(99, C, D), labels=LABELS),
+            norm=LayerNorm(width=D, eps=1e-5),
             router=router,
             experts=experts,
             strategy=strategy,
@@ -290,8 +293,8 @@ def tapped(
 ) -> redhost.Bus:
     experts = {"a": low_rank(1), "b": low_rank(2)}
     return redhost.Bus(
-        redhost.Readout(classifier=drawn(99, C, D), labels=LABELS),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        Readout(classifier=drawn(99, C, D), labels=LABELS),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=Plain(2),
         experts=experts,
         layout=FeatureLayout(width=D, segments=segments),
@@ -309,7 +312,7 @@ def segment(reader: str, *, normalised: bool = True) -> FeatureSegment:
 def test_an_expert_with_a_tap_reads_its_own_chunk(h: Tensor, strategy: ForwardStrategy) -> None:
     wide = torch.cat([h, 3.0 * drawn(6, B, D)], -1)
     bus = tapped(segments=(segment("b"),), strategy=strategy)
-    norm, (a, b) = redhost.plugins.LayerNorm(width=D, eps=1e-5), bus.parts()
+    norm, (a, b) = LayerNorm(width=D, eps=1e-5), bus.parts()
     z, r = norm(h), norm(wide[:, D:])
     assert torch.equal(bus.norm(wide), torch.cat([z, r], -1))
     p, alpha = bus(wide)
@@ -328,7 +331,7 @@ def test_an_expert_with_a_tap_reads_its_own_chunk(h: Tensor, strategy: ForwardSt
 def test_a_router_reads_the_chunk_that_is_its_own(h: Tensor) -> None:
     wide = torch.cat([h, drawn(6, B, D)], -1)
     bus = tapped(segments=(segment(ROUTER, normalised=False),))
-    bus.router = redhost.plugins.as_router(Last())
+    bus.router = as_router(Last())
     torch.testing.assert_close(bus(wide)[1], torch.softmax(wide[:, -2:], -1))
 
 

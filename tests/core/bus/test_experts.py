@@ -10,12 +10,24 @@ import safetensors.torch
 import torch
 
 import redhost
-from redhost.core.bus.experts import build_expert, expert_from_tensors
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.evidence import off_domain_norm
+from redhost.core.bus.experts import (
+    ClassifierExpert,
+    Linear,
+    LowRank,
+    build_expert,
+    expert_from_tensors,
+)
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.model.canary import check_canary
-from redhost.core.model.verify import verify_expert
-from redhost.core.training.expert import init_expert
+from redhost.core.model.verify import measure_off_domain, verify_expert
+from redhost.core.training.expert import ExpertRows, init_expert, train_expert
+from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.package.forms import FORMS
+from redhost.registry.package.manifest import BackboneRef, Training
 from redhost.registry.package.readers import read_backbone, read_expert
 
 LABELS = tuple("abcdef")
@@ -25,7 +37,7 @@ OUT = {"hidden": 16, "logits": 6, "labels": 2}
 @pytest.fixture(scope="module")
 def world(backbone):
     """Features of one domain and of another."""
-    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     h = backbone.encode([f"red {n}" for n in range(30)])
     others = backbone.encode([f"green {n}" for n in range(30)])
     return norm, h, ["ab"[n % 2] for n in range(30)], others, backbone.classifier
@@ -33,9 +45,9 @@ def world(backbone):
 
 def train(world, **settings) -> redhost.Expert:
     norm, h, answers, others, classifier = world
-    return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=h, z=norm(h), answers=answers),
-        redhost.Readout(classifier=classifier, labels=LABELS),
+    return train_expert(
+        ExpertRows(h=h, z=norm(h), answers=answers),
+        Readout(classifier=classifier, labels=LABELS),
         labels=("a", "b"),
         settings=redhost.authoring.ExpertSettings(
             **{"rank": 8, "epochs": 200, "learning_rate": 1e-2, **settings}
@@ -85,17 +97,15 @@ def test_the_penalty_makes_an_expert_leave_others_alone(world) -> None:
     free, tame = train(world, off_domain=0.0), train(world, off_domain=1.0)
     z = norm(others)
     with torch.inference_mode():
-        assert redhost.plugins.off_domain_norm(
-            tame, z, classifier
-        ) < 0.2 * redhost.plugins.off_domain_norm(free, z, classifier)
+        assert off_domain_norm(tame, z, classifier) < 0.2 * off_domain_norm(free, z, classifier)
 
 
 def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
     norm, h, _, _, classifier = world
     with pytest.raises(UsageError, match="found z"):
-        redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, z=norm(h), answers=["z"] * len(h)),
-            redhost.Readout(classifier=classifier, labels=LABELS),
+        train_expert(
+            ExpertRows(h=h, z=norm(h), answers=["z"] * len(h)),
+            Readout(classifier=classifier, labels=LABELS),
             labels=("z",),
             settings=redhost.authoring.ExpertSettings(),
         )
@@ -120,18 +130,16 @@ def forms() -> dict[str, redhost.Expert]:
 def test_saving_and_reading_changes_nothing(name, tmp_path) -> None:
     expert = forms()[name]
     z = torch.randn(5, 16, generator=torch.Generator().manual_seed(9))
-    draft = redhost.authoring.ExpertDraft(
+    draft = ExpertDraft(
         expert=expert,
         id="x",
-        backbone=redhost.authoring.BackboneRef(name="toy", fingerprint="0" * 64),
+        backbone=BackboneRef(name="toy", fingerprint="0" * 64),
         domain="d",
-        card=redhost.authoring.texts_card(
-            [redhost.authoring.CardRow(text="t", label="a", part="fit")]
-        ),
+        card=texts_card([CardRow(text="t", label="a", part="fit")]),
         canary=z,
-        training=redhost.authoring.Training(data="0", seed=0, epochs=0),
+        training=Training(data="0", seed=0, epochs=0),
     )
-    manifest = redhost.authoring.save_expert(tmp_path, draft)
+    manifest = save_expert(tmp_path, draft)
     files = read_expert({p.name: p.read_bytes() for p in tmp_path.iterdir()}).unwrap("it")
     again = build_expert(files.manifest, safetensors.torch.load(files.weights))
     assert again is not None and torch.equal(again(z), expert(z))
@@ -183,14 +191,14 @@ def test_the_temperature_is_1_unless_it_was_fitted(names: str) -> None:
     made = expert_from_tensors(tensors, space="labels", activation="relu", labels=("a", "b"))
     kind, parts = type(made), dict(made.named_parameters())
     assert made.temperature == 1.0
-    options = {} if kind is redhost.plugins.Linear else {"activation": "relu"}
-    options |= {} if kind is redhost.plugins.ClassifierExpert else {"space": "labels"}
+    options = {} if kind is Linear else {"activation": "relu"}
+    options |= {} if kind is ClassifierExpert else {"space": "labels"}
     assert kind(**parts, **options, labels=("a", "b")).temperature == 1.0
 
 
 def test_biases_that_a_form_lacks_are_zeros_of_their_size() -> None:
     bare, full = forms()["residual hidden"], forms()["mlp hidden"]
-    assert isinstance(bare, redhost.plugins.LowRank) and isinstance(full, redhost.plugins.LowRank)
+    assert isinstance(bare, LowRank) and isinstance(full, LowRank)
     assert [bias.tolist() for bias in bare.biases()] == [[0.0] * 4, [0.0] * 16]
     for bias, expected in zip(full.biases(), (full.u, full.v), strict=True):
         assert torch.equal(bias, expected) and not bias.requires_grad
@@ -249,11 +257,11 @@ def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_
         "it"
     )
     manifest = json.loads(files["expert.json"])
-    _, live, background = redhost.authoring.open_backbone(backbone_folder)
+    _, live, background = open_backbone(backbone_folder)
     loaded = read_expert(files).unwrap("it")
     expert = build_expert(loaded.manifest, safetensors.torch.load(loaded.weights))
-    norm = redhost.plugins.LayerNorm(width=live.width, eps=live.eps)
-    measured = redhost.authoring.measure_off_domain(
+    norm = LayerNorm(width=live.width, eps=live.eps)
+    measured = measure_off_domain(
         expert, "red", live, background, read=lambda texts: norm(live.encode(texts))
     )
     for options, codes in ((measured, []), (measured / 2, ["off_domain"])):
@@ -289,7 +297,7 @@ def test_products_are_multiplied_out_where_that_is_less_to_read(rank, labels, sh
         return torch.randn(*shape, generator=generator)
 
     generator = torch.Generator().manual_seed(0)
-    expert = redhost.plugins.ClassifierExpert(
+    expert = ClassifierExpert(
         U=random(rank, 16),
         V=random(16, rank),
         W=random(labels, 16),

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import ClassifierExpert, Linear
 from redhost.core.bus.head_stack import head_stacks
 from redhost.core.bus.strategies import ForwardStrategy
 from redhost.core.routers.linear import LinearRouter
@@ -24,10 +26,8 @@ def head(form: str, n: int, *, labels: Sequence[str] = (), rank: int = 4) -> red
     labels = labels or [f"{form} {n} {y}" for y in range({"deep": 6}.get(form, 3))]
     if form == "linear":
         weight, bias = draw(len(labels), D, seed=n), draw(len(labels), seed=n + 50)
-        return redhost.plugins.Linear(
-            W=weight, b=bias, space="labels", labels=labels, temperature=1.3 + n
-        )
-    return redhost.plugins.ClassifierExpert(
+        return Linear(W=weight, b=bias, space="labels", labels=labels, temperature=1.3 + n)
+    return ClassifierExpert(
         U=draw(rank, D, seed=n),
         V=draw(D, rank, seed=n + 20),
         W=draw(len(labels), D, seed=n + 30),
@@ -44,8 +44,8 @@ def bus(experts: dict[str, redhost.Expert], *, strategy: ForwardStrategy = "dens
     for p in router.parameters():
         torch.nn.init.normal_(p, generator=torch.Generator().manual_seed(9))
     made = redhost.Bus(
-        redhost.Readout(),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        Readout(),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=router,
         experts=experts,
         backbone_column=True,

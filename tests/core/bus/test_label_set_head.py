@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import Linear
 from redhost.core.bus.label_set_head import GRID, SigmoidHead
+from redhost.core.routers.base import as_router
 from redhost.registry.errors import UsageError
 
 HEAD, LABELS = SigmoidHead(), ("a", "b", "c")
@@ -79,22 +82,20 @@ def test_one_row_moves_no_threshold_far_from_what_all_labels_say() -> None:
 def saying(odds: Mapping[str, float], thresholds: Sequence[float] = ()) -> redhost.Expert:
     """An expert that answers each label with a probability, whatever it reads."""
     b = torch.tensor([math.log(p / (1 - p)) for p in odds.values()])
-    expert = redhost.plugins.Linear(
-        W=torch.zeros(len(odds), D), b=b, space="labels", labels=tuple(odds)
-    )
+    expert = Linear(W=torch.zeros(len(odds), D), b=b, space="labels", labels=tuple(odds))
     expert.thresholds = tuple(thresholds)
     return expert
 
 
 def bus_of(*experts: redhost.Expert, classifier: Tensor | None = None) -> redhost.Bus:
     return redhost.Bus(
-        redhost.Readout(
+        Readout(
             classifier=classifier,
             labels=() if classifier is None else ("s", "a")[: len(classifier)],
             task=redhost.plugins.make_task("multi-label"),
         ),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
-        router=redhost.plugins.as_router(nn.Identity()),
+        norm=LayerNorm(width=D, eps=1e-5),
+        router=as_router(nn.Identity()),
         experts={f"e{n}": e for n, e in enumerate(experts)},
         backbone_column=True,
     )

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.evidence import confidence_of
+from redhost.core.bus.experts import Linear, LowRank
 from redhost.core.bus.signals import BusRouter
 from redhost.core.bus.strategies import (
     ExpertOutput,
@@ -16,6 +18,7 @@ from redhost.core.bus.strategies import (
     choose_strategy,
     concat_outputs,
 )
+from redhost.core.routers import build_router
 
 B, D, C, E = 6, 16, 5, 20
 LABELS = tuple("vwxyz")
@@ -26,7 +29,7 @@ def h() -> Tensor:
     return torch.randn(B, D, generator=torch.Generator().manual_seed(3))
 
 
-class Counting(redhost.plugins.LowRank):
+class Counting(LowRank):
     """A low-rank expert that counts the rows it is asked about."""
 
     rows_seen = 0
@@ -36,9 +39,7 @@ class Counting(redhost.plugins.LowRank):
         return super().forward(z)
 
 
-def low_rank(
-    n: int, *, kind: type[redhost.plugins.LowRank] = redhost.plugins.LowRank, space: str = "hidden"
-) -> redhost.plugins.LowRank:
+def low_rank(n: int, *, kind: type[LowRank] = LowRank, space: str = "hidden") -> LowRank:
     g, rank = torch.Generator().manual_seed(n), 1 + n % 4
     out = D if space == "hidden" else C
     return kind(
@@ -52,9 +53,9 @@ def low_rank(
     )
 
 
-def own(n: int) -> redhost.plugins.Linear:
+def own(n: int) -> Linear:
     g = torch.Generator().manual_seed(n)
-    return redhost.plugins.Linear(
+    return Linear(
         W=torch.randn(2, D, generator=g),
         b=torch.randn(2, generator=g),
         space="labels",
@@ -64,9 +65,7 @@ def own(n: int) -> redhost.plugins.Linear:
 
 
 def topk(columns: tuple[str, ...], *, k: int = 2) -> redhost.Router:
-    made = redhost.plugins.build_router(
-        f"topk:k={k}", redhost.BusConfig(width=D, labels=LABELS), columns, 0
-    )
+    made = build_router(f"topk:k={k}", redhost.BusConfig(width=D, labels=LABELS), columns, 0)
     assert made is not None
     with torch.no_grad():
         for p in made.parameters():
@@ -74,12 +73,10 @@ def topk(columns: tuple[str, ...], *, k: int = 2) -> redhost.Router:
     return made
 
 
-def many_experts(
-    *, mixed: bool = False, kind: type[redhost.plugins.LowRank] = redhost.plugins.LowRank
-):
+def many_experts(*, mixed: bool = False, kind: type[LowRank] = LowRank):
     makers = [low_rank] * E if not mixed else [low_rank, own, lambda n: low_rank(n, space="logits")]
     made = {f"e{n:02}": makers[n % len(makers)](n) for n in range(E)}
-    if kind is not redhost.plugins.LowRank:
+    if kind is not LowRank:
         made = {f"e{n:02}": low_rank(n, kind=kind) for n in range(E)}
     return made
 
@@ -90,8 +87,8 @@ def bus_of(
     columns = (*sorted(experts), "backbone")
     g = torch.Generator().manual_seed(99)
     bus = redhost.Bus(
-        redhost.Readout(classifier=torch.randn(C, D, generator=g).to(device), labels=LABELS),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        Readout(classifier=torch.randn(C, D, generator=g).to(device), labels=LABELS),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=topk(columns, k=k),
         experts=experts,
         backbone_column=True,
@@ -207,9 +204,7 @@ def test_on_a_device_low_rank_experts_are_gathered() -> None:
         assert strategy([*same], router) == "gathered"
         assert strategy([*same, low_rank(1, space="logits")], router) == "gathered"
     assert strategy([*same], Asking()) == "grouped"
-    linear = redhost.plugins.Linear(
-        W=torch.zeros(D, D), b=torch.zeros(D), space="hidden", labels=LABELS
-    )
+    linear = Linear(W=torch.zeros(D, D), b=torch.zeros(D), space="hidden", labels=LABELS)
     assert strategy([*same, linear], Few()) == "grouped"
     assert strategy([*same, own(1)], Few()) == "grouped"
     heads = [low_rank(n, space="labels") for n in range(E)]
@@ -224,8 +219,8 @@ def test_a_bus_takes_the_pass_that_suits_it() -> None:
     assert bus_of(many_experts(), None, k=5).ensemble.strategy == "dense"
     assert bus_of(many_experts(), "dense").ensemble.strategy == "dense"
     querying = redhost.Bus(
-        redhost.Readout(classifier=torch.zeros(C, D, device="meta"), labels=LABELS),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        Readout(classifier=torch.zeros(C, D, device="meta"), labels=LABELS),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=Asking(),
         experts=many_experts(),
     )

@@ -11,15 +11,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import redhost
+from redhost.core.bus.bus import Readout
 from redhost.core.bus.task import CLASSIFICATION, NumberHead, SoftmaxHead
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
 from redhost.core.tasks import HEADS, make_task, register_task
+from redhost.core.training.adapt import AdaptSettings
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
+from redhost.core.training.expert import ExpertRows, train_expert
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
+from redhost.core.types import BackgroundRow
 from redhost.registry.errors import MissingError, UnknownNameError, UsageError
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.manifest import parse_backbone
@@ -135,11 +141,9 @@ def test_every_form_learns_numbers_of_any_size(form, space) -> None:
     z = torch.nn.functional.layer_norm(torch.randn(64, 8), (8,))
     answers = [str(float(300 + 90 * row[0] - 40 * row[3])) for row in z]
     readout = torch.full((1, 8), 0.5)
-    trained = redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(
-            h=100 + z, z=torch.nn.functional.layer_norm(100 + z, (8,)), answers=answers
-        ),
-        redhost.Readout(classifier=readout, labels=("value",), task=make_task("regression")),
+    trained = train_expert(
+        ExpertRows(h=100 + z, z=torch.nn.functional.layer_norm(100 + z, (8,)), answers=answers),
+        Readout(classifier=readout, labels=("value",), task=make_task("regression")),
         labels=("value",),
         settings=redhost.authoring.ExpertSettings(
             form=form,
@@ -162,20 +166,20 @@ def test_every_form_learns_numbers_of_any_size(form, space) -> None:
 
 
 def make_backbone(folder, model_folder, *, readout: bool) -> None:
-    background = [redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
     everyone = [r for d in DOMAINS for r in rows_of(d)]
     new_backbone(
         folder,
         BackbonePlan(id="numbers", source=f"hf:{model_folder}", task=make_task("regression")),
         rows=everyone if readout else (),
-        settings=redhost.authoring.AdaptSettings(last_blocks=0, epochs=4),
+        settings=AdaptSettings(last_blocks=0, epochs=4),
         background=background,
         evaluation=everyone,
     )
 
 
 def make_expert(project, backbone, domain: str, *, epochs: int = 200, **plan):
-    manifest, loaded, background = redhost.authoring.open_backbone(backbone)
+    manifest, loaded, background = open_backbone(backbone)
     context = AuthoringContext(
         backbone=loaded, manifest=manifest, background=background, encode=loaded.encode
     )
@@ -216,7 +220,7 @@ def test_numbers_from_data_to_answers(tmp_path, model_folder, readout, writes, c
     assert {"train", "train_mae", "gate_mae"} <= manifest["training"]["metrics"].keys()
     for folder in folders:
         assert_expert_contract(folder)
-    outcome = redhost.compose(backbone, folders)
+    outcome = compose(backbone, folders)
     composed = outcome.composed
     result = evaluate(composed, composed.evaluation, encode=composed.backbone.encode)
     assert result.mae is not None and set(result.mae) == {"overall", "low", "high"}
@@ -236,14 +240,14 @@ def test_numbers_are_learnt_inside_the_trunk_too(tmp_path, model_folder) -> None
     where = {"writes": "hidden", "reads_tap": "0", "writes_tap": "1"}
     folder = make_expert(tmp_path / "low", backbone, "low", epochs=3, **where)
     assert_expert_contract(folder)
-    assert redhost.compose(backbone, [folder]).composed.answer(["low 30"])[0].value is not None
+    assert compose(backbone, [folder]).composed.answer(["low 30"])[0].value is not None
 
 
 def test_a_number_nobody_stands_for_is_declined(tmp_path, model_folder) -> None:
     make_backbone(tmp_path / "b", model_folder, readout=False)
     backbone = tmp_path / "b" / "src" / "red_backbone_numbers"
     folders = [make_expert(tmp_path / d, backbone, d) for d in DOMAINS]
-    composed = redhost.compose(backbone, folders).composed
+    composed = compose(backbone, folders).composed
     [answer] = composed.answer(["nothing 5"])
     assert max(answer.weights, key=lambda c: answer.weights[c]) == "backbone"
     assert (answer.label, answer.value) == ("none", None)

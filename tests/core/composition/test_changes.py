@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import redhost
+from redhost.core.types import CardRow
 from redhost.registry.errors import (
     CompositionError,
     ContractError,
@@ -231,11 +232,8 @@ def test_harm_to_another_domain_is_refused_unless_accepted(pair, build_expert, t
         tmp_path / "greedy",
         "green",
         expert_id="greedy",
-        gate=[
-            redhost.authoring.CardRow(text=f"red {n} a", label="c", part="gate")
-            for n in range(50, 60)
-        ]
-        + [redhost.authoring.CardRow(text=f"red {n} a", label="c", part="fit") for n in range(100)],
+        gate=[CardRow(text=f"red {n} a", label="c", part="gate") for n in range(50, 60)]
+        + [CardRow(text=f"red {n} a", label="c", part="fit") for n in range(100)],
     )
     with pytest.raises(HarmError, match="rows of domain 'red' under other labels"):
         pair.attach(greedy)

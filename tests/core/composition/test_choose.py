@@ -10,7 +10,8 @@ import torch
 import redhost
 from redhost.core.composition import choose
 from redhost.core.composition.choose import TRIED, USUAL, choose_router
-from redhost.plugins import ColumnData, Statistics
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.plugins import ColumnData
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.composition.gates import COPIED, OVERLAP, TAKEN, harm
 from redhost.core.composition.harm import SURE
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import Previous, load_parts
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose_parts
@@ -23,9 +25,13 @@ from redhost.core.model.build import read_package
 from redhost.core.receipt import Accuracy, ExcessHarm
 from redhost.core.routers.cards import gate_rows
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.errors import HarmError, HijackError
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.packaging import CardFile, ExpertDraft, save_expert, vectors_card
+from redhost.errors import HarmError
 from redhost.registry.environment.status import check_packages
+from redhost.registry.errors import HijackError
 from redhost.registry.package.discover import from_folder
+from redhost.registry.package.manifest import BackboneRef, Training
 
 WIDTH, GATE = 16, 200
 TEAMS = {"a": "0123", "b": "4567", "c": "89xy"}
@@ -162,11 +168,9 @@ HIJACKS: Mapping[str, Callable[[int], Material]] = {
 }
 
 
-def card_of(
-    given: Material, norm: redhost.plugins.LayerNorm, labels: tuple[str, ...]
-) -> redhost.authoring.CardFile:
+def card_of(given: Material, norm: LayerNorm, labels: tuple[str, ...]) -> CardFile:
     summed = Statistics.of_rows(norm(given.sums[0]), given.sums[1])
-    return redhost.authoring.vectors_card(
+    return vectors_card(
         fit_z=norm(given.fit[0]),
         fit_labels=given.fit[1],
         gate_h=given.gate[0],
@@ -185,16 +189,14 @@ def card_of(
 @pytest.fixture(scope="module")
 def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], Path]:
     """Return what makes an expert's package of material."""
-    norm = redhost.plugins.LayerNorm(width=WIDTH, eps=backbone.eps)
+    norm = LayerNorm(width=WIDTH, eps=backbone.eps)
 
     def build(expert_id: str, given: Material) -> Path:
         given = given.shown(250)
         labels = tuple(sorted({*given.rows[1]}))
-        expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(
-                h=given.rows[0], z=norm(given.rows[0]), answers=given.rows[1]
-            ),
-            redhost.Readout(),
+        expert = train_expert(
+            ExpertRows(h=given.rows[0], z=norm(given.rows[0]), answers=given.rows[1]),
+            Readout(),
             labels=labels,
             settings=redhost.authoring.ExpertSettings(
                 space="labels", form="linear", epochs=30, learning_rate=2e-2, weight_decay=0.0
@@ -206,17 +208,17 @@ def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], P
         folder = redhost.authoring.write_project(
             project, kind="expert", package_id=expert_id, summary="labels of its own"
         )
-        where = redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint)
-        draft = redhost.authoring.ExpertDraft(
+        where = BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint)
+        draft = ExpertDraft(
             expert=expert,
             id=expert_id,
             backbone=where,
             domain="rows of Gaussians",
             card=card,
             canary=norm(given.rows[0][:4]),
-            training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=30),
+            training=Training(data="0" * 64, seed=0, epochs=30),
         )
-        redhost.authoring.save_expert(folder, draft)
+        save_expert(folder, draft)
         return folder
 
     return build
@@ -240,7 +242,7 @@ def join(backbone_folder) -> Join:
             device="cpu",
             previous=Previous(model=previous),
         )
-        wanted = redhost.RecomposeOptions(**{"router": "evidence", **options})
+        wanted = RecomposeOptions(**{"router": "evidence", **options})
         return accepted(compose_parts(inputs, wanted))
 
     return compose
@@ -486,7 +488,7 @@ def falling(package, backbone_folder, trios) -> Callable[..., RecomposeResult]:
             device="cpu",
             previous=Previous(model=before, fallen=fallen),
         )
-        wanted = redhost.RecomposeOptions(router="evidence", **options)
+        wanted = RecomposeOptions(router="evidence", **options)
         return accepted(compose_parts(inputs, wanted))
 
     return attempt

@@ -11,7 +11,12 @@ import torch
 from redhost_robust.routers import ShortlistRouter
 
 import redhost
+from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.batching import batched_slices
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation import judge as judging
 from redhost.core.evaluation.judge import judge, judge_oracle
 from redhost.core.evaluation.routing_health import routing_health
@@ -21,22 +26,26 @@ from redhost.core.routers.cards import gate_rows
 from redhost.core.routers.centroid import CentroidRouter
 from redhost.core.routers.evidence import EvidenceRouter
 from redhost.core.training import router_data as learning
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.training.router_data import columns_data
+from redhost.core.types import CardRow
 from redhost.registry.environment import status as states
+from redhost.registry.package.manifest import BackboneRef, Training
 from redhost.registry.queries.settings import Disabled
 
 from ..conftest import LABELS
 
 COUNT = 41
-SHORTLIST = redhost.RecomposeOptions(router="shortlist")
+SHORTLIST = RecomposeOptions(router="shortlist")
 
 
-def labelled(place: int, part: str, count: int) -> list[redhost.authoring.CardRow]:
+def labelled(place: int, part: str, count: int) -> list[CardRow]:
     """Return rows of a domain: it names its place, and its labels differ from its neighbours'."""
     labels = (LABELS[place % 6], LABELS[(place + 1) % 6])
     start = {"train": 0, "fit": 40, "gate": 60}[part]
     return [
-        redhost.authoring.CardRow(text=f"{place:02d} {n} {y}", label=y, part=part)
+        CardRow(text=f"{place:02d} {n} {y}", label=y, part=part)
         for n in range(start, start + count)
         for y in [labels[n % 2]]
     ]
@@ -46,15 +55,15 @@ def labelled(place: int, part: str, count: int) -> list[redhost.authoring.CardRo
 def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
     """Forty-one experts as packages' folders, of unequal ranks and in three forms."""
     torch.set_num_threads(1)
-    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     made = []
     for place in range(COUNT):
         rows = labelled(place, "train", 40)
         h = backbone.encode([r.text for r in rows])
         space = "labels" if place % 10 == 9 else "hidden"
         labels = tuple(dict.fromkeys(r.label for r in rows))
-        expert = redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, z=norm(h), answers=[r.label for r in rows]),
+        expert = train_expert(
+            ExpertRows(h=h, z=norm(h), answers=[r.label for r in rows]),
             backbone,
             labels=labels,
             settings=redhost.authoring.ExpertSettings(
@@ -70,27 +79,23 @@ def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
         folder = redhost.authoring.write_project(
             tmp_path_factory.mktemp(name), kind="expert", package_id=name, summary=name
         )
-        draft = redhost.authoring.ExpertDraft(
+        draft = ExpertDraft(
             expert=expert,
             id=name,
-            backbone=redhost.authoring.BackboneRef(
-                name=manifest.id, fingerprint=manifest.fingerprint
-            ),
+            backbone=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             domain=f"texts that begin with {place:02d}",
-            card=redhost.authoring.texts_card(
-                [*labelled(place, "fit", 8), *labelled(place, "gate", 4)]
-            ),
+            card=texts_card([*labelled(place, "fit", 8), *labelled(place, "gate", 4)]),
             canary=norm(h[:4]),
-            training=redhost.authoring.Training(data="0" * 64, seed=place, epochs=30),
+            training=Training(data="0" * 64, seed=place, epochs=30),
         )
-        redhost.authoring.save_expert(folder, draft)
+        save_expert(folder, draft)
         made.append(folder)
     return made
 
 
 @pytest.fixture(scope="module")
-def outcome(backbone_folder, folders) -> redhost.RecomposeResult:
-    return redhost.compose(backbone_folder, folders, options=SHORTLIST)
+def outcome(backbone_folder, folders) -> RecomposeResult:
+    return compose(backbone_folder, folders, options=SHORTLIST)
 
 
 @pytest.fixture
@@ -134,7 +139,7 @@ def test_any_order_of_discovery_gives_one_router_and_one_receipt(
     backbone_folder, folders, outcome
 ) -> None:
     shuffled = random.Random(3).sample(folders, len(folders))
-    other = redhost.compose(backbone_folder, shuffled, options=SHORTLIST).receipt
+    other = compose(backbone_folder, shuffled, options=SHORTLIST).receipt
     assert other.router.digest == outcome.receipt.router.digest
     assert other.experts == outcome.receipt.experts
     assert other.accuracy == outcome.receipt.accuracy
@@ -255,7 +260,7 @@ def test_the_background_is_encoded_once_for_all(backbone) -> None:
 
 
 def test_features_of_many_texts_are_remembered(backbone, tmp_path) -> None:
-    cache = redhost.authoring.FeatureCache(tmp_path, backbone=backbone, fingerprint="f" * 64)
+    cache = FeatureCache(tmp_path, backbone=backbone, fingerprint="f" * 64)
     texts = [f"text {n}" for n in range(1203)]
     first, done = cache.encode(texts), []
     again = cache.encode(texts[::-1], progress=lambda *batched: done.append(batched))

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
 from redhost.plugins import LiveShares, write_live_shares
 from redhost.registry.errors import (
     IntegrityError,
@@ -29,11 +32,9 @@ def home(encoded_home: Path) -> Path:
     return encoded_home
 
 
-def composed(backbone, experts, *, router: str, prior: str | None) -> redhost.RecomposeResult:
-    options = redhost.RecomposeOptions(
-        router=router, prior=prior, backbone_column=False, accept=True
-    )
-    return redhost.compose(backbone, list(experts.values()), options=options)
+def composed(backbone, experts, *, router: str, prior: str | None) -> RecomposeResult:
+    options = RecomposeOptions(router=router, prior=prior, backbone_column=False, accept=True)
+    return compose(backbone, list(experts.values()), options=options)
 
 
 @pytest.mark.parametrize("router", KINDS)

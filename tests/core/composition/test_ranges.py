@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import redhost
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import Previous, load_parts
-from redhost.core.composition.recompose import compose_parts
+from redhost.core.composition.recompose import compose, compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
@@ -32,7 +33,7 @@ def test_ranges_of_sums_join_one_another(name, cache) -> None:
 
     others = [folder("expert", f"range{n}") for n in range(1, 6) if f"range{n}" != name]
     tiny = folder("backbone", "tiny")
-    before = redhost.compose(tiny, others, cache=cache).composed
+    before = compose(tiny, others, cache=cache).composed
     package = from_folder(tiny)
     files = read_package(package)
     folders = map(from_folder, [*others, folder("expert", name)])
@@ -47,7 +48,7 @@ def test_ranges_of_sums_join_one_another(name, cache) -> None:
         device="cpu",
         previous=Previous(model=before),
     )
-    options = redhost.RecomposeOptions(router="evidence")
+    options = RecomposeOptions(router="evidence")
     accuracy = accepted(compose_parts(inputs, options)).receipt.accuracy
     assert len(accuracy.excess) == 4 and name not in accuracy.excess
     assert all(e.fall <= 0.06 for e in accuracy.excess.values())

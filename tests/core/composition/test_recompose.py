@@ -8,29 +8,37 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.bus.bus import LayerNorm
 from redhost.core.composition.gates import harm
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import RecomposeInputs, load_parts
-from redhost.core.composition.recompose import compose_parts
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose, compose_parts
 from redhost.core.composition.refusal import Code, accepted
 from redhost.core.composition.select import Selection
 from redhost.core.digests import tensor_digest
 from redhost.core.model.build import read_package
 from redhost.core.receipt import Accuracy
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.packaging import CardFile, statistics_card
+from redhost.core.training.router import RouterSettings
 from redhost.registry.environment.status import check_packages
+from redhost.registry.errors import FrozenError
 from redhost.registry.package.discover import from_folder
 
 
 @pytest.fixture(scope="module")
-def outcome(backbone_folder, expert_folders) -> redhost.RecomposeResult:
+def outcome(backbone_folder, expert_folders) -> RecomposeResult:
     torch.set_num_threads(1)
-    return redhost.compose(backbone_folder, list(expert_folders.values()))
+    return compose(backbone_folder, list(expert_folders.values()))
 
 
 @pytest.mark.parametrize("router", ["evidence", "ridge", "statistics", "linear", "mlp", "centroid"])
 def test_every_order_of_discovery_gives_one_router(backbone_folder, expert_folders, router) -> None:
     digests = {
-        redhost.compose(
-            backbone_folder, options, options=redhost.RecomposeOptions(router=router)
+        compose(
+            backbone_folder, options, options=RecomposeOptions(router=router)
         ).receipt.router.digest
         for options in itertools.permutations(expert_folders.values())
     }
@@ -54,7 +62,7 @@ def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
     """The twin: training that leaves the same expert as it is."""
     from redhost.core.composition import train as module
 
-    plain, options = module._train, redhost.RecomposeOptions(router="evidence", accept=accept)
+    plain, options = module._train, RecomposeOptions(router="evidence", accept=accept)
     step = 1e-3
 
     def naughty(inputs, options, router, data, *, progress):
@@ -63,7 +71,7 @@ def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
         return plain(inputs, options, router, data, progress=progress)
 
     monkeypatch.setattr(module, "_train", naughty)
-    with pytest.raises(redhost.errors.FrozenError, match=r"moved .*: expert 'red'") as e:
+    with pytest.raises(FrozenError, match=r"moved .*: expert 'red'") as e:
         accepted(compose_parts(inputs, options))
     assert e.value.exit_code == 1 and e.value.expected != e.value.found
     step = 0.0
@@ -72,10 +80,8 @@ def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
 
 
 def test_the_backbone_column_can_be_left_out(backbone_folder, expert_folders) -> None:
-    options = redhost.RecomposeOptions(router="linear", backbone_column=False)
-    composed = redhost.compose(
-        backbone_folder, list(expert_folders.values()), options=options
-    ).composed
+    options = RecomposeOptions(router="linear", backbone_column=False)
+    composed = compose(backbone_folder, list(expert_folders.values()), options=options).composed
     assert composed.bus.columns == ("blue", "green", "red")
 
 
@@ -133,7 +139,7 @@ def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
 def test_a_domain_far_below_its_own_expert_is_warned_of(inputs) -> None:
     """The twin: the default router, which has nothing to be warned of."""
     found = {
-        router: accepted(compose_parts(inputs, redhost.RecomposeOptions(router=router))).receipt
+        router: accepted(compose_parts(inputs, RecomposeOptions(router=router))).receipt
         for router in ("blend", "evidence")
     }
     for router, receipt in found.items():
@@ -158,7 +164,7 @@ def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(inputs,
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        accepted(compose_parts(inputs, redhost.RecomposeOptions(router=router), progress=stop))
+        accepted(compose_parts(inputs, RecomposeOptions(router=router), progress=stop))
     assert not any(p.requires_grad for part in parts for p in part.parameters())
     assert all(p.grad is None for part in parts for p in part.parameters())
     assert [tensor_digest(part.state_dict()) for part in parts] == before
@@ -168,15 +174,15 @@ def test_an_interrupted_recompose_leaves_everything_frozen_and_unchanged(inputs,
 def test_a_statistics_card_teaches_every_kind_of_router(
     backbone, backbone_folder, expert_folders, build_expert, tmp_path, texts_of, router
 ) -> None:
-    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     rows = texts_of("red", 40, start=40)
     z = norm(backbone.encode([t for t, _ in rows]))
-    card = redhost.authoring.statistics_card(z, [y for _, y in rows], labels=("a", "b"))
+    card = statistics_card(z, [y for _, y in rows], labels=("a", "b"))
     private = build_expert(tmp_path / "private", "red", card=card)
     folders = [private, expert_folders["green"], expert_folders["blue"]]
-    options = redhost.RecomposeOptions(router=router)
-    one = redhost.compose(backbone_folder, folders, options=options)
-    again = redhost.compose(backbone_folder, folders[::-1], options=options)
+    options = RecomposeOptions(router=router)
+    one = compose(backbone_folder, folders, options=options)
+    again = compose(backbone_folder, folders[::-1], options=options)
     assert one.receipt.router.digest == again.receipt.router.digest
     assert one.receipt.not_gated == ("red",)
 
@@ -190,30 +196,26 @@ def test_a_statistics_card_teaches_every_kind_of_router(
 def test_an_expert_without_a_card_is_left_out(
     backbone_folder, expert_folders, build_expert, tmp_path
 ) -> None:
-    mute = build_expert(tmp_path / "mute", "red", card=redhost.authoring.CardFile(kind="none"))
-    receipt = redhost.compose(backbone_folder, [mute, expert_folders["green"]]).receipt
+    mute = build_expert(tmp_path / "mute", "red", card=CardFile(kind="none"))
+    receipt = compose(backbone_folder, [mute, expert_folders["green"]]).receipt
     [left] = receipt.left_out
     assert (left.id, left.code) == ("red", "card_rows") and "ships no routing card" in left.reason
-    with pytest.raises(redhost.errors.MissingError, match="ships no routing card"):
-        redhost.compose(backbone_folder, [mute])
+    with pytest.raises(redhost.MissingError, match="ships no routing card"):
+        compose(backbone_folder, [mute])
 
 
 def test_an_interrupted_training_freezes_everything(backbone_folder, expert_folders) -> None:
     from redhost.core.training.router import train_router
 
-    router = redhost.plugins.build_router("mlp", redhost.BusConfig(width=16, labels=()), ("a",), 0)
+    router = build_router("mlp", redhost.BusConfig(width=16, labels=()), ("a",), 0)
     z = torch.randn(4, 16)
-    data = redhost.plugins.ColumnData(
-        column="a", z=z, statistics=redhost.plugins.Statistics.of_rows(z, ["x"] * 4)
-    )
+    data = redhost.plugins.ColumnData(column="a", z=z, statistics=Statistics.of_rows(z, ["x"] * 4))
 
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_router(
-            router, [data], columns=["a"], settings=redhost.plugins.RouterSettings(), progress=stop
-        )
+        train_router(router, [data], columns=["a"], settings=RouterSettings(), progress=stop)
     assert not any(p.requires_grad for p in router.parameters())
 
 

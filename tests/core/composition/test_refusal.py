@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from redhost import RedhostError
 from redhost.core.composition.refusal import Code, Refusal, accepted, refusal_of
-from redhost.errors import (
-    CardError,
-    CompositionError,
-    ContractError,
-    HarmError,
-    HijackError,
-    PluginError,
-    RedhostError,
-)
+from redhost.errors import CompositionError, ContractError, HarmError, PluginError
+from redhost.registry.errors import CardError, HijackError
 from redhost.registry.package.checked import Violation
 
 FALL = Violation("harm", "domain 'red' would fall", "at most 1 point", "2 points", "Look.")

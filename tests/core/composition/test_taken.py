@@ -9,6 +9,7 @@ import pytest
 
 import redhost
 from redhost.cli import main
+from redhost.core.types import write_rows
 from redhost.registry.errors import CompositionError, ContractError, HarmError
 from redhost.registry.home.composition import LOCK
 from redhost.registry.queries.inventory import take_status
@@ -40,7 +41,7 @@ def intruder(backbone_folder: Path, tmp_path: Path) -> Path:
     project = renamed(backbone_folder.parents[1], tmp_path / "intruder", "a-toy")
     backbone = project / "src" / "a_toy"
     rows = [redhost.Row(text="red 1", label="f", domain="red")]
-    data = redhost.authoring.write_rows(rows)
+    data = write_rows(rows)
     import hashlib
     import json
 

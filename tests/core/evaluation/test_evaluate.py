@@ -8,15 +8,17 @@ import torch
 from redhost_report.figures import draw_confusion
 
 import redhost
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import columns_data, evaluate, hits_by_system
 from redhost.core.label_scores import macro_f1
+from redhost.core.routers import build_router
 from redhost.registry.errors import UsageError
 
 
 @pytest.fixture(scope="module")
 def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
     torch.set_num_threads(1)
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 def test_systems_are_what_their_names_say(composed) -> None:
@@ -94,7 +96,7 @@ def test_the_centroid_baseline_is_the_nearest_mean_of_the_fit_rows(composed, tex
     z = bus.norm(h)
     distance = torch.cdist(z, means)
     nearest = distance.argmin(-1)
-    kind = redhost.plugins.build_router("centroid", composed.backbone.bus_config(), bus.columns, 0)
+    kind = build_router("centroid", composed.backbone.bus_config(), bus.columns, 0)
     assert kind is not None and kind.solve is not None
     kind.solve(columns_data(composed, encode=encode))
     assert torch.equal(kind(z).argmax(-1), nearest)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-import redhost
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.replay import replay_gates
 from redhost.registry.errors import CompositionError
 
 
 @pytest.fixture(scope="module")
-def result(backbone_folder, expert_folders) -> redhost.RecomposeResult:
-    return redhost.compose(backbone_folder, list(expert_folders.values()))
+def result(backbone_folder, expert_folders) -> RecomposeResult:
+    return compose(backbone_folder, list(expert_folders.values()))
 
 
 def test_what_was_published_is_found_again(result) -> None:

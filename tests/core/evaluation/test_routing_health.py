@@ -10,6 +10,8 @@ import torch
 from redhost_robust.routers import BlendRouter
 
 import redhost
+from redhost.core.bus.experts import LowRank
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.evaluation.routing_health import routing_health
 from redhost.core.receipt import Health
@@ -18,7 +20,7 @@ from redhost.core.receipt import Health
 @pytest.fixture(scope="module")
 def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
     torch.set_num_threads(1)
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 def with_routes(composed: redhost.ComposedModel, logits: list[float]) -> redhost.ComposedModel:
@@ -79,7 +81,7 @@ def test_thrashing_is_routes_that_flip_between_generations(composed) -> None:
 
 def test_routes_are_compared_by_name_where_columns_moved(composed, backbone_folder, expert_folders):
     rest = sorted(expert_folders)[1:]
-    fewer = redhost.compose(backbone_folder, [expert_folders[i] for i in rest]).composed
+    fewer = compose(backbone_folder, [expert_folders[i] for i in rest]).composed
     found = health(fewer, composed)
     assert found.flips is not None and found.flips < 0.2
 
@@ -102,7 +104,7 @@ def test_experts_that_answer_alike_do_not_specialise(composed) -> None:
 def test_a_loud_expert_is_seen(composed) -> None:
     loud = with_routes(composed, [0.0, 0, 0, 0])
     first = loud.bus.parts()[0]
-    assert isinstance(first, redhost.plugins.LowRank)
+    assert isinstance(first, LowRank)
     before = {k: v.clone() for k, v in first.state_dict().items()}
     try:
         first.V.data *= 1000
@@ -113,7 +115,7 @@ def test_a_loud_expert_is_seen(composed) -> None:
 
 
 def test_the_receipt_and_the_evaluation_carry_it(backbone_folder, expert_folders) -> None:
-    outcome = redhost.compose(backbone_folder, list(expert_folders.values()))
+    outcome = compose(backbone_folder, list(expert_folders.values()))
     assert outcome.receipt.health is not None and outcome.receipt.health.flips is None
     again = msgspec.json.decode(msgspec.json.encode(outcome.receipt), type=redhost.Receipt)
     assert again == outcome.receipt

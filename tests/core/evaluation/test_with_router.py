@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composition.recompose import compose
 from redhost.core.digests import tensor_digest
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.evaluation.with_router import leave_one_out
@@ -14,7 +15,7 @@ from redhost.core.evaluation.with_router import leave_one_out
 @pytest.fixture(scope="module")
 def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
     torch.set_num_threads(1)
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 def test_leaving_one_out_equals_composing_without_it(composed, backbone_folder, expert_folders):
@@ -23,7 +24,7 @@ def test_leaving_one_out_equals_composing_without_it(composed, backbone_folder, 
         composed, composed.evaluation, encode=encode, plugins=redhost.plugins.Plugins()
     )
     others = [f for name, f in expert_folders.items() if name != "red"]
-    without = redhost.compose(backbone_folder, others).composed
+    without = compose(backbone_folder, others).composed
     expected = evaluate(without, without.evaluation, encode=encode).domains
     assert matrix["red"] == expected
 
@@ -40,7 +41,7 @@ def test_the_composition_is_left_as_it_was(composed) -> None:
 
 
 def test_a_single_expert_has_nothing_to_be_left_out_of(backbone_folder, expert_folders) -> None:
-    alone = redhost.compose(backbone_folder, [expert_folders["red"]]).composed
+    alone = compose(backbone_folder, [expert_folders["red"]]).composed
     encode = alone.backbone.encode
     assert (
         leave_one_out(alone, alone.evaluation, encode=encode, plugins=redhost.plugins.Plugins())

@@ -8,7 +8,7 @@ import pytest
 
 import redhost
 from redhost.core.model.stored import GenerationLoader
-from redhost.testing import backbone_project, expert_project
+from redhost.testing.certify import backbone_project, expert_project
 
 from .conftest import comparable
 

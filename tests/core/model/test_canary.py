@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 import redhost
-from redhost.core.bus.experts import build_expert
+from redhost.core.bus.experts import LowRank, build_expert
 from redhost.core.model.canary import check_canary, make_canary
 from redhost.registry.package.readers import ExpertFiles, read_expert
 
@@ -46,7 +46,7 @@ def test_the_tolerance_is_the_largest_deviation_of_any_entry(files, expert, shif
 
 
 def test_weights_that_compute_something_else_are_reported_by_how_much(files, expert) -> None:
-    other = redhost.plugins.LowRank(
+    other = LowRank(
         U=expert.U.clone(), V=2 * expert.V, activation="gelu", space="hidden", labels=("a", "b")
     )
     found = check_canary(files.manifest, other, files.canary)

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import ClassifierExpert
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 from redhost.core.label_sets import DECLINED
 from redhost.core.model.conformal import (
     Calibration,
@@ -22,6 +26,7 @@ from redhost.core.model.conformal import (
     too_few,
 )
 from redhost.core.routers.linear import LinearRouter
+from redhost.core.training.packaging import texts_card
 from redhost.core.types import CardRow
 
 WORLD = ("blue", "green", "red")
@@ -76,7 +81,7 @@ def test_no_more_rows_are_shared_than_are_needed(rows, right) -> None:
 def own_labels() -> redhost.Bus:
     """Return a bus of two experts with labels of their own, between which nothing chooses."""
     experts = {
-        name: redhost.plugins.ClassifierExpert(
+        name: ClassifierExpert(
             U=torch.randn(4, 16, generator=torch.Generator().manual_seed(n)),
             V=torch.randn(16, 4, generator=torch.Generator().manual_seed(n + 2)),
             W=torch.randn(2, 16, generator=torch.Generator().manual_seed(n + 4)),
@@ -88,8 +93,8 @@ def own_labels() -> redhost.Bus:
         for n, (name, labels) in enumerate({"one": ("a", "b"), "two": ("c", "d")}.items())
     }
     return redhost.Bus(
-        redhost.Readout(),
-        norm=redhost.plugins.LayerNorm(width=16, eps=1e-5),
+        Readout(),
+        norm=LayerNorm(width=16, eps=1e-5),
         router=LinearRouter(width=16, columns=("one", "two", "backbone")),
         experts=experts,
         backbone_column=True,
@@ -114,13 +119,13 @@ def test_where_labels_are_the_experts_own_nobody_is_no_label_of_a_set() -> None:
 
 def test_what_cannot_be_is_refused_in_words(generation) -> None:
     bus, rows = own_labels(), torch.ones(1, 5)
-    with pytest.raises(redhost.errors.UsageError) as e:
+    with pytest.raises(redhost.UsageError) as e:
         label_sets(bus, rows, rows, calibration=Calibration(group=torch.ones(1)), share=0.5)
     assert str(e.value) == "there are no label sets of this composition: expected labels"
     bus.task = generation
     nothing = calibrate(bus, torch.ones(1, 16), rows, rows, [], decline=False)
     assert nothing.likelihood is nothing.familiarity is None and nothing.group.tolist() == [0]
-    with pytest.raises(redhost.errors.UsageError) as e:
+    with pytest.raises(redhost.UsageError) as e:
         familiarity(bus, torch.ones(1, 16), rows)
     assert str(e.value) == (
         "this composition cannot decline: expected labels to answer with, or a router with a "
@@ -137,7 +142,7 @@ def test_a_calibration_comes_back_from_bytes() -> None:
 
 @pytest.fixture(scope="module")
 def composed(backbone_folder: Path, expert_folders: dict[str, Path]) -> redhost.ComposedModel:
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 Draw = Callable[[int, int], tuple[Tensor, list[redhost.Row]]]
@@ -226,9 +231,9 @@ def test_rows_far_from_every_card_are_not_familiar(composed, draw) -> None:
 
 def test_without_a_share_nothing_changes(backbone_folder, expert_folders) -> None:
     folders = list(expert_folders.values())
-    plain = redhost.compose(backbone_folder, folders)
-    options = redhost.RecomposeOptions(router="evidence", decline=0.2)
-    declining = redhost.compose(backbone_folder, folders, options=options)
+    plain = compose(backbone_folder, folders)
+    options = RecomposeOptions(router="evidence", decline=0.2)
+    declining = compose(backbone_folder, folders, options=options)
     texts = [f"red {n} a" for n in range(70, 90)] + ["qqqq"]
     before, after = plain.composed.answer(texts), declining.composed.answer(texts)
     assert plain.receipt.decline is None and plain.composed.decline_thresholds is None
@@ -241,8 +246,8 @@ def test_without_a_share_nothing_changes(backbone_folder, expert_folders) -> Non
 
 
 def test_the_receipt_says_where_gate_rows_are_too_few(backbone_folder, expert_folders) -> None:
-    options = redhost.RecomposeOptions(router="evidence", decline=0.05)
-    composition = redhost.compose(backbone_folder, list(expert_folders.values()), options=options)
+    options = RecomposeOptions(router="evidence", decline=0.05)
+    composition = compose(backbone_folder, list(expert_folders.values()), options=options)
     report = composition.receipt.decline
     assert report is not None and (report.share, report.needed) == (0.05, 19)
     assert sum(report.rows.values()) == 30 and len(report.warnings) == 3
@@ -252,10 +257,8 @@ def test_the_receipt_says_where_gate_rows_are_too_few(backbone_folder, expert_fo
 
 @pytest.mark.parametrize("router", ["linear", "statistics", "quadratic", "shortlist", "centroid"])
 def test_every_kind_of_router_can_decline(backbone_folder, expert_folders, router) -> None:
-    options = redhost.RecomposeOptions(router=router, decline=0.2)
-    model = redhost.compose(
-        backbone_folder, list(expert_folders.values()), options=options
-    ).composed
+    options = RecomposeOptions(router=router, decline=0.2)
+    model = compose(backbone_folder, list(expert_folders.values()), options=options).composed
     gate = model.answer([r.text for c in model.cards.values() for r in c.rows if r.part == "gate"])
     assert len(gate) == 30 and sum(a.declined and a.label == "none" for a in gate) <= 6
     assert model.decline_thresholds is not None and bool(model.decline_thresholds.isfinite().all())
@@ -264,21 +267,21 @@ def test_every_kind_of_router_can_decline(backbone_folder, expert_folders, route
 def test_sums_alone_give_no_promise(backbone_folder, build_expert, tmp_path, composed) -> None:
     rows = [CardRow(text=f"red {n} a", label="a", part="fit") for n in range(9)]
     rows += [CardRow(text=f"red {n} b", label="b", part="fit") for n in range(9)]
-    card = redhost.authoring.texts_card(rows)
+    card = texts_card(rows)
     folder = build_expert(tmp_path, "red", card=card)
-    options = redhost.RecomposeOptions(router="evidence", decline=0.05)
-    made = redhost.compose(backbone_folder, [folder], options=options)
+    options = RecomposeOptions(router="evidence", decline=0.05)
+    made = compose(backbone_folder, [folder], options=options)
     assert made.receipt.decline is not None
     assert made.receipt.decline.thresholds == {"red": None}
     assert made.receipt.decline.rows == {"red": 0}
     [warning] = made.receipt.decline.warnings
     assert "0 gate rows, 19 are needed" in warning
     assert not made.composed.answer(["qqqq"])[0].declined
-    with pytest.raises(redhost.errors.UsageError, match="gate rows"):
+    with pytest.raises(redhost.UsageError, match="gate rows"):
         made.composed.answer(["red 1 a"], sets=0.9)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1])
 def test_levels_that_mean_nothing_are_refused(composed, level) -> None:
-    with pytest.raises(redhost.errors.UsageError, match="between 0 and 1"):
+    with pytest.raises(redhost.UsageError, match="between 0 and 1"):
         composed.answer(["red 1 a"], sets=level)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 
 TEXTS = [f"{word} {n} {word[0]}" for word in ("red", "green", "blue") for n in range(80, 90)]
 NAMES = ("blue", "green", "red")
@@ -25,8 +27,8 @@ def folders(request, build_expert, tmp_path_factory) -> list[Path]:
 
 
 def composed(backbone: Path, folders: list[Path], **options) -> redhost.ComposedModel:
-    given = redhost.RecomposeOptions(router="quadratic", **options)
-    return redhost.compose(backbone, folders, options=given).composed
+    given = RecomposeOptions(router="quadratic", **options)
+    return compose(backbone, folders, options=given).composed
 
 
 def test_it_is_what_the_expert_answers_where_nobody_else_is_composed(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from redhost.plugins import ColumnData, Moments, Statistics
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.plugins import ColumnData, Moments
 
 
 def rows(count: int, shift: float, *, seed: int, width: int = 64) -> torch.Tensor:

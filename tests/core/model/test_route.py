@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import redhost
-from redhost.errors import InputTypeError, MissingError, StoreError, UsageError
+from redhost import MissingError, UsageError
+from redhost.errors import StoreError
+from redhost.registry.errors import InputTypeError
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 

@@ -14,6 +14,7 @@ import redhost
 from redhost.core.backbones import loading as trunk
 from redhost.core.model.canary import check_canary
 from redhost.core.routers.cards import read_card
+from redhost.registry.errors import CardError
 from redhost.registry.package.manifest import dumps, parse_expert
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.safetensors_check import sha256_hex
@@ -119,7 +120,7 @@ def test_sums_that_are_no_sums_are_refused_where_they_come_in(expert_folders) ->
         "sums": torch.zeros(labels, width),
         "scatter": torch.diag(torch.tensor([-1e4, *[1.0] * (width - 1)])),
     }
-    with pytest.raises(redhost.errors.CardError, match="sums of none"):
+    with pytest.raises(CardError, match="sums of none"):
         read_card(manifest, {"c": safetensors.torch.save(tensors)})
     tensors["scatter"] = torch.eye(width)
     assert read_card(manifest, {"c": safetensors.torch.save(tensors)}).kind == "statistics"

@@ -12,6 +12,7 @@ import torch
 
 import redhost
 from redhost.cli import main
+from redhost.core.plugins.manager import PluginState
 from redhost.registry.environment import trust
 from redhost.registry.errors import HarmError, PluginError
 from redhost.registry.package.project import ExpertPlan, package_in
@@ -96,6 +97,7 @@ RECIPE = (
     + """
 import dataclasses, hashlib
 import safetensors.torch
+from redhost.core.training.expert import TrainedExpert
 from redhost.core.training.packaging import FormDraft
 from redhost.core.training.recipe import Recipe
 from redhost.registry.package.manifest import FileRef
@@ -104,7 +106,7 @@ class ShiftRecipe(Recipe):
     def _train_on_bus(self, checkpoint, progress):
         by = torch.full((1, self.backbone.width), 0.01)
         made = Shift(by).requires_grad_(False)
-        return redhost.authoring.TrainedExpert(expert=made, epoch=0, loss=None)
+        return TrainedExpert(expert=made, epoch=0, loss=None)
     def draft(self, trained):
         data = safetensors.torch.save({"by": trained.expert.by.detach()})
         file = FileRef(file="by.safetensors", sha256=hashlib.sha256(data).hexdigest())
@@ -144,7 +146,7 @@ def install_plugin(environment, dist: str, code: str, *, trusted: bool = True) -
         trust.trust(dist)
 
 
-def state_of(dist: str) -> redhost.plugins.PluginState:
+def state_of(dist: str) -> PluginState:
     return next(s for s in redhost.plugins.Plugins().states if s.dist == dist)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import redhost
 from redhost.core.bus.signals import RouterSignals, router_signal
-from redhost.core.routers import KINDS, find_kinds
+from redhost.core.routers import KINDS, build_router, find_kinds
 from redhost.core.routers.base import Router, as_router
 from redhost.core.routers.linear import LinearRouter
 from redhost.core.routers.mlp import MlpRouter
@@ -21,7 +21,7 @@ LABELLED = ("evidence", "quadratic", "ridge", "statistics")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_router_is_built_for_a_width_columns_and_a_seed(kind: type[Router]) -> None:
-    router = redhost.plugins.build_router(kind.kind, BUS, NAMES, 7)
+    router = build_router(kind.kind, BUS, NAMES, 7)
     assert type(router) is kind
     assert (router.width, router.columns, router.seed) == (BUS.router_width, NAMES, 7)
 
@@ -50,7 +50,7 @@ def test_a_kind_is_every_class_here_that_says_which_kind_it_is() -> None:
 
 
 def test_an_unknown_kind_is_left_to_others() -> None:
-    assert redhost.plugins.build_router("oracle", BUS, NAMES, 0) is None
+    assert build_router("oracle", BUS, NAMES, 0) is None
 
 
 class Plain(Router):

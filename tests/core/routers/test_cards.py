@@ -18,7 +18,8 @@ from redhost.core.routers.cards import (
     read_card,
 )
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.types import parse_rows
+from redhost.core.training.packaging import statistics_card, vectors_card
+from redhost.core.types import BackgroundRow, CardRow, parse_rows, write_rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.package.manifest import CardRef, ExpertManifest
 from redhost.registry.package.readers import read_expert
@@ -51,9 +52,7 @@ def no_texts(texts) -> torch.Tensor:
 
 def texts_card() -> bytes:
     rows = [("a", "a", "fit"), ("bb", "b", "fit"), ("ccc", "a", "gate")]
-    return redhost.authoring.write_rows(
-        redhost.authoring.CardRow(text=t, label=y, part=p) for t, y, p in rows
-    )
+    return write_rows(CardRow(text=t, label=y, part=p) for t, y, p in rows)
 
 
 def test_a_texts_card_teaches_from_fit_and_is_evaluated_on_gate(expert_manifest) -> None:
@@ -86,8 +85,8 @@ def test_a_card_with_labels_not_in_the_manifest_is_refused(expert_manifest) -> N
     narrow = msgspec.structs.replace(
         with_card(expert_manifest, "texts", fit=5, gate=0), labels=("a",)
     )
-    rows = [redhost.authoring.CardRow(text="t", label=y, part="fit") for y in "aedcb"]
-    error = refused(narrow, redhost.authoring.write_rows(rows))
+    rows = [CardRow(text="t", label=y, part="fit") for y in "aedcb"]
+    error = refused(narrow, write_rows(rows))
     assert (error.expected, error.found) == ("labels of its manifest", "b, c, d")
 
 
@@ -102,9 +101,7 @@ def test_cards_of_numbers_are_read_as_numbers(expert_manifest) -> None:
     """One class of rows, whose answers are the numbers; what is none is refused."""
     numbers = redhost.plugins.make_task("regression")
     valued = msgspec.structs.replace(expert_manifest, labels=("value",))
-    rows = redhost.authoring.write_rows(
-        redhost.authoring.CardRow(text=y, label=y, part="fit") for y in ("1", "25")
-    )
+    rows = write_rows(CardRow(text=y, label=y, part="fit") for y in ("1", "25"))
     card = read_card(with_card(valued, "texts", fit=2), {"card": rows}, task=numbers)
     assert column_data(card, encode_z=encode_z, seed=0).statistics.labels == ("value",)
     with pytest.raises(CardError) as caught:
@@ -112,7 +109,7 @@ def test_cards_of_numbers_are_read_as_numbers(expert_manifest) -> None:
             with_card(valued, "texts", fit=2), {"card": rows.replace(b"25", b"x")}, task=numbers
         )
     assert caught.value.found == "'x'"
-    vectors = redhost.authoring.vectors_card(
+    vectors = vectors_card(
         fit_z=torch.randn(2, D),
         fit_labels=["1", "2.5"],
         gate_h=torch.randn(1, D),
@@ -140,7 +137,7 @@ def test_a_vectors_card_needs_no_encoding(expert_manifest) -> None:
 
 def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(expert_manifest) -> None:
     rows = torch.randn(40, D)
-    s = redhost.plugins.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
+    s = Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
     data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
     card = read_card(with_card(expert_manifest, "statistics", fit=40), {"card": data})
     one, again = (column_data(card, encode_z=encode_z, seed=3) for _ in range(2))
@@ -155,7 +152,7 @@ def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(expert_manifest)
 
 def test_sums_are_added_up_in_double_precision_however_they_were_saved(expert_manifest) -> None:
     z = torch.randn(40, D)
-    file = redhost.authoring.statistics_card(z, ["ab"[n % 2] for n in range(40)], labels="ab")
+    file = statistics_card(z, ["ab"[n % 2] for n in range(40)], labels="ab")
     two = msgspec.structs.replace(expert_manifest, labels=("a", "b"))
     card = read_card(with_card(two, "statistics", fit=40), {"card": file.data})
     s = column_data(card, encode_z=no_texts, seed=0).statistics
@@ -164,7 +161,7 @@ def test_sums_are_added_up_in_double_precision_however_they_were_saved(expert_ma
 
 
 def test_sums_that_no_rows_can_have_are_refused(expert_manifest) -> None:
-    s = redhost.plugins.Statistics.of_rows(torch.randn(40, D), ["ab"[n % 2] for n in range(40)])
+    s = Statistics.of_rows(torch.randn(40, D), ["ab"[n % 2] for n in range(40)])
     tensors = {"counts": s.counts, "sums": s.sums, "scatter": s.scatter}
     tensors["scatter"][0, 0] -= 200.0  # a sum of squares below zero
     error = refused(
@@ -175,7 +172,7 @@ def test_sums_that_no_rows_can_have_are_refused(expert_manifest) -> None:
 
 def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(expert_manifest) -> None:
     rows = torch.randn(40, D)
-    s = redhost.plugins.Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
+    s = Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
     data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
     cards = [
         read_card(
@@ -201,9 +198,7 @@ def test_a_card_that_lacks_a_tensor_is_refused_by_its_name(expert_manifest, kind
 
 
 def test_a_texts_card_without_fit_rows_cannot_teach(expert_manifest) -> None:
-    rows = redhost.authoring.write_rows(
-        [redhost.authoring.CardRow(text="a", label="a", part="gate")]
-    )
+    rows = write_rows([CardRow(text="a", label="a", part="gate")])
     card = read_card(with_card(expert_manifest, "texts", fit=0, gate=1), {"card": rows})
     with pytest.raises(CardError, match="card of expert 'red' has no fit rows"):
         column_data(card, encode_z=no_texts, seed=0)
@@ -212,8 +207,8 @@ def test_a_texts_card_without_fit_rows_cannot_teach(expert_manifest) -> None:
 def test_a_vectors_card_may_bring_the_sums_of_all_rows(expert_manifest) -> None:
     rows = torch.randn(40, D)
     labels = ["ab"[n % 2] for n in range(40)]
-    everything = redhost.plugins.Statistics.of_rows(rows, labels)
-    file = redhost.authoring.vectors_card(
+    everything = Statistics.of_rows(rows, labels)
+    file = vectors_card(
         fit_z=rows[:4],
         fit_labels=labels[:4],
         gate_h=rows[4:8],
@@ -249,8 +244,8 @@ def nameless(manifest: ExpertManifest) -> ExpertManifest:
 
 def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
     rows = [
-        redhost.authoring.BackgroundRow(text="x"),
-        redhost.authoring.BackgroundRow(text="yy", domain="red"),
+        BackgroundRow(text="x"),
+        BackgroundRow(text="yy", domain="red"),
     ]
     both = background_data(rows, column="backbone", composed=["green"], encode_z=encode_z)
     one = background_data(rows, column="backbone", composed=["red"], encode_z=encode_z)
@@ -264,12 +259,12 @@ def test_the_backbone_column_learns_from_what_is_nobodys_domain() -> None:
 def test_a_bad_row_is_named_by_its_line() -> None:
     data = b'{"text": "a", "label": "b", "part": "fit"}\n\n{"text": 3}\n'
     with pytest.raises(UsageError, match="the card, line 3: expected a JSON object with text"):
-        parse_rows(data, redhost.authoring.CardRow, source="the card")
+        parse_rows(data, CardRow, source="the card")
 
 
 def test_a_vectors_card_is_evaluated_on_features_it_gives_back(expert_manifest) -> None:
     gate_h = 3 * torch.randn(4, D) + 1
-    file = redhost.authoring.vectors_card(
+    file = vectors_card(
         fit_z=torch.randn(2, D),
         fit_labels=["a", "b"],
         gate_h=gate_h,
@@ -287,7 +282,7 @@ def test_a_vectors_card_is_evaluated_on_features_it_gives_back(expert_manifest) 
 def test_gate_rows_of_texts_stand_before_those_of_vectors_and_may_be_wider(expert_manifest) -> None:
     """What other experts read beside h is not known of a row whose text stayed at home."""
     gate_h = torch.randn(1, D).half()
-    file = redhost.authoring.vectors_card(
+    file = vectors_card(
         fit_z=torch.randn(2, D).half(),
         fit_labels=["a", "b"],
         gate_h=gate_h,
@@ -324,8 +319,8 @@ def test_texts_of_several_rows_each_are_one_class(expert_manifest) -> None:
 def test_a_statistics_card_refuses_to_give_single_rows_away() -> None:
     z = torch.randn(9, D)
     with pytest.raises(CardError, match="at least 5 rows of each label, found fewer of b"):
-        redhost.authoring.statistics_card(z, ["a"] * 5 + ["b"] * 4, labels=["a", "b"])
-    file = redhost.authoring.statistics_card(z, ["a"] * 9, labels=["a"])
+        statistics_card(z, ["a"] * 5 + ["b"] * 4, labels=["a", "b"])
+    file = statistics_card(z, ["a"] * 9, labels=["a"])
     tensors = safetensors.torch.load(file.data)
     torch.testing.assert_close(tensors["sums"][0], z.sum(0))
 
@@ -354,7 +349,7 @@ def test_a_number_of_rows_is_vouched_for_by_those_shown(
 ) -> None:
     """Or a card would have all the weight it says it has."""
     z = torch.randn(BACKED * 50, D, generator=torch.Generator().manual_seed(0))
-    file = redhost.authoring.vectors_card(
+    file = vectors_card(
         fit_z=z[:shown],
         fit_labels=["ab"[n % 2] for n in range(shown)],
         gate_h=z[:gate],

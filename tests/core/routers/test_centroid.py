@@ -6,6 +6,7 @@ import torch
 
 import redhost
 from redhost.core.routers.centroid import CentroidRouter
+from redhost.core.routers.domain_statistics import Statistics
 
 D, NAMES = 3, ("a", "b", "c")
 
@@ -17,7 +18,7 @@ def domains(*, spread: float = 1.0) -> list[redhost.plugins.ColumnData]:
     for k, (name, n) in enumerate(zip(NAMES, (5, 20, 60), strict=True)):
         z = 2 * torch.eye(D)[k] + spread * torch.randn(n, D, generator=generator)
         labels = [str(i % 2) for i in range(n)]
-        sums = redhost.plugins.Statistics.of_rows(z, labels)
+        sums = Statistics.of_rows(z, labels)
         made.append(redhost.plugins.ColumnData(column=name, z=z, statistics=sums))
     return made
 

@@ -7,7 +7,8 @@ import torch
 
 import redhost
 from redhost.core.routers import build_router
-from redhost.plugins import ColumnData, Statistics
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.plugins import ColumnData
 
 COLUMNS = ("a", "b", "c", "d")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 import redhost
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.evidence import EvidenceRouter, log_normal
 from redhost.core.routers.quadratic import QuadraticRouter
 
@@ -35,7 +36,7 @@ def domains(*, silent: tuple[str, ...] = (), rows: dict[str, int] = ROWS) -> lis
             redhost.plugins.ColumnData(
                 column=name,
                 z=z,
-                statistics=redhost.plugins.Statistics.of_rows(z, ["y"] * n),
+                statistics=Statistics.of_rows(z, ["y"] * n),
                 signals=None if name in silent else signals_of(z, confidences),
             )
         )

@@ -10,6 +10,7 @@ import torch
 
 import redhost
 from redhost.core.routers import quadratic
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.linear import LinearRouter
 from redhost.core.routers.quadratic import QuadraticRouter
 from redhost.core.routers.statistics import StatisticsRouter
@@ -25,7 +26,7 @@ def domains() -> list[redhost.plugins.ColumnData]:
     made = []
     for k, (name, labels) in enumerate(LABELS.items()):
         z = k + (1 + k) * torch.randn(20 + 10 * k, D, generator=generator)
-        sums = redhost.plugins.Statistics.of_rows(z, [f"{name}{i % labels}" for i in range(len(z))])
+        sums = Statistics.of_rows(z, [f"{name}{i % labels}" for i in range(len(z))])
         made.append(redhost.plugins.ColumnData(column=name, z=z, statistics=sums))
     return made
 
@@ -146,9 +147,7 @@ def test_a_domain_of_few_rows_borrows_the_pooled_covariance() -> None:
     """One row and one label: no spread of its own, so (1 − γ) Σ and its shrinkage are all."""
     data = domains()
     z = data[0].z[:1]
-    data[0] = dataclasses.replace(
-        data[0], z=z, statistics=redhost.plugins.Statistics.of_rows(z, ["y"])
-    )
+    data[0] = dataclasses.replace(data[0], z=z, statistics=Statistics.of_rows(z, ["y"]))
     logits = fit(QuadraticRouter, data)(torch.cat([z, Z]))
     assert logits.isfinite().all() and int(logits[0].argmax()) == 0
 

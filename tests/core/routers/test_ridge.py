@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.least_squares import (
     BETA,
     EACH,
@@ -17,7 +18,8 @@ from redhost.core.routers.least_squares import (
     sharpest,
 )
 from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression
-from redhost.plugins import ColumnData, Statistics, StatisticsRouter
+from redhost.core.routers.statistics import StatisticsRouter
+from redhost.plugins import ColumnData
 
 D = 5
 

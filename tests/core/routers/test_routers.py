@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.routers import KINDS, quadratic
+from redhost.core.routers import KINDS, build_router, quadratic
 from redhost.core.routers.centroid import CentroidRouter
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.statistics import StatisticsRouter
-from redhost.core.training.router import make_optimizer
+from redhost.core.training.router import RouterSettings, make_optimizer, train_router
 
 D = 6
-FAST = redhost.plugins.RouterSettings(steps=300, learning_rate=0.05)
+FAST = RouterSettings(steps=300, learning_rate=0.05)
 
 
 def cloud(
@@ -26,9 +27,7 @@ def cloud(
     z[:, 0] += center
     names = [labels[n % 2] for n in range(rows)]
     z[:, 1] += torch.tensor([float(n % 2) for n in range(rows)])
-    return redhost.plugins.ColumnData(
-        column=column, z=z, statistics=redhost.plugins.Statistics.of_rows(z, names)
-    )
+    return redhost.plugins.ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, names))
 
 
 def columns(*names: str) -> list[redhost.plugins.ColumnData]:
@@ -36,7 +35,7 @@ def columns(*names: str) -> list[redhost.plugins.ColumnData]:
 
 
 def build(kind: str, names: tuple[str, ...], *, seed: int = 0) -> redhost.Router:
-    router = redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), names, seed)
+    router = build_router(kind, redhost.BusConfig(width=D, labels=()), names, seed)
     assert router is not None
     return router
 
@@ -44,7 +43,7 @@ def build(kind: str, names: tuple[str, ...], *, seed: int = 0) -> redhost.Router
 def fit(kind: str, data: list[redhost.plugins.ColumnData], *, seed: int = 0) -> redhost.Router:
     names = tuple(d.column for d in data)
     router = build(kind, names, seed=seed)
-    redhost.plugins.train_router(router, data, columns=names, settings=FAST)
+    train_router(router, data, columns=names, settings=FAST)
     return router
 
 
@@ -119,11 +118,11 @@ def test_everything_is_frozen_afterwards_even_after_an_exception(kind: str) -> N
 
     if not router.closed_form:
         with pytest.raises(KeyboardInterrupt):
-            redhost.plugins.train_router(
+            train_router(
                 router,
                 data,
                 columns=("a", "b"),
-                settings=redhost.plugins.RouterSettings(),
+                settings=RouterSettings(),
                 progress=stop,
             )
         assert not any(p.requires_grad for p in router.parameters())
@@ -132,7 +131,7 @@ def test_everything_is_frozen_afterwards_even_after_an_exception(kind: str) -> N
 @pytest.mark.parametrize("kind", ["mlp", "linear"])
 def test_the_optimisers_parameters_are_exactly_the_routers(kind: str) -> None:
     router = build(kind, ("a", "b"))
-    optimizer = make_optimizer(router, redhost.plugins.RouterSettings())
+    optimizer = make_optimizer(router, RouterSettings())
     assert {*map(id, optimizer.parameters)} == {*map(id, router.parameters())}
 
 
@@ -142,7 +141,7 @@ def test_row_level_keeps_every_bit_of_the_other_columns(kind: str) -> None:
     data = [cloud("a", 0.0), cloud("ab", 4.0), cloud("b", 2.0)]
     child = build(kind, ("a", "ab", "b"))
     child.copy_columns(parent, keep={"a", "b"})
-    redhost.plugins.train_router(
+    train_router(
         child,
         data,
         columns=("a", "ab", "b"),
@@ -163,7 +162,7 @@ def test_a_column_taken_out_and_put_back_restores_every_bit(kind: str) -> None:
     whole = fit(kind, data)
     again = build(kind, ("a", "b", "c"))
     again.copy_columns(whole, keep={"a", "c"})
-    redhost.plugins.train_router(again, data, columns=("a", "b", "c"), settings=FAST, only=["b"])
+    train_router(again, data, columns=("a", "b", "c"), settings=FAST, only=["b"])
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in whole.state_dict().items())
 
 
@@ -232,7 +231,7 @@ def test_quadratic_tells_domains_apart_that_differ_in_spread_alone() -> None:
         z = spread * torch.randn(300, D, generator=generator)
         data.append(
             redhost.plugins.ColumnData(
-                column=name, z=z, statistics=redhost.plugins.Statistics.of_rows(z, [name] * 300)
+                column=name, z=z, statistics=Statistics.of_rows(z, [name] * 300)
             )
         )
     right = {
@@ -247,11 +246,8 @@ def test_quadratic_tells_domains_apart_that_differ_in_spread_alone() -> None:
 def test_statistics_add_up_and_subtract() -> None:
     z = torch.randn(40, D, generator=torch.Generator().manual_seed(1))
     names = ["x" if n % 3 else "y" for n in range(40)]
-    whole = redhost.plugins.Statistics.of_rows(z, names)
-    one, two = (
-        redhost.plugins.Statistics.of_rows(z[i], [names[n] for n in i])
-        for i in torch.arange(40).split(25)
-    )
+    whole = Statistics.of_rows(z, names)
+    one, two = (Statistics.of_rows(z[i], [names[n] for n in i]) for i in torch.arange(40).split(25))
     torch.testing.assert_close(whole.counts, one.counts + two.counts)
     torch.testing.assert_close(whole.sums, one.sums + two.sums)
     torch.testing.assert_close(whole.scatter - two.scatter, one.scatter)
@@ -259,7 +255,7 @@ def test_statistics_add_up_and_subtract() -> None:
 
 def test_statistics_are_sums_by_label_in_double_precision() -> None:
     z = torch.tensor([[1.0, 2.0], [3.0, 5.0], [-1.0, 4.0]])
-    s = redhost.plugins.Statistics.of_rows(z, ["y", "x", "y"])
+    s = Statistics.of_rows(z, ["y", "x", "y"])
     assert s.labels == ("x", "y") and s.counts.tolist() == [1.0, 2.0]
     assert s.sums.tolist() == [[3.0, 5.0], [0.0, 6.0]]
     assert s.scatter.tolist() == [[11.0, 13.0], [13.0, 45.0]]
@@ -281,7 +277,7 @@ def test_scatter_within_labels_leaves_their_means_out() -> None:
     scatter, freedom = within_scatter([d.statistics for d in data])
     torch.testing.assert_close(scatter, expected)
     assert freedom == 30 + 50 - 4
-    one = redhost.plugins.Statistics.of_rows(torch.ones(1, D), ["x"])
+    one = Statistics.of_rows(torch.ones(1, D), ["x"])
     assert within_scatter([one])[1] == 1.0  # never nothing to divide by
 
 
@@ -318,7 +314,7 @@ def test_rows_drawn_from_statistics_have_their_means_and_their_covariance() -> N
         torch.testing.assert_close(off[mine].mean(0), torch.zeros(D), atol=0.03, rtol=0)
     expected = within_covariance([data.statistics]).float()
     torch.testing.assert_close(off.T @ off / 8000, expected, atol=0.01, rtol=0)
-    rare = redhost.plugins.Statistics.of_rows(torch.randn(10, D), ["x"] * 9 + ["y"])
+    rare = Statistics.of_rows(torch.randn(10, D), ["x"] * 9 + ["y"])
     _, names = rare.sample(rows=2000, generator=torch.Generator().manual_seed(0))
     assert names.count("y") == pytest.approx(200, abs=40)
 
@@ -336,7 +332,7 @@ def test_covariance_is_positive_definite_from_two_rows() -> None:
     from redhost.core.routers.domain_statistics import within_covariance
 
     z = torch.randn(2, D)
-    covariance = within_covariance([redhost.plugins.Statistics.of_rows(z, ["x", "x"])])
+    covariance = within_covariance([Statistics.of_rows(z, ["x", "x"])])
     assert torch.linalg.eigvalsh(covariance).min() > 0
 
 

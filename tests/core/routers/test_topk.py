@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.routers import build_router
 from redhost.core.routers.linear import LinearRouter
 from redhost.core.routers.topk import HardRouter, TopKRouter, keep_top
 
@@ -121,7 +122,7 @@ def test_without_options_two_columns_have_a_say() -> None:
 
 def test_options_of_a_kind_are_written_after_its_name() -> None:
     bus = redhost.BusConfig(width=D, labels=())
-    router = redhost.plugins.build_router("topk:k=3,noise=0,balance=0.5", bus, NAMES, 0)
+    router = build_router("topk:k=3,noise=0,balance=0.5", bus, NAMES, 0)
     assert isinstance(router, TopKRouter)
     assert (router.k, router.noise, router.balance) == (3, 0.0, 0.5)
 
@@ -139,4 +140,4 @@ def test_options_of_a_kind_are_written_after_its_name() -> None:
 )
 def test_bad_options_are_wrong_usage(kind: str, message: str) -> None:
     with pytest.raises(redhost.UsageError, match=message):
-        redhost.plugins.build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)
+        build_router(kind, redhost.BusConfig(width=D, labels=()), NAMES, 0)

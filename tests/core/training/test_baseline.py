@@ -7,6 +7,7 @@ import math
 import pytest
 
 import redhost
+from redhost.core.training.adapt import AdaptSettings
 from redhost.core.training.baseline import refuse_below_constant
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import HarmError
@@ -63,7 +64,7 @@ def test_a_base_stage_that_learnt_another_thing_is_refused_and_left_on_disk(
     """The evaluation rows have the labels swapped; the twin has them right."""
     taught = [redhost.Row(text=t, label=y) for t, y in texts_of("red", 60)]
     swapped = [redhost.Row(text=r.text, label={"a": "b", "b": "a"}[r.label]) for r in taught]
-    settings = redhost.authoring.AdaptSettings(last_blocks=0, epochs=20, batch=16)
+    settings = AdaptSettings(last_blocks=0, epochs=20, batch=16)
 
     def make(name: str, evaluation: list[redhost.Row]) -> None:
         new_backbone(

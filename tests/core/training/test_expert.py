@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import redhost
+from redhost.core.bus.bus import Readout
 from redhost.core.training.expert import (
     ExpertRows,
     ExpertSettings,
@@ -65,7 +65,7 @@ def learn(*, rival: float | None = None) -> tuple[list[int], TrainedExpert]:
     epochs = list[int]()
     trained = train_expert(
         rows,
-        redhost.Readout(),
+        Readout(),
         labels=("a", "b", "c"),
         settings=ExpertSettings(
             space="labels", learning_rate=0.1, patience=8, rival=rival, epochs=60

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
+from redhost.core.training.adapt import AdaptSettings
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.rows import read_texts
+from redhost.core.types import BackgroundRow
 from redhost.registry.errors import InputTypeError, UsageError
 
 ROWS = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in range(6)]
@@ -24,7 +28,7 @@ def test_a_folder_is_carried_and_answers_like_its_source(model_folder, tmp_path)
     )
     assert manifest.base.kind == "carried" and "model.safetensors" in manifest.base.files
     assert manifest.labels == () and manifest.classifier is None and manifest.delta is None
-    _, loaded, _ = redhost.authoring.open_backbone(tmp_path / "src" / "red_backbone_mine")
+    _, loaded, _ = open_backbone(tmp_path / "src" / "red_backbone_mine")
     source = redhost.Backbone.load(f"hf:{model_folder}", pooling="last")
     assert torch.equal(loaded.encode(["red 1"]), source.encode(["red 1"]))
 
@@ -34,14 +38,14 @@ def test_with_data_the_top_blocks_are_adapted_and_stored_as_a_delta(model_folder
         tmp_path,
         BackbonePlan(id="mine", source=f"hf:{model_folder}"),
         rows=ROWS,
-        settings=redhost.authoring.AdaptSettings(last_blocks=1, epochs=2),
-        background=[redhost.authoring.BackgroundRow(text="else")],
+        settings=AdaptSettings(last_blocks=1, epochs=2),
+        background=[BackgroundRow(text="else")],
         evaluation=ROWS[:2],
     )
     assert manifest.labels == ("green", "red")
     assert manifest.delta is not None and manifest.classifier is not None
     assert (manifest.background.rows, manifest.evaluation.rows) == (1, 2)
-    _, loaded, background = redhost.authoring.open_backbone(tmp_path / "src" / "red_backbone_mine")
+    _, loaded, background = open_backbone(tmp_path / "src" / "red_backbone_mine")
     assert loaded.fingerprint() == manifest.fingerprint and len(background) == 1
 
 
@@ -96,12 +100,12 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
     from redhost.core.training.recipes import train_package
     from redhost.registry.package.project import ExpertPlan, write_plan
 
-    background = [redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(20)]
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(20)]
     new_backbone(
         tmp_path / "b", BackbonePlan(id="bare", source=f"hf:{model_folder}"), background=background
     )
     folder = tmp_path / "b" / "src" / "red_backbone_bare"
-    manifest, backbone, rows = redhost.authoring.open_backbone(folder)
+    manifest, backbone, rows = open_backbone(folder)
     context = AuthoringContext(
         backbone=backbone, manifest=manifest, background=rows, encode=backbone.encode
     )
@@ -118,7 +122,7 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
         )
         train_package(tmp_path / name, plan, split_rows(data), context=context, settings=settings)
         experts.append(tmp_path / name / "src" / f"red_expert_{name}")
-    composed = redhost.compose(folder, experts).composed
+    composed = compose(folder, experts).composed
     assert composed.bus.labels == (DECLINED, "c|d", "none", "a", "b")
     h = backbone.encode(["red 81", "blue 82", "nothing 4"])
     p, alpha = composed.bus(h)

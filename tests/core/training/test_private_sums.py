@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import redhost
 from redhost.core.routers.domain_statistics import Statistics, within_covariance
+from redhost.core.training.packaging import statistics_card
 from redhost.core.training.private_sums import (
     COUNTS,
     fresh_generator,
@@ -112,10 +112,7 @@ def test_nobody_draws_the_same_noise_again() -> None:
 def test_a_card_says_its_noise_and_its_bytes_are_never_the_same() -> None:
     z, labels = rows(200)
     noise = Noise(epsilon=1.0, delta=1e-5, clip=CLIP)
-    cards = [
-        redhost.authoring.statistics_card(z, labels, labels=("a", "b"), noise=noise)
-        for _ in range(2)
-    ]
+    cards = [statistics_card(z, labels, labels=("a", "b"), noise=noise) for _ in range(2)]
     assert {c.noise for c in cards} == {noise} and cards[0].data != cards[1].data
-    exact = redhost.authoring.statistics_card(z, labels, labels=("a", "b"))
+    exact = statistics_card(z, labels, labels=("a", "b"))
     assert not exact.noise

@@ -11,7 +11,9 @@ import safetensors.torch
 import torch
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.temperature import fit_temperature, shown_temperature
+from redhost.core.composition.recompose import compose
 from redhost.core.training import solving
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
@@ -19,6 +21,7 @@ from redhost.core.training.expert import (
     ExpertRows,
     ExpertSettings,
     read_checkpoint,
+    train_expert,
 )
 from redhost.core.training.recipes import train_package
 from redhost.core.types import StagedProgress
@@ -187,10 +190,10 @@ def test_the_author_chooses_what_the_card_shows(
     folder = tmp_path / "src" / "red_expert_mine"
     others = [expert_folders["red"], folder]
     if card == "none":
-        [left] = redhost.compose(backbone_folder, others).receipt.left_out
+        [left] = compose(backbone_folder, others).receipt.left_out
         assert (left.id, left.code) == ("mine", "card_rows")
         return
-    receipt = redhost.compose(backbone_folder, others).receipt
+    receipt = compose(backbone_folder, others).receipt
     assert set(receipt.experts) == {"red", "mine"}
     assert ("mine" in receipt.not_gated) == (card == "statistics")
     if card != "texts":
@@ -209,10 +212,10 @@ def test_sums_with_noise_show_no_row_of_the_author_anywhere(
     assert (noisy.weights, noisy.labels) == (exact.weights, exact.labels)
     folder = tmp_path / "noisy" / "src" / "red_expert_mine"
     shown = safetensors.torch.load((folder / "canary.safetensors").read_bytes())["z"]
-    norm = redhost.plugins.LayerNorm(width=noisy.reads.width, eps=context.backbone.eps)
+    norm = LayerNorm(width=noisy.reads.width, eps=context.backbone.eps)
     public = norm(context.encode([r.text for r in context.background]))
     assert float(torch.cdist(shown, public).amin(-1).max()) < 1e-3
-    receipt = redhost.compose(backbone_folder, [expert_folders["red"], folder]).receipt
+    receipt = compose(backbone_folder, [expert_folders["red"], folder]).receipt
     assert set(receipt.experts) == {"red", "mine"}
     assert card_discloses(noisy) != card_discloses(exact)
     assert "(2, 0.001)-differentially private" in card_discloses(noisy)
@@ -242,12 +245,12 @@ def test_too_few_rows_for_a_card_are_refused_before_training(tmp_path, context) 
 
 
 def test_early_stopping_takes_the_best_epoch(context) -> None:
-    norm = redhost.plugins.LayerNorm(width=context.backbone.width, eps=1e-5)
+    norm = LayerNorm(width=context.backbone.width, eps=1e-5)
     h = torch.randn(40, context.backbone.width, generator=torch.Generator().manual_seed(0))
     answers = ["xy"[n % 2] for n in range(40)]  # nothing to learn
-    trained = redhost.authoring.train_expert(
+    trained = train_expert(
         ExpertRows(h=h[:20], z=norm(h[:20]), answers=answers[:20]),
-        redhost.Readout(),
+        Readout(),
         labels=("x", "y"),
         valid=ExpertRows(h=h[20:], z=norm(h[20:]), answers=answers[20:]),
         settings=ExpertSettings(

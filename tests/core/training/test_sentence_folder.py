@@ -14,7 +14,10 @@ import torch
 
 import redhost
 from redhost.core.backbones.pooling import Pooling
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.sentence_folder import SentenceFolder
+from redhost.core.types import BackgroundRow
 from redhost.registry.package.project import package_in
 
 MODULE = "sentence_transformers.models."
@@ -177,15 +180,13 @@ def test_a_backbone_is_made_as_its_folder_says(tmp_path, model_folder) -> None:
     folder = tmp_path / "model"
     shutil.copytree(model_folder, folder)
     write(folder, "Transformer", "Pooling", pooling={"pooling_mode_cls_token": True})
-    background = [redhost.authoring.BackgroundRow(text=f"nothing {n}") for n in range(4)]
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(4)]
 
     def made(name: str, **options: Any) -> tuple[Any, redhost.Backbone]:
         project = tmp_path / name
-        plan = redhost.authoring.BackbonePlan(
-            id=name, source=f"hf:{folder}", features=None, **options
-        )
-        redhost.authoring.new_backbone(project, plan, background=background)
-        manifest, backbone, _ = redhost.authoring.open_backbone(package_in(project))
+        plan = BackbonePlan(id=name, source=f"hf:{folder}", features=None, **options)
+        new_backbone(project, plan, background=background)
+        manifest, backbone, _ = open_backbone(package_in(project))
         return manifest, backbone
 
     manifest, backbone = made("first")
@@ -213,12 +214,12 @@ def encoder(tmp_path, model_folder) -> Path:
 
 
 def test_a_package_carries_dense_layers_limit_and_lower_case(tmp_path, encoder) -> None:
-    redhost.authoring.new_backbone(
+    new_backbone(
         tmp_path / "p",
-        redhost.authoring.BackbonePlan(id="x", source=f"hf:{encoder}", features=None),
+        BackbonePlan(id="x", source=f"hf:{encoder}", features=None),
     )
     package = package_in(tmp_path / "p")
-    manifest, backbone, _ = redhost.authoring.open_backbone(package)
+    manifest, backbone, _ = open_backbone(package)
     assert (manifest.schema, manifest.width, manifest.max_tokens) == ("redhost.backbone/1", 5, 7)
     assert manifest.dense and manifest.dense[0].activation == "relu"
     texts = ["Red One A", "red one a"]
@@ -229,26 +230,22 @@ def test_a_package_carries_dense_layers_limit_and_lower_case(tmp_path, encoder) 
     assert plain.encode(texts[:1]).tolist() != plain.encode(texts[1:]).tolist()
     (package / "dense-0.safetensors").write_bytes(safetensors.torch.save({"weight": torch.ones(1)}))
     with pytest.raises(redhost.RedhostError, match=r"dense-0\.safetensors"):
-        redhost.authoring.open_backbone(package)
+        open_backbone(package)
 
 
 def test_given_pooling_leaves_dense_layers_out(tmp_path, encoder) -> None:
-    manifest = redhost.authoring.new_backbone(
+    manifest = new_backbone(
         tmp_path / "p",
-        redhost.authoring.BackbonePlan(
-            id="x", source=f"hf:{encoder}", pooling="max", features=None
-        ),
+        BackbonePlan(id="x", source=f"hf:{encoder}", pooling="max", features=None),
     )
     assert (manifest.pooling, manifest.dense) == ("max", msgspec.UNSET)
 
 
 def test_a_base_stage_keeps_the_dense_layers(tmp_path, encoder) -> None:
     rows = [redhost.Row(text=f"{w} {n}", label=w) for w in ("red", "green") for n in range(6)]
-    manifest = redhost.authoring.new_backbone(
-        tmp_path / "p", redhost.authoring.BackbonePlan(id="x", source=f"hf:{encoder}"), rows=rows
-    )
+    manifest = new_backbone(tmp_path / "p", BackbonePlan(id="x", source=f"hf:{encoder}"), rows=rows)
     assert manifest.dense and manifest.width == 5
-    _, backbone, _ = redhost.authoring.open_backbone(package_in(tmp_path / "p"))
+    _, backbone, _ = open_backbone(package_in(tmp_path / "p"))
     assert backbone.classifier is not None and backbone.classifier.shape == (2, 5)
 
 
@@ -267,11 +264,9 @@ def hub(tmp_path, encoder, monkeypatch) -> Path:
 
 def test_the_settings_of_a_hub_name_are_followed(tmp_path, hub) -> None:
     def made(name: str) -> Any:
-        return redhost.authoring.new_backbone(
+        return new_backbone(
             tmp_path / name,
-            redhost.authoring.BackbonePlan(
-                id=name, source="hf:some/encoder", revision="abc123", features=None
-            ),
+            BackbonePlan(id=name, source="hf:some/encoder", revision="abc123", features=None),
         )
 
     with pytest.raises(redhost.UsageError, match=r"lower case.*expected a folder"):

@@ -13,6 +13,7 @@ from redhost_generate.documents import split_documents
 
 import redhost
 from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
 from redhost.core.model.composed import ComposedModel
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.recipes import train_package
@@ -82,7 +83,7 @@ def speaking_experts(train_one, tmp_path_factory) -> dict[str, Path]:
 def outcome(speaker_folder, speaking_experts) -> RecomposeResult:
     """The three, composed under a causal router, with its receipt."""
     torch.set_num_threads(1)
-    return redhost.compose(speaker_folder, list(speaking_experts.values()))
+    return compose(speaker_folder, list(speaking_experts.values()))
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import redhost
+from redhost import MissingError
 from redhost.core.model.build import read_package
 from redhost.core.model.verify import verify_backbone
 from redhost.core.tasks import HEADS, make_task
-from redhost.errors import MissingError, PluginError
+from redhost.errors import PluginError
 from redhost.registry.package.discover import from_folder
 
 RUN = "Run: pip install 'redhost[generate]'"

@@ -12,7 +12,9 @@ from redhost_generate.truncated_logits import truncate_logits
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import LowRank
+from redhost.core.routers import build_router
 from redhost.core.routers.base import AnswerLikelihoods, ColumnData
 from redhost.core.routers.domain_statistics import Statistics
 
@@ -43,9 +45,9 @@ def bus() -> redhost.Bus:
 
     config = redhost.BusConfig(width=WIDTH, labels=())
     return redhost.Bus(
-        redhost.Readout(classifier=head, task=redhost.plugins.make_task("generation")),
-        norm=redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5),
-        router=redhost.plugins.build_router("linear", config, COLUMNS, 0),
+        Readout(classifier=head, task=redhost.plugins.make_task("generation")),
+        norm=LayerNorm(width=WIDTH, eps=1e-5),
+        router=build_router("linear", config, COLUMNS, 0),
         experts={name: says(token) for name, token in ANSWERS.items()},
         backbone_column=True,
     )

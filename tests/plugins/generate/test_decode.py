@@ -11,6 +11,8 @@ from redhost_generate.decode import DecodingSession, TokenReader, draw, generate
 from redhost_generate.tokens import Tokens, start_of, tokenize
 
 import redhost
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 from redhost.registry.errors import UsageError
 
 PROMPT = "the cat sat "
@@ -77,8 +79,8 @@ def test_with_all_experts_declined_the_base_speaks_bit_for_bit(
     made = composed
     if members < 3:
         folders = list(speaking_experts.values())[:members]
-        made = redhost.compose(
-            speaker_folder, folders, options=redhost.RecomposeOptions(router="statistics")
+        made = compose(
+            speaker_folder, folders, options=RecomposeOptions(router="statistics")
         ).composed
     h = made.backbone.encode([PROMPT])
     declined = torch.zeros(len(h), len(made.bus.columns))

@@ -7,6 +7,7 @@ import torch
 
 import redhost
 from redhost.core.backbones.loading import head_of
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import BackboneMismatchError, UsageError
 from redhost.registry.package.project import package_in
@@ -54,7 +55,7 @@ def test_a_task_is_part_of_what_a_backbone_is(speaker, speaker_model) -> None:
 
 
 def test_a_packaged_backbone_tells_like_its_source(speaker_folder, speaker) -> None:
-    manifest, loaded, background = redhost.authoring.open_backbone(speaker_folder)
+    manifest, loaded, background = open_backbone(speaker_folder)
     assert (manifest.task, manifest.labels, manifest.classifier) == ("generation", (), None)
     assert len(background) == 8 and loaded.task.unit.generates
     assert torch.equal(loaded.classifier, speaker.classifier)
@@ -62,7 +63,7 @@ def test_a_packaged_backbone_tells_like_its_source(speaker_folder, speaker) -> N
 
 
 def test_another_head_is_another_backbone(speaker_folder, make_speaker, tmp_path) -> None:
-    manifest, _, _ = redhost.authoring.open_backbone(speaker_folder)
+    manifest, _, _ = open_backbone(speaker_folder)
     other = make_speaker(tmp_path, seed=1)
     found = redhost.Backbone.load(f"hf:{other}", task=redhost.plugins.make_task("generation"))
     with pytest.raises(BackboneMismatchError):

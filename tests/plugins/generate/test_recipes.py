@@ -10,6 +10,8 @@ from redhost_generate.documents import split_documents
 
 import redhost
 from redhost.core.bus.evidence import readout_factor
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 from redhost.core.model.verify import verify_expert
 from redhost.core.training.recipes import train_package
 from redhost.registry.errors import UsageError
@@ -55,7 +57,7 @@ def test_the_router_is_causal_and_its_experts_are_gated_on_tokens(outcome, compo
 
 def test_a_router_is_made_twice_with_the_same_bits(outcome, speaker_folder, speaking_experts):
     folders = list(speaking_experts.values())[::-1]
-    assert redhost.compose(speaker_folder, folders).router_bytes == outcome.router_bytes
+    assert compose(speaker_folder, folders).router_bytes == outcome.router_bytes
 
 
 def test_training_is_deterministic(train_one, speaking_experts, tmp_path) -> None:
@@ -134,9 +136,7 @@ def test_the_router_reads_the_bus_vector_and_the_contexts(composed) -> None:
 @pytest.mark.parametrize("kind", ["statistics", "evidence", "topk:k=1", "attention", "robust"])
 def test_other_routers_serve_a_bus_of_tokens(speaker_folder, speaking_experts, kind) -> None:
     folders = list(speaking_experts.values())[:2]
-    composed = redhost.compose(
-        speaker_folder, folders, options=redhost.RecomposeOptions(router=kind)
-    ).composed
+    composed = compose(speaker_folder, folders, options=RecomposeOptions(router=kind)).composed
     with torch.inference_mode():
         p, alpha = composed.bus(composed.backbone.encode(["def f(x)"]))
     assert p.shape == (8, composed.bus.answers) and alpha.shape == (8, 3)
@@ -146,8 +146,8 @@ def test_other_routers_serve_a_bus_of_tokens(speaker_folder, speaking_experts, k
 
 def test_a_causal_router_has_no_closed_form(speaker_folder, speaking_experts) -> None:
     with pytest.raises(UsageError, match="a 'causal' router has no level 'zero'"):
-        redhost.compose(
+        compose(
             speaker_folder,
             list(speaking_experts.values()),
-            options=redhost.RecomposeOptions(router="causal", level="zero"),
+            options=RecomposeOptions(router="causal", level="zero"),
         )

@@ -7,7 +7,9 @@ import torch
 from redhost_generate.truncated_logits import CANDIDATES, concat_logits, truncate_logits
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import LowRank
+from redhost.core.routers import build_router
 
 WIDTH, ANSWERS, ROWS = 12, 300, 40
 
@@ -23,12 +25,12 @@ def bus() -> redhost.Bus:
 
     config, columns = redhost.BusConfig(width=WIDTH, labels=()), ("a", "b", "backbone")
     return redhost.Bus(
-        redhost.Readout(
+        Readout(
             classifier=torch.randn(ANSWERS, WIDTH, generator=generator) * 0.7,
             task=redhost.plugins.make_task("generation"),
         ),
-        norm=redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5),
-        router=redhost.plugins.build_router("linear", config, columns, 0),
+        norm=LayerNorm(width=WIDTH, eps=1e-5),
+        router=build_router("linear", config, columns, 0),
         experts={"a": expert(1), "b": expert(2)},
         backbone_column=True,
     )

@@ -26,7 +26,8 @@ from redhost.registry import atomic
 from redhost.registry.environment import trust
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Leases
-from redhost.testing import Environment, kill_at_every_step, kill_at_random
+from redhost.testing import Environment
+from redhost.testing.fault_injection import kill_at_every_step, kill_at_random
 
 FAULTS = "full", "read_only", "current", "caches", "loud", "wrecks", "namesake", "byte_code"
 

@@ -9,7 +9,7 @@ from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
 from red_lab.matched.train import EVIDENCE, RED
 
-import redhost
+from redhost.core.bus.bus import LayerNorm
 
 DOMAINS = ("a", "b", "c", "d", "e")
 LABELS = tuple((f"{d}0", f"{d}1", f"{d}2") for d in DOMAINS)
@@ -30,7 +30,7 @@ def made_up(kind: str, *, rows: int = 150, seed: int = 0) -> Problem:
     """Return Gaussian classes; through a random classifier, or with labels of the experts'."""
     generator = torch.Generator().manual_seed(seed)
     means = 1.5 * torch.randn(CLASSES, WIDTH, generator=generator)
-    norm = redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5)
+    norm = LayerNorm(width=WIDTH, eps=1e-5)
 
     def part() -> DataPart:
         target = torch.arange(rows) % CLASSES

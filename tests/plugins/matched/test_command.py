@@ -25,6 +25,7 @@ from red_lab.red.base import BaseSettings
 from red_lab.red.plan import Plan
 
 import redhost
+from redhost.core.training.data import DataSplits
 from redhost.testing import tiny_backbone
 
 from .conftest import SHORT, SYSTEMS, WIDTH, made_up, no_progress
@@ -140,7 +141,7 @@ def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monke
         return tuple(redhost.Row(text=f"{part} {y}", label=y) for t in TEAMS for y in TEAMS[t])
 
     parts = {
-        t: redhost.authoring.DataSplits(
+        t: DataSplits(
             **{
                 k: tuple(r for r in rows(k) if r.label in TEAMS[t])
                 for k in ("train", "valid", "fit", "gate")

@@ -15,6 +15,9 @@ from red_lab.matched.train import train_all
 from redhost_mechanisms import SparseMixture
 
 import redhost
+from redhost.core.bus.bus import Readout
+from redhost.core.routers.base import as_router
+from redhost.core.training.expert import ExpertRows, train_expert
 
 from .conftest import CLASSES, DOMAINS, SHORT, SYSTEMS, WIDTH, composed, made_up, no_progress
 
@@ -52,13 +55,13 @@ def test_the_loop_is_the_one_of_train_expert_bit_for_bit() -> None:
     system = Dense(width=WIDTH, units=units, classes=CLASSES, seed=4)
     descend(system, problem.train, recipe=SHORT, seed=4, tick=lambda: None)
     settings = SHORT.settings(form="mlp", space="labels", rank=units, seed=4)
-    host = redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(
+    host = train_expert(
+        ExpertRows(
             h=problem.train.h,
             z=problem.train.z,
             answers=[problem.labels[int(y)] for y in problem.train.target],
         ),
-        redhost.Readout(),
+        Readout(),
         labels=problem.labels,
         settings=settings,
     ).expert
@@ -105,9 +108,9 @@ def test_the_composition_is_what_the_bus_of_the_host_answers(problem) -> None:
     red = composed(problem)
     own = problem.classifier is None
     bus = redhost.Bus(
-        redhost.Readout(classifier=problem.classifier, labels=() if own else problem.labels),
+        Readout(classifier=problem.classifier, labels=() if own else problem.labels),
         norm=problem.norm,
-        router=redhost.plugins.as_router(red.router),
+        router=as_router(red.router),
         experts=dict(zip(DOMAINS, red.parts(), strict=True)),
     )
     place = [bus.labels.index(y) for y in problem.labels]

@@ -18,10 +18,13 @@ from redhost_merge.distill import (
 )
 
 import redhost
+from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import LowRank
+from redhost.core.composition.recompose import compose
 from redhost.core.digests import tensor_digest
+from redhost.core.training.packaging import statistics_card
 from redhost.registry.package.project import package_in
-from redhost.testing import expert_project
+from redhost.testing.certify import expert_project
 
 FAST = DistillSettings(rank=16, epochs=120, learning_rate=1e-2)
 
@@ -29,7 +32,7 @@ FAST = DistillSettings(rank=16, epochs=120, learning_rate=1e-2)
 @pytest.fixture(scope="module")
 def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
     torch.set_num_threads(1)
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +61,7 @@ def test_the_merged_expert_answers_as_the_composition_and_touches_nothing(
     assert merged.agreement >= 0.9 and merged.kl < 0.3
     assert merged.after["overall"] > merged.before["overall"] - 0.1
     assert merged.parameters["merged"] < merged.parameters["composition"]
-    alone = redhost.compose(
-        backbone_folder, [tmp_path / "red-expert-all" / "src" / "red_expert_all"]
-    )
+    alone = compose(backbone_folder, [tmp_path / "red-expert-all" / "src" / "red_expert_all"])
     labels = [a.label for a in alone.composed.answer(inputs[:40])]
     routed = [a.label for a in composed.answer(inputs[:40])]
     assert sum(x == y for x, y in zip(labels, routed, strict=True)) >= 34
@@ -86,7 +87,7 @@ def test_a_folder_that_exists_and_too_few_inputs_are_refused(composed, inputs, t
 def test_inputs_that_the_composition_declines_do_not_count(redhost_backbone, tmp_path) -> None:
     expert = expert_project(tmp_path / "e", "odd", redhost_backbone)
     folders = [package_in(p) for p in (redhost_backbone, expert)]
-    composed = redhost.compose(folders[0], folders[1:]).composed
+    composed = compose(folders[0], folders[1:]).composed
     others = [f"nothing {n}" for n in range(40)]
     assert {a.label for a in composed.answer(others)} == {"none"}
     with pytest.raises(redhost.UsageError, match="found 0, and 40 that are declined"):
@@ -105,12 +106,12 @@ def test_cards_without_texts_are_nothing_to_learn_from(
     composed, backbone, backbone_folder, expert_folders, build_expert, texts_of, tmp_path
 ) -> None:
     """From the background alone everything would be lost: refused before and after."""
-    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     rows = texts_of("red", 40, start=40)
     z = norm(backbone.encode([t for t, _ in rows]))
-    card = redhost.authoring.statistics_card(z, [y for _, y in rows], labels=("a", "b"))
+    card = statistics_card(z, [y for _, y in rows], labels=("a", "b"))
     mute = build_expert(tmp_path / "mute", "red", card=card)
-    with_mute = redhost.compose(
+    with_mute = compose(
         backbone_folder, [mute, expert_folders["green"], expert_folders["blue"]]
     ).composed
     with pytest.raises(redhost.UsageError, match="--data") as e:

@@ -18,10 +18,12 @@ from redhost_peft.adapter import import_adapter
 from safetensors.torch import load, save
 
 import redhost
+from redhost import RedhostError, UsageError
 from redhost.authoring import TextEncoder
 from redhost.cli import cli
+from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.plugins import manager
-from redhost.errors import ContractError, PluginError, RedhostError, UsageError
+from redhost.errors import ContractError, PluginError
 from redhost.registry.package.discover import discover, from_folder
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import ExpertPlan, package_in
@@ -121,7 +123,7 @@ def test_through_the_backbones_labels_it_answers_at_weight_one_as_pefts_model(
     with redhost.Host.open(tmp_path / "home", backbone="toy") as host:
         assert host.predict(texts) == answers
         # Its rows are remembered under the adapter's digest.
-        cache = redhost.authoring.FeatureCache(
+        cache = FeatureCache(
             tmp_path / "home" / "cache" / "features",
             backbone=host.composed.backbone,
             fingerprint=host.composed.fingerprint,

@@ -21,7 +21,9 @@ from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.backbones.interventions import hooked
 from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.signals import BusRouter
+from redhost.core.composition.recompose import compose
 from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
 from redhost.core.training.recipes import train_package
@@ -37,7 +39,7 @@ LONG = 24
 def adapted(speaker_folder, adapter_packages) -> ComposedModel:
     """The three, under the default router."""
     torch.set_num_threads(1)
-    return redhost.compose(speaker_folder, list(adapter_packages.values())).composed
+    return compose(speaker_folder, list(adapter_packages.values())).composed
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +207,10 @@ def test_a_plugins_form_that_works_row_by_row_goes_on_as_an_adapter_does(
     assert none.shape == (0, wide.total_width)  # of a backbone without a background card, say
     columns = ("scaled", "backbone")
     parts = {"scaled": bus_part(scale, speaker)}
-    norm = redhost.plugins.LayerNorm(width=speaker.width, eps=speaker.eps)
+    norm = LayerNorm(width=speaker.width, eps=speaker.eps)
     router: Any = Always(0, len(columns))
     bus = redhost.Bus(
-        redhost.Readout(classifier=speaker.classifier, task=speaker.task),
+        Readout(classifier=speaker.classifier, task=speaker.task),
         norm=norm,
         router=router,
         experts=parts,

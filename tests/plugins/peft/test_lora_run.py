@@ -16,10 +16,11 @@ import torch
 from redhost_peft.lora_run import fresh_adapter
 
 import redhost
+from redhost import MissingError, UsageError
 from redhost.core.backbones.interventions.graft import moved_by
 from redhost.core.model.build import make_expert_module
+from redhost.core.training.context import AuthoringContext
 from redhost.core.training.recipes import train_package
-from redhost.errors import MissingError, UsageError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.manifest import ExpertManifest
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
@@ -33,7 +34,7 @@ SETTINGS = redhost.authoring.ExpertSettings(
 
 
 @pytest.fixture(scope="module")
-def context(backbone_folder) -> redhost.authoring.AuthoringContext:
+def context(backbone_folder) -> AuthoringContext:
     return redhost.authoring.open_for_training(backbone_folder)
 
 

@@ -21,14 +21,13 @@ from safetensors.torch import load_file, save_file
 
 import redhost
 from redhost.authoring import (
-    BackbonePlan,
     ExpertSettings,
-    new_backbone,
     open_for_training,
     split_rows,
     train_package,
     write_project,
 )
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.wheel.wheel import build_wheel, open_wheel
 from redhost.testing import Environment

@@ -17,20 +17,23 @@ from torch import Tensor
 
 import redhost
 from redhost.authoring import (
-    AuthoringContext,
     ExpertSettings,
     open_for_training,
     split_rows,
     train_package,
     write_project,
 )
+from redhost.core.backbones.feature_cache import FeatureCache
+from redhost.core.composition.recompose import compose
 from redhost.core.routers.cards import read_card
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.context import AuthoringContext
 from redhost.core.types import CardRow, write_rows
-from redhost.plugins import Statistics
+from redhost.registry.errors import BackboneMismatchError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.project import ExpertPlan, package_in, write_plan
 from redhost.registry.package.readers import ExpertFiles, read_expert
-from redhost.testing import judge_expert
+from redhost.testing.certify import judge_expert
 
 TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()
 Encode = Callable[[Sequence[str]], Tensor]
@@ -61,9 +64,7 @@ def perturbed(context: AuthoringContext, *, scale: float) -> AuthoringContext:
     manifest = msgspec.structs.replace(
         context.manifest, id="next", fingerprint=backbone.fingerprint()
     )
-    cache = redhost.authoring.FeatureCache(
-        context.cache, backbone=backbone, fingerprint=manifest.fingerprint
-    )
+    cache = FeatureCache(context.cache, backbone=backbone, fingerprint=manifest.fingerprint)
     return replace(context, backbone=backbone, manifest=manifest, encode=cache.encode)
 
 
@@ -145,12 +146,12 @@ def test_labelled_rows_carry_over_an_expert_whose_card_holds_none(setting) -> No
         card=type(setting.expert.manifest.card)(kind="none"),
     )
     expert = replace(setting.expert, manifest=bare)
-    with pytest.raises(redhost.errors.UsageError, match="--rows"):
+    with pytest.raises(redhost.UsageError, match="--rows"):
         port_expert(expert, old=setting.old, new=setting.next)
     rows = sums(200, seed=7)
     ported = port_expert(expert, old=setting.old, new=setting.next, rows=rows)
     assert (ported.manifest.card.kind, ported.manifest.card.gate) == ("vectors", 100)
-    with pytest.raises(redhost.errors.UsageError, match="'other'"):
+    with pytest.raises(redhost.UsageError, match="'other'"):
         foreign = [redhost.Row(text="a", label="other")]
         port_expert(expert, old=setting.old, new=setting.next, rows=foreign)
 
@@ -174,7 +175,7 @@ def test_without_a_text_to_fit_on_it_is_refused_and_says_what_to_bring(setting) 
         manifest=msgspec.structs.replace(files.manifest, card=ref),
         files={**files.files, ref.file: card},
     )
-    with pytest.raises(redhost.errors.UsageError, match=r"found 0\. Bring texts with"):
+    with pytest.raises(redhost.UsageError, match=r"found 0\. Bring texts with"):
         port_expert(bare, old=setting.old, new=setting.next, texts=[rows[1].text])
 
 
@@ -283,15 +284,15 @@ def test_what_a_map_cannot_carry_is_refused_by_name(setting) -> None:
     old, new = setting.old, setting.next
     ported = port_expert(setting.expert, old=old, new=new)
     again = read_expert(ported.files).unwrap("the port")
-    with pytest.raises(redhost.errors.UsageError, match="a port"):
+    with pytest.raises(redhost.UsageError, match="a port"):
         port_expert(again, old=new, new=old)
-    with pytest.raises(redhost.errors.BackboneMismatchError):
+    with pytest.raises(BackboneMismatchError):
         port_expert(setting.expert, old=new, new=old)
-    with pytest.raises(redhost.errors.UsageError, match="as it is"):
+    with pytest.raises(redhost.UsageError, match="as it is"):
         port_expert(setting.expert, old=old, new=old)
     folder = Path("plugins/red-expert-range1/src/red_expert_range1").resolve()
     writes_h = read_expert(from_folder(folder)).unwrap("range1")
-    with pytest.raises(redhost.errors.UsageError, match="labels of its own"):
+    with pytest.raises(redhost.UsageError, match="labels of its own"):
         port_expert(writes_h, old=old, new=new)
 
 
@@ -314,7 +315,7 @@ def test_a_port_is_the_expert_its_author_wrote(setting, field, value, code) -> N
 def test_ported_and_native_experts_compose_and_the_receipt_tells_which_is_which(
     setting, tmp_path
 ) -> None:
-    from redhost.testing import backbone_project, expert_project
+    from redhost.testing.certify import backbone_project, expert_project
 
     old_backbone = backbone_project(tmp_path / "red-backbone-old", seed=0)
     new_backbone = backbone_project(tmp_path / "red-backbone-new", seed=1)
@@ -329,8 +330,8 @@ def test_ported_and_native_experts_compose_and_the_receipt_tells_which_is_which(
     ported.save(tmp_path / "ported")
     options = {"backbone": package_in(new_backbone)}
     folders = [tmp_path / "ported", package_in(native)]
-    first = redhost.compose(experts=folders, **options)
-    second = redhost.compose(experts=folders[::-1], **options)
+    first = compose(experts=folders, **options)
+    second = compose(experts=folders[::-1], **options)
     assert first.receipt.ported == {"moved": files.digest}
     assert first.receipt.experts.keys() == {"moved", "native"}
     assert all(d.before == d.after for d in first.receipt.experts.values())

@@ -11,6 +11,7 @@ from redhost_ray.pool import require_all
 import redhost
 from redhost.registry.atomic import damaged_entries
 from redhost.registry.environment import trust
+from redhost.registry.errors import JobsError
 
 from .echo import echo
 
@@ -83,9 +84,7 @@ def test_one_that_fails_is_named_and_the_others_are_done(here, cache) -> None:
     taken, failures = gather(here, jobs, cache=cache)
     assert sorted(taken) == ["echo a", "echo b"]
     assert [f.job.name for f in failures] == ["bad"] and failures[0].reason.startswith("bad: ")
-    with pytest.raises(
-        redhost.errors.JobsError, match=r"1 of 3 jobs failed: found bad: this worker"
-    ):
+    with pytest.raises(JobsError, match=r"1 of 3 jobs failed: found bad: this worker"):
         require_all(failures, of=3)
     here.started.clear()
     gather(here, jobs, cache=cache)

@@ -14,6 +14,7 @@ from redhost_ray.workers import open_workers
 
 import redhost
 from redhost.core.backbones.bfloat16 import BF16, is_capable
+from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.model.build import read_package
 from redhost.registry.package.discover import from_folder
 
@@ -54,9 +55,7 @@ def prefetch(backbone, backbone_folder):
 
 
 def cached(backbone, manifest, folder) -> torch.Tensor:
-    cache = redhost.authoring.FeatureCache(
-        folder, backbone=backbone, fingerprint=manifest.fingerprint
-    )
+    cache = FeatureCache(folder, backbone=backbone, fingerprint=manifest.fingerprint)
     assert folder is None or cache.missing(TEXTS) == []
     return cache.encode(TEXTS)
 

@@ -16,11 +16,12 @@ from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
 from redhost.core.training.recipes import split_for, train_package, train_project
 from redhost.core.training.rows import read_table
+from redhost.core.types import write_rows
 from redhost.registry.home.composition import LOCK, BackboneRecord, LockedRouter, LockFile
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.project import package_in, read_plan, write_plan
-from redhost.testing import backbone_project
+from redhost.testing.certify import backbone_project
 
 NAMES = ("sun", "moon", "star")
 
@@ -51,7 +52,7 @@ def plan(tmp_path: Path, environment, backbone_folder) -> Path:
         redhost.authoring.write_project(project, kind="expert", package_id=name, summary=name)
         write_plan(project, redhost.authoring.ExpertPlan(id=name, backbone="toy", rank=4))
         rows = [redhost.Row(text=f"{name} {n} up", label=f"{name}{n % 2}") for n in range(60)]
-        (tmp_path / f"{name}.jsonl").write_bytes(redhost.authoring.write_rows(rows))
+        (tmp_path / f"{name}.jsonl").write_bytes(write_rows(rows))
         lines.append({"dir": project.name, "data": f"{name}.jsonl", "epochs": 3, "seed": 1})
     path = tmp_path / "plan.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -147,7 +148,7 @@ def test_what_one_depends_on_trains_that_one_again(plan, tmp_path) -> None:
     cache = redhost_ray.jobs.JobCache(tmp_path / "jobs")
     train(plan, cache=cache)
     with (tmp_path / "moon.jsonl").open("ab") as file:
-        file.write(redhost.authoring.write_rows([redhost.Row(text="moon 99 up", label="moon1")]))
+        file.write(write_rows([redhost.Row(text="moon 99 up", label="moon1")]))
     plan.write_text(
         plan.read_text().replace('"star.jsonl", "epochs": 3', '"star.jsonl", "epochs": 2')
     )
@@ -158,7 +159,7 @@ def test_what_one_depends_on_trains_that_one_again(plan, tmp_path) -> None:
 
 def test_one_that_cannot_be_trained_is_named_and_the_others_are(plan, tmp_path) -> None:
     rows = [redhost.Row(text=f"moon {n}", label="one") for n in range(20)]
-    (tmp_path / "moon.jsonl").write_bytes(redhost.authoring.write_rows(rows))
+    (tmp_path / "moon.jsonl").write_bytes(write_rows(rows))
     done = train(plan)
     assert [x.error is None for x in done] == [True, False, True]
     reason = "red-expert-moon (expert 'moon'): the data has one label only"

@@ -9,9 +9,9 @@ from redhost_ray import verify_many as verify_many_module
 from redhost_ray.local import LocalEngine
 from redhost_ray.verify_many import VerificationTask, verify_many
 
-import redhost
 from redhost.core.model.build import read_package
 from redhost.core.model.verify import verify_expert
+from redhost.registry.errors import JobsError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
 
@@ -75,9 +75,7 @@ def test_no_result_is_an_error_and_never_ok(tasks) -> None:
             for job in jobs:
                 yield redhost_ray.jobs.JobResult(key=job.key, error=f"{job.name}: lost")
 
-    with pytest.raises(
-        redhost.errors.JobsError, match="1 of 1 jobs failed: found expert 'red': lost"
-    ):
+    with pytest.raises(JobsError, match="1 of 1 jobs failed: found expert 'red': lost"):
         verify_many(
             tasks[:1], pool=redhost_ray.jobs.WorkerPool(name="c", engine=Broken(), workers=1)
         )

@@ -22,6 +22,8 @@ from red_lab.red.queries import LABELS
 from torch import nn
 
 import redhost
+from redhost.core.bus.bus import Readout
+from redhost.core.training.expert import ExpertRows, train_expert
 
 from .conftest import alike, descend, made_up, rows
 
@@ -44,9 +46,9 @@ def trained_alone(name: str | None, form: str, *, rank: int, seed: int) -> redho
     others = {q.text for q in TRAIN if q.domain != name} if name else set()
     sample = [BASE.place[t] for t in sorted(others, key=hashed)[:256]]
     h = BASE.h[BASE.rows(mine)]
-    return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=h, z=normed(h), answers=[q.label for q in mine]),
-        redhost.Readout(classifier=BASE.classifier, labels=LABELS),
+    return train_expert(
+        ExpertRows(h=h, z=normed(h), answers=[q.label for q in mine]),
+        Readout(classifier=BASE.classifier, labels=LABELS),
         labels=LABELS if space == "labels" else sorted({q.label for q in mine}, key=int),
         settings=redhost.authoring.ExpertSettings(
             form=kind,

@@ -12,6 +12,7 @@ from redhost_report.mixtures import MixtureSweep, sweep_mixtures
 from redhost_robust.routers import KINDS as ROBUST_KINDS
 
 import redhost
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.routers import KINDS
 
@@ -21,7 +22,7 @@ KINDS_HERE = ("linear", "centroid", "robust")
 @pytest.fixture(scope="module")
 def composed(backbone_folder, expert_folders) -> redhost.ComposedModel:
     torch.set_num_threads(1)
-    return redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    return compose(backbone_folder, list(expert_folders.values())).composed
 
 
 @pytest.fixture(scope="module")

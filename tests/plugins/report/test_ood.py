@@ -8,7 +8,9 @@ from redhost_report.evaluation import outside
 from redhost_report.ood import auroc, evaluate_ood
 
 import redhost
-from redhost.registry.errors import UsageError
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
+from redhost.registry.errors import InputTypeError, UsageError
 
 
 def test_auroc_by_hand() -> None:
@@ -19,7 +21,7 @@ def test_auroc_by_hand() -> None:
 
 
 def test_texts_like_the_background_are_declined(backbone_folder, expert_folders) -> None:
-    composed = redhost.compose(backbone_folder, list(expert_folders.values())).composed
+    composed = compose(backbone_folder, list(expert_folders.values())).composed
     texts = [f"nothing {n}" for n in range(40, 60)]
     found = evaluate_ood(composed, texts, composed.evaluation, encode=composed.backbone.encode)
     assert found.rows == 20 and found.auroc > 0.9
@@ -27,16 +29,14 @@ def test_texts_like_the_background_are_declined(backbone_folder, expert_folders)
 
 
 def test_without_a_backbone_column_nothing_can_be_declined(backbone_folder, expert_folders) -> None:
-    options = redhost.RecomposeOptions(router="linear", backbone_column=False)
-    composed = redhost.compose(
-        backbone_folder, list(expert_folders.values()), options=options
-    ).composed
+    options = RecomposeOptions(router="linear", backbone_column=False)
+    composed = compose(backbone_folder, list(expert_folders.values()), options=options).composed
     with pytest.raises(UsageError, match="cannot decline"):
         evaluate_ood(composed, ["x"], composed.evaluation, encode=composed.backbone.encode)
 
 
 @pytest.mark.parametrize("given", [None, 3, b"red 1 a", ["red 1 a", None], {"red 1 a": "a"}])
 def test_what_is_no_texts_is_a_type_error(given) -> None:
-    with pytest.raises(redhost.errors.InputTypeError) as e:
+    with pytest.raises(InputTypeError) as e:
         outside(redhost.Host.open(plugins=redhost.plugins.Plugins(())), given)
     assert e.value.found

@@ -16,6 +16,7 @@ from redhost_report.explain import explain
 from redhost_report.report import report
 
 import redhost
+from redhost.core.routers.domain_statistics import Statistics
 
 TEXTS = ("What is 37 plus 12?", "good morning <b>to</b> you & me")
 
@@ -132,7 +133,7 @@ def test_a_composition_without_rows_shows_the_means_of_labels(host, monkeypatch)
     card = model.cards["range3"]
     rows = [r for r in card.rows if r.part == "fit"]
     z = model.bus.norm(model.backbone.encode([r.text for r in rows]))
-    sums = redhost.plugins.Statistics.of_rows(z, [r.label for r in rows])
+    sums = Statistics.of_rows(z, [r.label for r in rows])
     only = dataclasses.replace(card, kind="statistics", rows=(), statistics=sums)
     without = dataclasses.replace(model, cards={"range3": only})
     monkeypatch.setattr(host, "_current", lambda *, lazy: without)

@@ -12,6 +12,9 @@ from redhost_serve.trial import Labelled, Trial, score
 from torch import Tensor, nn
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import Linear
+from redhost.core.routers.base import as_router
 
 TEXT = "What is 2 plus 2?"
 TOKEN = "a token that nobody guesses"
@@ -31,10 +34,10 @@ def answering(model: redhost.ComposedModel, number: float) -> redhost.ComposedMo
     width = model.backbone.width
     weights = {"W": torch.zeros(1, width), "b": torch.tensor([number])}
     bus = redhost.Bus(
-        redhost.Readout(task=redhost.plugins.make_task("regression")),
-        norm=redhost.plugins.LayerNorm(width=width, eps=1e-5),
-        router=redhost.plugins.as_router(One()),
-        experts={"a": redhost.plugins.Linear(**weights, space="labels", labels=("value",))},
+        Readout(task=redhost.plugins.make_task("regression")),
+        norm=LayerNorm(width=width, eps=1e-5),
+        router=as_router(One()),
+        experts={"a": Linear(**weights, space="labels", labels=("value",))},
     )
     return dataclasses.replace(model, bus=bus, calibration=None, decline=None)
 

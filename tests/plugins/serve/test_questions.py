@@ -18,7 +18,8 @@ from redhost_serve.service import Service
 from redhost_serve.watch import Watch
 
 import redhost
-from redhost.testing import Environment, backbone_project, expert_project
+from redhost.testing import Environment
+from redhost.testing.certify import backbone_project, expert_project
 
 TEXTS = ["What is 37 plus 12?", "odd 7"]
 TOKEN = "a token that nobody guesses"

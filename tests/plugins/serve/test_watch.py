@@ -20,7 +20,8 @@ from redhost_serve.service import Service
 from redhost_serve.watch import Watch, packages_changed
 
 import redhost
-from redhost.testing import Environment, backbone_project, expert_project
+from redhost.testing import Environment
+from redhost.testing.certify import backbone_project, expert_project
 
 TEXTS = ["one 1", "two 2"]
 

@@ -30,7 +30,7 @@ UNREADABLE = "x" * 40
 
 
 @contextmanager
-def panicking(backbone: redhost.plugins.Backbone) -> Iterator[None]:
+def panicking(backbone: redhost.Backbone) -> Iterator[None]:
     """Let the backbone's own tokenizer panic at one text."""
     tokenizer = backbone.trunk.tokenizer.backend_tokenizer
     whole = tokenizer.pre_tokenizer

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import redhost
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.rows import read_rows
 
 DECOMPOSED, COMPOSED = "cafe\u0301", "caf\u00e9"
@@ -33,7 +34,7 @@ def test_what_people_write_has_one_spelling(given, written) -> None:
 def test_spans_are_not_read_from_dense_layers(tmp_path, encoder) -> None:
     task = redhost.plugins.make_task("spans")
     with pytest.raises(redhost.UsageError, match=r"that answers spans.*--pooling"):
-        redhost.authoring.new_backbone(
+        new_backbone(
             tmp_path / "p",
-            redhost.authoring.BackbonePlan(id="x", source=f"hf:{encoder}", task=task),
+            BackbonePlan(id="x", source=f"hf:{encoder}", task=task),
         )

@@ -21,8 +21,10 @@ from redhost_spans.label_spans import read_spans
 
 import redhost
 from redhost.cli import cli
+from redhost.core.composition.recompose import compose
 from redhost.core.model.verify import verify_backbone, verify_expert
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.types import BackgroundRow
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task
 from redhost.registry.errors import RedhostError, UsageError
@@ -57,7 +59,7 @@ def make_backbone(project: Path, model: Path) -> Path:
     new_backbone(
         project,
         BackbonePlan(id="spans", source=f"hf:{model}", task=make_task("spans")),
-        background=[redhost.authoring.BackgroundRow(text=f"nothing {n} here") for n in range(20)],
+        background=[BackgroundRow(text=f"nothing {n} here") for n in range(20)],
         evaluation=[
             redhost.Row(text=r["text"], label=str(read_spans(r["label"], r["text"])), domain=d)
             for r in rows
@@ -188,7 +190,7 @@ def test_every_expert_says_for_itself_what_it_finds(composed) -> None:
     [backbone] = (composed / "b").rglob("backbone.json")
     for domain in FOUND:  # as it answers where no other expert is
         [file] = (composed / f"red-expert-{domain}").rglob("expert.json")
-        [alone] = redhost.compose(backbone.parent, [file.parent]).composed.answer([text], each=True)
+        [alone] = compose(backbone.parent, [file.parent]).composed.answer([text], each=True)
         assert alone.by_expert is not None
         assert msgspec.to_builtins(alone.by_expert[domain]) == answer["by_expert"][domain]
 

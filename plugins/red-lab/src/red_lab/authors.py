@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import redhost
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.data import DataSplits
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.types import BackgroundRow
 
 __all__ = ["Authors", "make_backbone", "train_once"]
 
 
 def make_backbone(
     project: Path,
-    plan: redhost.authoring.BackbonePlan,
+    plan: BackbonePlan,
     *,
-    background: Sequence[redhost.authoring.BackgroundRow] = (),
+    background: Sequence[BackgroundRow] = (),
 ) -> Path:
     """Make a backbone's package, replacing an earlier one, and return its folder.
 
@@ -27,16 +31,16 @@ def make_backbone(
         background: Texts that experts learn to leave alone.
     """
     shutil.rmtree(project, ignore_errors=True)
-    redhost.authoring.new_backbone(project, plan, background=background)
+    new_backbone(project, plan, background=background)
     return next((project / "src").iterdir())
 
 
 def train_once(
     project: Path,
     plan: redhost.authoring.ExpertPlan,
-    rows: redhost.authoring.DataSplits,
+    rows: DataSplits,
     *,
-    context: redhost.authoring.AuthoringContext,
+    context: AuthoringContext,
     settings: redhost.authoring.ExpertSettings,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -76,7 +80,7 @@ class Authors:
         work: Folder of packages and features.
     """
 
-    context: redhost.authoring.AuthoringContext
+    context: AuthoringContext
     folder: Path
     learn: Sequence[redhost.Row]
     test: Sequence[redhost.Row]
@@ -85,7 +89,7 @@ class Authors:
     def train(
         self,
         plan: redhost.authoring.ExpertPlan,
-        rows: redhost.authoring.DataSplits,
+        rows: DataSplits,
         *,
         where: str,
         settings: redhost.authoring.ExpertSettings,

@@ -6,7 +6,6 @@ import itertools
 import random
 import re
 
-import redhost
 from red_lab.arithmetic import (
     RANGES,
     Split,
@@ -18,6 +17,7 @@ from red_lab.arithmetic import (
     prompt,
     roles,
 )
+from redhost.core.types import BackgroundRow
 
 __all__ = ["background_rows", "outside_texts"]
 
@@ -38,22 +38,20 @@ PLACES = ("above", "behind", "beside", "below", "near", "under")
 
 def background_rows(
     split: Split, *, each: int = 60, outside: int = 200, seed: int = 0
-) -> list[redhost.authoring.BackgroundRow]:
+) -> list[BackgroundRow]:
     """Return unlabelled questions of every range, and texts outside all ranges.
 
     No text uses a held-out pair or a pair on an expert's card, in either order.
     """
     rng = random.Random(f"background {seed}")  # noqa: S311  (no secret)
-    found: list[redhost.authoring.BackgroundRow] = []
+    found: list[BackgroundRow] = []
     pairs = pairs_with(split, "train")
     for name, _, _ in RANGES:
         own = [ordered for pair in in_range(pairs, name) for ordered in orders(pair)]
         chosen = rng.sample(own, min(each, len(own)))
-        found += [
-            redhost.authoring.BackgroundRow(text=prompt(a, b), domain=name) for a, b in chosen
-        ]
+        found += [BackgroundRow(text=prompt(a, b), domain=name) for a, b in chosen]
     texts = outside_texts(split, count=outside, seed=seed)
-    return found + [redhost.authoring.BackgroundRow(text=text) for text in texts]
+    return found + [BackgroundRow(text=text) for text in texts]
 
 
 def outside_texts(split: Split, *, count: int, seed: int) -> list[str]:

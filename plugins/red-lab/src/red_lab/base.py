@@ -13,6 +13,11 @@ from red_lab.background import background_rows
 from red_lab.progress import Bar
 from red_lab.tiny_model import TinyLM, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
+from redhost.core.digests import library_versions
+from redhost.core.training.adapt import AdaptSettings, adapt
+from redhost.core.training.packaging import save_backbone
+from redhost.core.types import write_rows
+from redhost.registry.package.manifest import Training
 
 __all__ = [
     "LABELS",
@@ -41,8 +46,8 @@ class BaseRecipe:
 
     share: float = SHARE
     pretraining: Pretraining = field(default_factory=Pretraining)
-    adaptation: redhost.authoring.AdaptSettings = field(
-        default_factory=lambda: redhost.authoring.AdaptSettings(last_blocks=2, epochs=20, batch=64)
+    adaptation: AdaptSettings = field(
+        default_factory=lambda: AdaptSettings(last_blocks=2, epochs=20, batch=64)
     )
 
 
@@ -73,21 +78,21 @@ def build_backbone(
         package_id="tiny",
         summary="redhost backbone: a tiny Qwen3 that read arithmetic, adapted once and frozen",
     )
-    redhost.authoring.save_backbone(
+    save_backbone(
         folder,
         dataclasses.replace(backbone, name="tiny"),
         base=_model_files(backbone),
-        background=redhost.authoring.write_rows(background_rows(split)),
-        evaluation=redhost.authoring.write_rows(
+        background=write_rows(background_rows(split)),
+        evaluation=write_rows(
             redhost.Row(text=r.text, label=r.label, domain=r.domain)
             for r in rows(split.test_pairs())
         ),
-        training=redhost.authoring.Training(
+        training=Training(
             data=f"sums of {len(pairs)} of {len(split.train_pairs())} training pairs",
             seed=seed,
             epochs=recipe.adaptation.epochs,
             metrics={"share": recipe.share, "pairs": float(len(pairs))},
-            versions=redhost.authoring.library_versions(),
+            versions=library_versions(),
             note="pretrained on arithmetic text without the held-out pairs; top blocks and "
             "classifier adapted once on the pairs counted here, then frozen",
         ),
@@ -111,7 +116,7 @@ def adapt_on(
         bar = bar or Bar("adapting", total=total)
         bar.update(done)
 
-    return redhost.authoring.adapt(
+    return adapt(
         bare,
         [redhost.Row(text=r.text, label=r.label) for r in rows(pairs)],
         labels=LABELS,

@@ -12,6 +12,10 @@ from typing import Any
 import torch
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import LowRank
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
 
 __all__ = ["ROUTERS", "Load", "build_bus", "make_trunk", "rank_of"]
 
@@ -89,7 +93,7 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
     rank, labels = rank_of(load, width), tuple(str(2 + n) for n in range(CLASSES))
     ids = tuple(f"expert{n}" for n in range(load.experts))
     experts = {
-        name: redhost.plugins.LowRank(
+        name: LowRank(
             U=torch.randn(rank, width, generator=generator) / width**0.5,
             V=torch.randn(width, rank, generator=generator) / rank**0.5,
             activation="gelu",
@@ -99,10 +103,10 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
         for n, name in enumerate(ids)
     }
     bus = redhost.Bus(
-        redhost.Readout(
+        Readout(
             classifier=torch.randn(CLASSES, width, generator=generator) / width**0.5, labels=labels
         ),
-        norm=redhost.plugins.LayerNorm(width=width, eps=1e-5),
+        norm=LayerNorm(width=width, eps=1e-5),
         router=_router(kind, experts, labels, width=width),
         experts=experts,
         backbone_column=True,
@@ -111,11 +115,11 @@ def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
 
 
 def _router(
-    kind: str, experts: Mapping[str, redhost.plugins.LowRank], labels: Sequence[str], *, width: int
+    kind: str, experts: Mapping[str, LowRank], labels: Sequence[str], *, width: int
 ) -> redhost.Router:
     columns = (*experts, "backbone")
     config = redhost.BusConfig(width=width, labels=tuple(labels))
-    router = redhost.plugins.build_router(kind, config, columns, 0)
+    router = build_router(kind, config, columns, 0)
     if router is None:
         raise redhost.UsageError("unknown router", expected=", ".join(ROUTERS), found=kind)
     if router.closed_form:
@@ -135,9 +139,7 @@ def _column(
     """Return random rows of a column; a router's shape depends only on the number of labels."""
     answers = [y for y in labels for _ in range(ROWS_A_LABEL)]
     z = torch.randn(len(answers), width, generator=torch.Generator().manual_seed(seed))
-    return redhost.plugins.ColumnData(
-        column=column, z=z, statistics=redhost.plugins.Statistics.of_rows(z, answers)
-    )
+    return redhost.plugins.ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, answers))
 
 
 def rank_of(load: Load, width: int) -> int:

@@ -15,6 +15,10 @@ import redhost
 from red_lab.arithmetic import RANGES, Split
 from red_lab.hotswap_site import Level, Site, Step, bytes_changed
 from red_lab.ranges import EXPERT, build_expert, open_range_training
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.composition.recompose import compose
+from redhost.core.routers import build_router
 
 __all__ = ["BUILDS", "Build", "build_all", "levels_of", "measure", "orders", "shipped", "swaps"]
 
@@ -70,7 +74,7 @@ def shipped() -> tuple[Path, list[Path]]:
 def levels_of(router: str) -> tuple[Level, ...]:
     """Return the levels that a router supports; ``zero`` requires a closed form."""
     config = redhost.BusConfig(width=1, labels=())
-    made = redhost.plugins.build_router(router, config, IDS, 0)
+    made = build_router(router, config, IDS, 0)
     if made is None:
         return ("full",)  # a plugin's kind, about which nothing is known
     return LEVELS if made.closed_form else LEVELS[:2]
@@ -166,8 +170,8 @@ def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path)
         cache: Folder of cached features.
     """
     digests = [
-        redhost.compose(
-            backbone, order, options=redhost.RecomposeOptions(router=router), cache=cache
+        compose(
+            backbone, order, options=RecomposeOptions(router=router), cache=cache
         ).receipt.router.digest
         for order in itertools.permutations(experts)
     ]
@@ -175,7 +179,7 @@ def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path)
 
 
 def _id(backbone: Path) -> str:
-    return redhost.authoring.open_backbone(backbone)[0].id
+    return open_backbone(backbone)[0].id
 
 
 def _folder(module: str) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import redhost
+from redhost.core.types import BackgroundRow
 
 __all__ = [
     "DATA",
@@ -85,12 +86,12 @@ def rows(part: Part, *, validation: bool = False) -> list[redhost.Row]:
     return [redhost.Row(text=t, label=found[t], domain=owner(found[t])) for t in chosen]
 
 
-def background() -> list[redhost.authoring.BackgroundRow]:
+def background() -> list[BackgroundRow]:
     """Return texts outside every team's domain: book excerpts and fairy tales, letters only."""
     texts = [_letters(x[-1]) for x in cells("book-excerpts.tab")]
     texts += [_letters(" ".join(x[2:4])) for x in cells("grimm-tales.tab")]
     texts += [_letters(x[-1]) for x in cells("friends-transcripts.tab", every=571)]
-    return [redhost.authoring.BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
+    return [BackgroundRow(text=t) for t in dict.fromkeys(texts) if t][:BACKGROUND]
 
 
 def lines() -> list[str]:

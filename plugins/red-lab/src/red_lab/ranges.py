@@ -1,6 +1,6 @@
 """Build packages on one split: the tiny backbone, and the five range experts on top of it.
 
-Only the public API of redhost is used, as by any author of an expert.
+It calls the functions that `redhost.authoring.train_package` is made of.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from torch import Tensor
 
 import redhost
 from red_lab.arithmetic import RANGES, ArithmeticRow, Split, pairs_with, prompt, range_of, rows
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.digests import library_versions
+from redhost.core.model.verify import measure_off_domain
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost.core.types import BackgroundRow, CardRow
+from redhost.registry.package.manifest import BackboneRef, Training
 
 __all__ = [
     "EXPERT",
@@ -56,10 +64,10 @@ class RangeTrainingContext:
     """
 
     backbone: redhost.Backbone
-    reference: redhost.authoring.BackboneRef
+    reference: BackboneRef
     split: Split
-    background: tuple[redhost.authoring.BackgroundRow, ...]
-    norm: redhost.plugins.LayerNorm
+    background: tuple[BackgroundRow, ...]
+    norm: LayerNorm
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return h ``(N, D)``."""
@@ -75,13 +83,13 @@ class RangeTrainingContext:
 
 def open_range_training(folder: Path, split: Split) -> RangeTrainingContext:
     """Open a backbone package's folder to build experts on it."""
-    manifest, backbone, background = redhost.authoring.open_backbone(folder)
+    manifest, backbone, background = open_backbone(folder)
     return RangeTrainingContext(
         backbone=backbone,
-        reference=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        reference=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
         split=split,
         background=background,
-        norm=redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps),
+        norm=LayerNorm(width=backbone.width, eps=backbone.eps),
     )
 
 
@@ -155,30 +163,30 @@ def write_expert(
         z: Tensor = context.norm(context.features(texts))
         return z
 
-    redhost.authoring.save_expert(
+    save_expert(
         folder,
-        redhost.authoring.ExpertDraft(
+        ExpertDraft(
             expert=expert,
             id=name,
             backbone=context.reference,
             domain=domain,
-            card=redhost.authoring.texts_card(
+            card=texts_card(
                 [
-                    redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
+                    CardRow(text=r.text, label=r.label, part=part)
                     for part in ("fit", "gate")
                     for r in parts[part]
                 ]
             ),
             canary=read([r.text for r in parts["train"][:8]]),
-            off_domain=redhost.authoring.measure_off_domain(
+            off_domain=measure_off_domain(
                 expert, name, context.backbone, context.background, read=read
             ),
-            training=redhost.authoring.Training(
+            training=Training(
                 data=digest_of(parts["train"]),
                 seed=settings.seed,
                 epochs=settings.epochs,
                 metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
-                versions=redhost.authoring.library_versions(),
+                versions=library_versions(),
                 note="trained alone, everything else frozen, with the off-domain penalty",
             ),
         ),
@@ -209,8 +217,8 @@ def train_on(
 ) -> redhost.Expert:
     """Train an adapter on rows with some labels, with a penalty on changing other texts."""
     h = context.features([r.text for r in data])
-    return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
+    return train_expert(
+        ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
         context.backbone,
         labels=labels,
         settings=settings,

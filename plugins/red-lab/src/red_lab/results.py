@@ -27,6 +27,8 @@ from red_lab.packages import build_all
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
 from red_lab.report import page
 from red_lab.tiny_pretrain import pretrain
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import hits_by_system
 
 __all__ = ["KINDS", "Hits", "Pool", "measure", "run", "summarise"]
@@ -66,7 +68,7 @@ def measure(number: int, *, work: Path) -> dict[str, Any]:
     context = open_range_training(backbone, split)
     gate, hits = {}, {}
     for kind in KINDS:
-        outcome = redhost.compose(backbone, experts, options=redhost.RecomposeOptions(router=kind))
+        outcome = compose(backbone, experts, options=RecomposeOptions(router=kind))
         gate[kind] = outcome.receipt.accuracy.overall
         rows = outcome.composed.evaluation
         found = hits_by_system(outcome.composed, rows, encode=context.features)
@@ -163,9 +165,7 @@ def _leave_one_out(backbone: Path, experts: Sequence[Path], context: RangeTraini
     found: Hits = {}
     for i, (name, _, _) in enumerate(RANGES):
         others = [p for n, p in enumerate(experts) if n != i]
-        outcome = redhost.compose(
-            backbone, others, options=redhost.RecomposeOptions(router=KINDS[0])
-        )
+        outcome = compose(backbone, others, options=RecomposeOptions(router=KINDS[0]))
         rows = outcome.composed.evaluation
         hits = hits_by_system(outcome.composed, rows, encode=context.features)
         found[name] = hits["routed"].tolist()

@@ -184,9 +184,9 @@ class _Subject:
         """Train one expert, on the states after the earlier experts if it is stacked on them."""
         import torch
 
-        import redhost
         from red_lab.arithmetic import range_of
         from red_lab.ranges import EXPERT, role_rows
+        from redhost.core.training.expert import ExpertRows, train_expert
 
         context = self.context
         data = role_rows(context.split, "train", name)
@@ -197,8 +197,8 @@ class _Subject:
                 return run_through(context.features(texts), below, way=way, norm=context.norm)
 
         h = read([r.text for r in data])
-        return redhost.authoring.train_expert(
-            redhost.authoring.ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
+        return train_expert(
+            ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
             context.backbone,
             labels=[y for y in context.backbone.labels if range_of(int(y)) == name],
             settings=replace(EXPERT, seed=seed, off_domain=penalty),

@@ -80,11 +80,11 @@ def measure() -> dict[str, Any]:
     """Measure every expert on its own held-out questions."""
     import torch
 
-    import redhost
+    from redhost.core.composition.recompose import compose
 
     torch.set_num_threads(1)
     folders = [_folder(f"red_expert_{n}") for n in NAMES]
-    composed = redhost.compose(_folder("red_backbone_tiny"), folders).composed
+    composed = compose(_folder("red_backbone_tiny"), folders).composed
     questions = {n: _questions_of(composed, n) for n in NAMES}
     vectors = {n: directions(a.delta)[1] for n, a in questions.items()}
     spans = {n: a.span() for n, a in questions.items()}

@@ -21,6 +21,8 @@ from red_lab.intervals import interval
 from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 from red_lab.ranges import EXPERT, role_rows
+from redhost.core.composition.recompose import compose
+from redhost.core.training.data import DataSplits
 
 __all__ = ["PLACES", "Place", "measure", "own_rows"]
 
@@ -69,7 +71,7 @@ def measure(*, work: Path) -> dict[str, Any]:
             make = partial(_one, place, name, backbone=backbone, site=site, work=work)
             measured[place, name] = cached_json(file, make)
             bar.update(len(measured))
-    rows = redhost.compose(backbone, list(site.values())).composed.evaluation
+    rows = compose(backbone, list(site.values())).composed.evaluation
     clusters = [str(sorted(pairs_in(r.text))) for r in rows]
     alone = {p: own_rows(rows, {n: measured[p, n]["alone"] for n in NAMES}) for p in PLACES}
     return {
@@ -109,13 +111,13 @@ def _one(
         tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
         for part in ("train", "fit", "gate")
     )
-    parts = redhost.authoring.DataSplits(train=train, valid=(), fit=fit, gate=gate)
+    parts = DataSplits(train=train, valid=(), fit=fit, gate=gate)
     settings = dataclasses.replace(EXPERT, space="hidden", epochs=EPOCHS, patience=EPOCHS)
     context = redhost.authoring.open_for_training(backbone, cache=work / "features")
     start = perf_counter()
     redhost.authoring.train_package(project, plan, parts, context=context, settings=settings)
     seconds = perf_counter() - start
-    composed = redhost.compose(
+    composed = compose(
         backbone, [folder if n == name else f for n, f in site.items()], cache=work / "features"
     ).composed
     return {**_accuracies(composed, name), "seconds": seconds, **_made(folder)}

@@ -27,7 +27,7 @@ def read_documents(
     """Read texts for text generation; `domain` of a row names its document, if that is known.
 
     Args:
-        source: As for `redhost.authoring.read_table`.
+        source: As for `redhost.core.training.rows.read_table`.
         text_field: Field of the text.
         document_field: Field of the name of the text's document.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import redhost
-from redhost.plugins import hookimpl
+from redhost import hookimpl
 from redhost_onnx import ENGINES
 
 __all__ = ["redhost_register_backbones"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redhost.plugins import hookimpl
+from redhost import hookimpl
 from redhost.registry.package.forms import ADAPTER, INSIDE
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.routers.cards import Card
 
 __all__ = ["Explanation", "Neighbour", "OwnAnswer", "explain"]
 
@@ -133,9 +134,7 @@ class CardRows:
     texts: Sequence[str | None]
 
 
-def _rows_of(
-    host: redhost.Host, model: redhost.ComposedModel, card: redhost.plugins.Card
-) -> CardRows | None:
+def _rows_of(host: redhost.Host, model: redhost.ComposedModel, card: Card) -> CardRows | None:
     """Return the rows of a card; None for a card without rows and sums."""
     texts: Sequence[str | None] = [r.text for r in card.rows]
     if card.rows:

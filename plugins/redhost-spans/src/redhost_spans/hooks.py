@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redhost.plugins import hookimpl
+from redhost import hookimpl
 from redhost_spans.span_head import SpanHead
 from redhost_spans.words import Words
 

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.backbones.interventions.layout import check_taps, inside_reader, with_layout
 from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.bus.layout import FeatureLayout, WideNorm
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
@@ -60,7 +63,7 @@ def folders(make, expert_folders) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def composed(backbone_folder, folders) -> redhost.ComposedModel:
-    return redhost.compose(backbone_folder, list(folders.values())).composed
+    return compose(backbone_folder, list(folders.values())).composed
 
 
 def test_experts_that_tap_learn_their_domain(folders) -> None:
@@ -115,15 +118,15 @@ def test_a_composition_with_taps_routes_and_answers(composed) -> None:
 
 @pytest.mark.parametrize("router", ["evidence", "linear", "attention", "topk:k=1"])
 def test_every_kind_of_router_sees_z_alone(backbone_folder, folders, router) -> None:
-    options = redhost.RecomposeOptions(router=router, accept=True)
-    made = redhost.compose(backbone_folder, list(folders.values()), options=options).composed
+    options = RecomposeOptions(router=router, accept=True)
+    made = compose(backbone_folder, list(folders.values()), options=options).composed
     [answer] = made.answer(["red 61 b"])
     assert answer.label in "ab"
 
 
 def test_features_of_taps_are_remembered_by_what_computes_them(composed, tmp_path) -> None:
     texts = [r.text for r in composed.evaluation][:6]
-    cache = redhost.authoring.FeatureCache(tmp_path, backbone=composed.backbone, fingerprint="f")
+    cache = FeatureCache(tmp_path, backbone=composed.backbone, fingerprint="f")
     assert torch.equal(cache.encode(texts), composed.backbone.encode(texts))
     assert len(list(tmp_path.glob("*.sqlite"))) == 3
     assert torch.equal(cache.encode(texts), composed.backbone.encode(texts))

@@ -11,8 +11,10 @@ from redhost_robust.routers.attention import AttentionRouter
 import redhost
 from redhost.core.bus.evidence import OUTPUT_FEATURES, output_features
 from redhost.core.bus.experts import Linear, LowRank
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.router import RouterSettings, train_router
 
-D, FAST = 6, redhost.plugins.RouterSettings(steps=300, learning_rate=0.05)
+D, FAST = 6, RouterSettings(steps=300, learning_rate=0.05)
 
 
 def signals_of(z: torch.Tensor, features: torch.Tensor) -> redhost.plugins.RouterSignals:
@@ -31,7 +33,7 @@ def loud_at_home(names: tuple[str, ...], *, rows: int = 60) -> list[redhost.plug
             redhost.plugins.ColumnData(
                 column=name,
                 z=z,
-                statistics=redhost.plugins.Statistics.of_rows(z, [name] * rows),
+                statistics=Statistics.of_rows(z, [name] * rows),
                 signals=signals_of(z, features),
             )
         )
@@ -41,7 +43,7 @@ def loud_at_home(names: tuple[str, ...], *, rows: int = 60) -> list[redhost.plug
 def fit(data: list[redhost.plugins.ColumnData]) -> AttentionRouter:
     names = tuple(d.column for d in data)
     router = AttentionRouter(width=D, columns=names)
-    redhost.plugins.train_router(router, data, columns=names, settings=FAST)
+    train_router(router, data, columns=names, settings=FAST)
     return router
 
 
@@ -107,7 +109,7 @@ def test_a_column_that_joins_needs_no_training() -> None:
     parent, data = fit(loud_at_home(("a", "b"))), loud_at_home(("a", "b", "c"))
     child = AttentionRouter(width=D, columns=("a", "b", "c"), seed=5)
     child.copy_columns(parent, keep={"a", "b"})
-    redhost.plugins.train_router(child, data, columns=("a", "b", "c"), settings=FAST, only=["c"])
+    train_router(child, data, columns=("a", "b", "c"), settings=FAST, only=["c"])
     assert all(torch.equal(v, child.state_dict()[k]) for k, v in parent.state_dict().items())
     assert right(child, data) > 0.95
 

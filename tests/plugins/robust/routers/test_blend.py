@@ -6,6 +6,8 @@ import torch
 from redhost_robust.routers.blend import BlendRouter, likeliest_mixture
 
 import redhost
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.router import RouterSettings, train_router
 
 D = 4
 
@@ -15,7 +17,7 @@ def column(name: str, p: list[float] | None, *, rows: int = 8) -> redhost.plugin
     return redhost.plugins.ColumnData(
         column=name,
         z=z,
-        statistics=redhost.plugins.Statistics.of_rows(z, [name] * rows),
+        statistics=Statistics.of_rows(z, [name] * rows),
         likelihood=None if p is None else torch.tensor(p).expand(rows, -1),
     )
 
@@ -96,8 +98,6 @@ def test_row_level_gives_the_new_column_its_share_and_keeps_the_others_bits() ->
     child = BlendRouter(width=D, columns=("a", "bb", "c"))
     child.copy_columns(parent, keep={"a", "bb"})
     data = [column("a", p[0]), column("bb", p[1]), column("c", p[2])]
-    redhost.plugins.train_router(
-        child, data, columns=("a", "bb", "c"), settings=redhost.plugins.RouterSettings(), only=["c"]
-    )
+    train_router(child, data, columns=("a", "bb", "c"), settings=RouterSettings(), only=["c"])
     assert torch.equal(child.logit[:2], parent.logit)
     torch.testing.assert_close(weights(child)[2], weights(whole)[2])

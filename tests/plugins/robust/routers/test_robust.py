@@ -14,9 +14,11 @@ from torch import Tensor
 
 import redhost
 from redhost.core.routers.base import AnswerLikelihoods
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.linear import LinearRouter
+from redhost.core.training.router import RouterSettings, train_router
 
-STEPS = redhost.plugins.RouterSettings(steps=200)
+STEPS = RouterSettings(steps=200)
 
 
 def table(experts: int, points: int, labels: int, *, seed: int) -> Tensor:
@@ -42,7 +44,7 @@ def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.plugins.
             redhost.plugins.ColumnData(
                 column=f"e{k}",
                 z=fit.z,
-                statistics=redhost.plugins.Statistics.of_rows(fit.z, [""] * n),
+                statistics=Statistics.of_rows(fit.z, [""] * n),
                 likelihood=fit.likelihood,
                 gate=drawn(p, k, rows=4000, seed=100 + k),
             )
@@ -53,7 +55,7 @@ def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.plugins.
 def fit(data: list[redhost.plugins.ColumnData], *, seed: int = 0) -> RobustRouter:
     names = tuple(d.column for d in data)
     router = RobustRouter(width=data[0].z.shape[1], columns=names, seed=seed)
-    redhost.plugins.train_router(router, data, columns=names, settings=STEPS)
+    train_router(router, data, columns=names, settings=STEPS)
     return router
 
 
@@ -181,7 +183,7 @@ def test_a_domain_whose_card_tells_no_answers_keeps_its_own_column() -> None:
     """Nobody's regret speaks for it, and the backbone's column must not take its place."""
 
     def silent(column: str, z: Tensor) -> redhost.plugins.ColumnData:
-        sums = redhost.plugins.Statistics.of_rows(z, [""] * len(z))
+        sums = Statistics.of_rows(z, [""] * len(z))
         return redhost.plugins.ColumnData(column=column, z=z, statistics=sums)
 
     report = columns(table(4, 8, 4, seed=0), rows=500)[:2]

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.distributions import Normal
 
 import redhost
-from redhost.core.routers.domain_statistics import shrunk
+from redhost.core.bus.bus import Readout
+from redhost.core.bus.experts import LowRank
+from redhost.core.routers.domain_statistics import Statistics, shrunk
 from redhost.core.routers.topk import top_mask
 
 D, K = 8, 30
@@ -30,7 +32,7 @@ def domains(
     made = []
     for k, name in enumerate(NAMES):
         z = means[k] + spread * torch.randn(rows, D, generator=g)
-        statistics = redhost.plugins.Statistics.of_rows(z, ["y"] * rows)
+        statistics = Statistics.of_rows(z, ["y"] * rows)
         made.append(redhost.plugins.ColumnData(column=name, z=z, statistics=statistics))
     return made
 
@@ -139,7 +141,7 @@ def test_the_second_level_is_the_gaussian_it_says(rows: int) -> None:
     data = []
     for d in domains(rows=rows):
         z = d.z.mean(0) + torch.randn(rows, D, generator=g) @ stretch
-        sums = redhost.plugins.Statistics.of_rows(z, ["y"] * rows)
+        sums = Statistics.of_rows(z, ["y"] * rows)
         data.append(dataclasses.replace(d, z=z, statistics=sums))
     router = fitted(data)
     z, whitener = torch.randn(6, D, generator=g), router.whitener.detach().double()
@@ -161,9 +163,7 @@ def test_the_first_level_is_the_linear_discriminant() -> None:
     mix = torch.eye(D) + torch.ones(D, D).triu()  # so that the dimensions are not independent
     parts = [d.z[: 4 + k % 20] @ mix for k, d in enumerate(domains())]
     data = [
-        redhost.plugins.ColumnData(
-            column=n, z=z, statistics=redhost.plugins.Statistics.of_rows(z, ["y"] * len(z))
-        )
+        redhost.plugins.ColumnData(column=n, z=z, statistics=Statistics.of_rows(z, ["y"] * len(z)))
         for n, z in zip(NAMES, parts, strict=True)
     ]
     router, z = fitted(data), torch.randn(6, D, generator=torch.Generator().manual_seed(5))
@@ -186,7 +186,7 @@ def test_off_the_axes_a_column_has_one_variance_for_all_directions() -> None:
     data = []
     for k in range(2):
         z = k + torch.randn(rows, width, generator=g) * torch.linspace(0.2, 2.0, width)
-        sums = redhost.plugins.Statistics.of_rows(z, ["y"] * rows)
+        sums = Statistics.of_rows(z, ["y"] * rows)
         data.append(redhost.plugins.ColumnData(column=f"e{k}", z=z, statistics=sums))
     router = ShortlistRouter(width=width, columns=("e0", "e1"))
     router.solve(data)
@@ -290,7 +290,7 @@ def test_options(kind: str, k: int, m: int) -> None:
 
 
 def test_a_bus_reads_and_queries_only_the_shortlist() -> None:
-    class Counting(redhost.plugins.LowRank):
+    class Counting(LowRank):
         rows_seen = 0
 
         def forward(self, z: Tensor) -> Tensor:
@@ -310,7 +310,7 @@ def test_a_bus_reads_and_queries_only_the_shortlist() -> None:
     }
     router = fitted(domains(), m=4)
     bus = redhost.Bus(
-        redhost.Readout(classifier=torch.randn(2, D, generator=g), labels=("a", "b")),
+        Readout(classifier=torch.randn(2, D, generator=g), labels=("a", "b")),
         norm=torch.nn.Identity(),
         router=router,
         experts=experts,

@@ -16,6 +16,9 @@ import redhost
 from red_lab.adapters import tasks
 from red_lab.authors import make_backbone, train_once
 from red_lab.newsgroups import encoder
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.data import DataSplits
+from redhost.core.training.new_backbone import BackbonePlan
 
 __all__ = ["AdapterAuthors", "open_authors"]
 
@@ -38,9 +41,9 @@ class AdapterAuthors:
         work: The folder that holds all of this.
     """
 
-    context: redhost.authoring.AuthoringContext
+    context: AuthoringContext
     folder: Path
-    parts: Mapping[str, redhost.authoring.DataSplits]
+    parts: Mapping[str, DataSplits]
     packages: Mapping[str, Path]
     work: Path
 
@@ -87,8 +90,6 @@ def _backbone(work: Path, source: Path) -> Path:
         return made.parent
     return make_backbone(
         project,
-        redhost.authoring.BackbonePlan(
-            id="minilm", source=f"hf:{source}", pooling="mean", max_tokens=TOKENS
-        ),
+        BackbonePlan(id="minilm", source=f"hf:{source}", pooling="mean", max_tokens=TOKENS),
         background=tasks.background(),
     )

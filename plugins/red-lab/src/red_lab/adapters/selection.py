@@ -19,6 +19,7 @@ from redhost.core.bus.bus import BACKBONE
 from redhost.core.routers import build_router
 from redhost.core.routers.base import ColumnData, Router
 from redhost.core.routers.cards import Card, background_data, column_data
+from redhost.core.types import CardRow
 
 __all__ = ["ROUTERS", "Selection", "digests"]
 
@@ -46,10 +47,7 @@ class Selection:
         """A router's training data for each column: all tokens of the cards' fit passages."""
         context, made = self.study.context, dict[str, ColumnData]()
         for name in self.names:
-            rows = [
-                redhost.authoring.CardRow(text=t, label="", part="fit")
-                for t in self.study.cards[name]
-            ]
+            rows = [CardRow(text=t, label="", part="fit") for t in self.study.cards[name]]
             card = Card(column=name, kind="texts", rows=tuple(rows), task=context.backbone.task)
             made[name] = column_data(card, encode_z=self._read, seed=0)
         others = background_data(

@@ -20,6 +20,9 @@ from red_lab.adapters.joint import shuffled_windows, train_joint
 from red_lab.adapters.strangers import language_model, train_stranger, training_windows
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.types import BackgroundRow
 
 __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 
@@ -68,7 +71,7 @@ class Study:
         valid: The excerpts on which settings are chosen.
     """
 
-    context: redhost.authoring.AuthoringContext
+    context: AuthoringContext
     adapters: Mapping[str, Path]
     joint: Path
     learnt: Tensor
@@ -121,20 +124,20 @@ def _train(work: Path, texts: Mapping[str, str]) -> tuple[dict[str, Path], Path,
 def _backbone(project: Path) -> Path:
     if next(project.glob("src/*/backbone.json"), None) is None:
         shutil.rmtree(project, ignore_errors=True)
-        redhost.authoring.new_backbone(
+        new_backbone(
             project,
-            redhost.authoring.BackbonePlan(
+            BackbonePlan(
                 id="smollm2",
                 source=f"gguf:{smollm2_file()}",
                 task=redhost.plugins.Plugins().task("generation"),
             ),
-            background=[redhost.authoring.BackgroundRow(text=t) for t in background(BACKGROUND)],
+            background=[BackgroundRow(text=t) for t in background(BACKGROUND)],
         )
     return next((project / "src").iterdir())
 
 
 def _excerpts(
-    context: redhost.authoring.AuthoringContext, domain: str, passages: Sequence[str], most: int
+    context: AuthoringContext, domain: str, passages: Sequence[str], most: int
 ) -> list[Excerpt]:
     """Return excerpts of the first passages that are long enough."""
     trunk, found = context.backbone.trunk, list[Excerpt]()

@@ -12,6 +12,7 @@ from functools import cache
 
 import redhost
 from red_lab.text.corpora import CORPORA
+from redhost.core.types import BackgroundRow
 
 __all__ = ["TASKS", "background", "rows"]
 
@@ -69,7 +70,7 @@ def rows(part: str, *, learn: int = LEARN, judge: int = JUDGE) -> dict[str, list
     }
 
 
-def background() -> Sequence[redhost.authoring.BackgroundRow]:
+def background() -> Sequence[BackgroundRow]:
     """Return texts outside every task's domain: excerpts of books and tales."""
     return list(CORPORA["newswire"].background())[:OTHERS]
 

@@ -23,6 +23,8 @@ from red_lab.bench.in_memory import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import TRUNKS, open_trunk
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import LowRank
 from redhost.core.model.build import make_router
 
 __all__ = ["TITLE", "compose", "measure", "measure_on", "page"]
@@ -74,7 +76,7 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
     width, rank, head = trunk.width, max(1, trunk.width // 4), _head(trunk)
     generator = torch.Generator().manual_seed(0)
     parts = {
-        f"expert{n:02d}": redhost.plugins.LowRank(
+        f"expert{n:02d}": LowRank(
             U=torch.randn(rank, width, generator=generator) / width**0.5,
             V=torch.randn(width, rank, generator=generator) / rank**0.5,
             activation="gelu",
@@ -98,8 +100,8 @@ def compose(trunk: redhost.authoring.TextEncoder, kind: str, experts: int) -> re
         providers={},
     )
     bus = redhost.Bus(
-        redhost.Readout(classifier=head, task=backbone.task),
-        norm=redhost.plugins.LayerNorm(width=width, eps=backbone.eps),
+        Readout(classifier=head, task=backbone.task),
+        norm=LayerNorm(width=width, eps=backbone.eps),
         router=router,
         experts=parts,
         backbone_column=True,

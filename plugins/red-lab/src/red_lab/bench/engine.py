@@ -32,7 +32,9 @@ from redhost_ray.functions import verify_package
 
 import redhost
 from red_lab.bench.section import SectionSettings
+from redhost.core.types import write_rows
 from redhost.registry.environment import python_command
+from redhost.registry.errors import JobsError
 
 __all__ = ["TITLE", "measure", "page", "write_plan"]
 
@@ -133,7 +135,7 @@ def write_plan(folder: Path, *, experts: int, rows: int, epochs: int) -> Path:
             redhost.Row(text=f"What is {a} plus {n}?", label=f"{(a * a + n) % 10}")
             for a in range(rows)
         ]
-        (folder / f"{expert}.jsonl").write_bytes(redhost.authoring.write_rows(made))
+        (folder / f"{expert}.jsonl").write_bytes(write_rows(made))
         project = f"red-expert-{expert}"
         lines.append({"dir": project, "data": f"{expert}.jsonl", "epochs": epochs, "seed": n})
     plan = folder / "plan.jsonl"
@@ -155,9 +157,7 @@ def _overhead(engine: str, workers: int) -> dict[str, float]:
 
     failures = _worker_pool(engine, workers).run(jobs, on_result)
     if failures:
-        raise redhost.errors.JobsError(
-            f"{len(failures)} empty jobs failed", found=failures[0].reason
-        )
+        raise JobsError(f"{len(failures)} empty jobs failed", found=failures[0].reason)
     return {"first": done[0], "each": (done[-1] - done[0]) / (JOBS - 1)}
 
 
@@ -201,7 +201,5 @@ def _run(arguments: Sequence[str], env: Mapping[str, str], folder: Path | None =
         cwd=folder,
     )
     if done.returncode:
-        raise redhost.errors.JobsError(
-            f"redhost {' '.join(arguments)} failed", found=done.stderr.strip()
-        )
+        raise JobsError(f"redhost {' '.join(arguments)} failed", found=done.stderr.strip())
     return time.perf_counter() - start

@@ -21,6 +21,10 @@ from red_lab.bench.growth_page import page
 from red_lab.bench.rounds import in_turns, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.trunks import open_trunk
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import Linear
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
 
 __all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
 
@@ -80,7 +84,7 @@ class _Made:
         found = []
         for name in self.ids:
             z = self.rows(count)
-            sums = redhost.plugins.Statistics.of_rows(z, labels)
+            sums = Statistics.of_rows(z, labels)
             column = redhost.plugins.ColumnData(
                 column=name, z=z[:SHOWN], statistics=sums, labels=labels[:SHOWN]
             )
@@ -92,8 +96,8 @@ class _Made:
         """Experts under a solved router."""
         shape = self.shape
         labels = [f"y{n}" for n in range(shape.labels)]
-        experts: dict[str, redhost.plugins.Expert] = {
-            name: redhost.plugins.Linear(
+        experts: dict[str, redhost.Expert] = {
+            name: Linear(
                 W=self.rows(shape.labels),
                 b=torch.zeros(shape.labels),
                 space="labels",
@@ -102,17 +106,17 @@ class _Made:
             for name in self.ids
         }
         made = redhost.Bus(
-            redhost.Readout(),
-            norm=redhost.plugins.LayerNorm(width=shape.width, eps=1e-5),
+            Readout(),
+            norm=LayerNorm(width=shape.width, eps=1e-5),
             router=self.solved(),
             experts=experts,
         )
         return made.eval().requires_grad_(False)
 
-    def solved(self) -> redhost.plugins.Router:
+    def solved(self) -> redhost.Router:
         """Return a router that is solved from the columns."""
         config = redhost.BusConfig(width=self.shape.width, labels=())
-        router = redhost.plugins.build_router("ridge", config, self.ids, 0)
+        router = build_router("ridge", config, self.ids, 0)
         if router is None:
             raise redhost.MissingError("no router ridge", expected="redhost's own", found="none")
         router.solve(self.columns)
@@ -155,7 +159,7 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
 
     def sums() -> None:
         for count in filter(None, parts):
-            redhost.plugins.Statistics.of_rows(some[:count], labels[:count])
+            Statistics.of_rows(some[:count], labels[:count])
 
     systems: dict[str, Callable[[], object]] = {
         "solve": made.solved,

@@ -17,6 +17,9 @@ from red_lab.bench.in_memory import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.bench.section import SectionSettings
 from red_lab.newsgroups import encoder, lines
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import Linear
+from redhost.core.routers import build_router
 
 __all__ = ["TITLE", "compose", "measure", "page"]
 
@@ -43,12 +46,12 @@ def compose(backbone: redhost.Backbone, heads: int) -> redhost.ComposedModel:
     """Return a composition of random heads with labels of their own, always the same first ones."""
     experts = {f"head{n:03d}": _head(n, backbone.width) for n in range(heads)}
     columns = (*experts, "backbone")
-    router = redhost.plugins.build_router("linear", backbone.bus_config(), columns, 0)
+    router = build_router("linear", backbone.bus_config(), columns, 0)
     if router is None:
         raise redhost.UsageError("unknown router", expected="a kind of redhost", found="linear")
     bus = redhost.Bus(
-        redhost.Readout(),
-        norm=redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps),
+        Readout(),
+        norm=LayerNorm(width=backbone.width, eps=backbone.eps),
         router=router,
         experts=experts,
         backbone_column=True,
@@ -58,7 +61,7 @@ def compose(backbone: redhost.Backbone, heads: int) -> redhost.ComposedModel:
 
 def _head(n: int, width: int) -> redhost.Expert:
     generator = torch.Generator().manual_seed(n)
-    return redhost.plugins.Linear(
+    return Linear(
         W=torch.randn(LABELS, width, generator=generator) / width**0.5,
         b=torch.zeros(LABELS),
         space="labels",
@@ -99,7 +102,7 @@ def _row(
 @torch.inference_mode()
 def _by_hand(model: redhost.ComposedModel, h: torch.Tensor) -> list[list[int]]:
     """Return what a team writes that has a head per task and no host: one product, one maximum."""
-    heads = [e for e in model.bus.parts() if isinstance(e, redhost.plugins.Linear)]
+    heads = [e for e in model.bus.parts() if isinstance(e, Linear)]
     weight, bias = torch.cat([e.W for e in heads]), torch.cat([e.b for e in heads])
     logits = torch.nn.functional.linear(model.bus.norm(h), weight, bias)
     best: list[list[int]] = logits.view(len(h), len(heads), -1).softmax(-1).argmax(-1).tolist()

@@ -15,6 +15,9 @@ import redhost
 from red_lab.bench.in_memory import in_memory
 from red_lab.bench.profile_child import REST, Clock
 from red_lab.red.run import open_source
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import LowRank
+from redhost.core.routers import build_router
 
 __all__ = ["warm_smollm2"]
 
@@ -54,18 +57,18 @@ def _composed(bare: redhost.Backbone) -> redhost.ComposedModel:
 
     labels = tuple(map(str, range(LABELS)))
     experts = {
-        f"expert{n}": redhost.plugins.LowRank(
+        f"expert{n}": LowRank(
             U=drawn(RANK, width), V=drawn(width, RANK), activation="gelu", space="hidden"
         )
         for n in range(EXPERTS)
     }
     config = redhost.BusConfig(width=width, labels=labels, eps=bare.eps)
-    router = redhost.plugins.build_router("linear", config, tuple(sorted(experts)), 0)
+    router = build_router("linear", config, tuple(sorted(experts)), 0)
     if router is None:
         raise redhost.UsageError("the host has no linear router")
     bus = redhost.Bus(
-        redhost.Readout(classifier=drawn(LABELS, width), labels=labels),
-        norm=redhost.plugins.LayerNorm(width=width, eps=bare.eps),
+        Readout(classifier=drawn(LABELS, width), labels=labels),
+        norm=LayerNorm(width=width, eps=bare.eps),
         router=router,
         experts=experts,
     )

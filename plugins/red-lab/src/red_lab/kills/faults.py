@@ -13,7 +13,8 @@ from red_lab.kills.home import Watched
 from red_lab.kills.newcomers import changed_plugins, loud_newcomers, second_backbone, wrecks
 from red_lab.kills.run import outcome, require, summary, unexpected, watch
 from red_lab.progress import Bar
-from redhost.testing import Kill, fail_at
+from redhost.testing import fail_at
+from redhost.testing.fault_injection import Kill
 
 __all__ = [
     "fault_at_every_step",

@@ -20,7 +20,8 @@ import redhost
 from red_lab.kills.home import Watched
 from red_lab.kills.run import outcome, require
 from redhost.registry.environment import trust
-from redhost.testing import Environment, Kill
+from redhost.testing import Environment
+from redhost.testing.fault_injection import Kill
 
 __all__ = [
     "BYTE_CODE",

@@ -13,7 +13,7 @@ from typing import Any
 import redhost
 from red_lab.kills.home import Watched
 from red_lab.progress import Bar
-from redhost.testing import Kill, kill_at_every_step, kill_at_random
+from redhost.testing.fault_injection import Kill, kill_at_every_step, kill_at_random
 
 __all__ = ["campaign", "forked_seconds", "outcome", "require", "summary", "unexpected", "watch"]
 
@@ -98,7 +98,7 @@ def unexpected(body: Callable[[], object]) -> str | None:
     """Return the exception that a function raises, unless it is an error of redhost."""
     try:
         body()
-    except redhost.errors.RedhostError:
+    except redhost.RedhostError:
         return None
     except Exception as e:  # any exception is one that a user would get
         return repr(e)

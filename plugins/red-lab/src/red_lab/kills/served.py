@@ -22,7 +22,7 @@ from redhost_serve.process import compose_home, serving
 from redhost_serve.server import running
 
 import redhost
-from redhost.testing import Kill
+from redhost.testing.fault_injection import Kill
 
 __all__ = ["ServedHome", "ask_forked", "ask_process", "kill_processes"]
 

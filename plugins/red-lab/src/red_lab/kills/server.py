@@ -9,7 +9,7 @@ from typing import Any
 from red_lab.kills.run import forked_seconds, summary, watch
 from red_lab.kills.served import ServedHome, ask_forked, ask_process, kill_processes
 from red_lab.progress import Bar
-from redhost.testing import Kill, kill_at_every_step, kill_at_random
+from redhost.testing.fault_injection import Kill, kill_at_every_step, kill_at_random
 
 __all__ = ["server_campaign"]
 

@@ -16,6 +16,8 @@ from red_lab.matched.closed_form import ClosedFormRouter
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe, Tick
 from red_lab.matched.system import System, products
+from redhost.core.bus.bus import Readout
+from redhost.core.training.expert import ExpertRows, train_expert
 
 __all__ = ["Alone", "ComposedSystem", "train_experts", "train_gate"]
 
@@ -29,9 +31,9 @@ def train_experts(
         form="residual", space="labels" if own else "hidden", rank=problem.rank, seed=seed
     )
     return tuple(
-        redhost.authoring.train_expert(
+        train_expert(
             _answers(problem, problem.train.of(k)),
-            redhost.Readout(classifier=problem.classifier, labels=problem.labels),
+            Readout(classifier=problem.classifier, labels=problem.labels),
             labels=problem.labels_of[k],
             settings=settings,
             progress=lambda *_: tick("RED"),
@@ -44,9 +46,9 @@ def train_gate(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> re
     """Train a linear router on the rows' domains: a linear expert with the domains as labels."""
     settings = recipe.settings(form="linear", space="labels", rank=1, seed=seed)
     answers = [problem.domains[int(k)] for k in problem.train.owner]
-    return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(h=problem.train.h, z=problem.train.z, answers=answers),
-        redhost.Readout(),
+    return train_expert(
+        ExpertRows(h=problem.train.h, z=problem.train.z, answers=answers),
+        Readout(),
         labels=problem.domains,
         settings=settings,
         progress=lambda *_: tick("RED"),
@@ -124,7 +126,5 @@ class Alone(System):
         return super().loss(h, z, target - self.first if self.classifier is None else target)
 
 
-def _answers(problem: Problem, part: DataPart) -> redhost.authoring.ExpertRows:
-    return redhost.authoring.ExpertRows(
-        h=part.h, z=part.z, answers=[problem.labels[int(y)] for y in part.target]
-    )
+def _answers(problem: Problem, part: DataPart) -> ExpertRows:
+    return ExpertRows(h=part.h, z=part.z, answers=[problem.labels[int(y)] for y in part.target])

@@ -10,6 +10,10 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.matched.data import Problem
+from redhost.core.bus.bus import Readout
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.router import RouterSettings, train_router
 
 __all__ = ["ClosedFormRouter", "closed_form_router"]
 
@@ -51,11 +55,11 @@ def closed_form_router(problem: Problem, experts: Sequence[redhost.Expert]) -> C
     named = dict(zip(problem.domains, experts, strict=True))
     shared = () if problem.classifier is None else problem.labels
     config = redhost.BusConfig(width=problem.width, labels=shared, eps=problem.norm.eps)
-    router = redhost.plugins.build_router("evidence", config, problem.domains, 0)
+    router = build_router("evidence", config, problem.domains, 0)
     if router is None:
         raise redhost.UsageError("this host has no evidence router")
     bus = redhost.Bus(
-        redhost.Readout(classifier=problem.classifier, labels=shared),
+        Readout(classifier=problem.classifier, labels=shared),
         norm=problem.norm,
         router=router,
         experts=named,
@@ -66,14 +70,12 @@ def closed_form_router(problem: Problem, experts: Sequence[redhost.Expert]) -> C
             redhost.plugins.ColumnData(
                 column=name,
                 z=valid.of(k).z,
-                statistics=redhost.plugins.Statistics.of_rows(
+                statistics=Statistics.of_rows(
                     known.of(k).z, [problem.labels[int(y)] for y in known.of(k).target]
                 ),
                 signals=bus.signals(valid.of(k).z),
             )
             for k, name in enumerate(bus.columns)
         ]
-    redhost.plugins.train_router(
-        router, data, columns=bus.columns, settings=redhost.plugins.RouterSettings()
-    )
+    train_router(router, data, columns=bus.columns, settings=RouterSettings())
     return ClosedFormRouter(bus)

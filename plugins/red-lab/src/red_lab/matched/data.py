@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import redhost
+from redhost.core.bus.bus import LayerNorm
 
 __all__ = ["DataPart", "Problem"]
 
@@ -76,7 +76,7 @@ class Problem:
     valid: DataPart
     test: DataPart
     clusters: tuple[str, ...]
-    norm: redhost.plugins.LayerNorm
+    norm: LayerNorm
     classifier: Tensor | None
 
     @property

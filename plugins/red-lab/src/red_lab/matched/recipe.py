@@ -1,6 +1,6 @@
 """One recipe for all systems of a data set, and the training loop of the joint systems.
 
-The loop does the same steps and random draws as `redhost.authoring.train_expert`.
+The loop does the same steps and random draws as `redhost.core.training.expert.train_expert`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import torch
 from redhost_mechanisms import Encapsulated, SparseMixture, load_balancing_loss
 from torch import Tensor, nn
 
-import redhost
 from red_lab.matched.system import System, products, safe_log
+from redhost.core.bus.experts import LowRank
 
 __all__ = ["Dense", "Soft", "Sparse", "matched_width"]
 
@@ -152,7 +152,7 @@ def matched_width(parameters: int, *, width: int, classes: int, experts: int = 1
 
 def _parts(
     width: int, units: int, classes: int, experts: int, seed: int
-) -> tuple[nn.Linear, list[redhost.plugins.LowRank]]:
+) -> tuple[nn.Linear, list[LowRank]]:
     """Return a gate with equal weights, and E different heads."""
     gate = nn.Linear(width, experts)
     nn.init.zeros_(gate.weight)
@@ -165,10 +165,8 @@ def _parts(
     return gate, heads
 
 
-def _head(
-    *, width: int, units: int, classes: int, generator: torch.Generator
-) -> redhost.plugins.LowRank:
-    return redhost.plugins.LowRank(
+def _head(*, width: int, units: int, classes: int, generator: torch.Generator) -> LowRank:
+    return LowRank(
         U=torch.randn(units, width, generator=generator) / width**0.5,
         V=torch.zeros(classes, units),
         u=torch.zeros(units),

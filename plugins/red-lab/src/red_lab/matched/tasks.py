@@ -22,6 +22,7 @@ from red_lab.red.queries import LABELS, Query
 from red_lab.red.run import Seed
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import Desk, open_desk
+from redhost.core.bus.bus import LayerNorm
 
 __all__ = ["ADDITION", "TASKS", "arithmetic", "load", "text"]
 
@@ -47,7 +48,7 @@ def arithmetic(work: Path, *, seed: int, plan: Plan = ADDITION) -> Problem:
     folder.mkdir(parents=True, exist_ok=True)
     stage = Seed(plan, seed, folder)
     base, data = stage.base(plan), stage.data
-    norm = redhost.plugins.LayerNorm(width=base.h.shape[1], eps=1e-5)
+    norm = LayerNorm(width=base.h.shape[1], eps=1e-5)
     return Problem(
         name="arithmetic",
         domains=NAMES,
@@ -70,9 +71,7 @@ def text(work: Path) -> Problem:
         validation=False,
         features=None,
     )
-    norm = redhost.plugins.LayerNorm(
-        width=desk.context.backbone.width, eps=desk.context.backbone.eps
-    )
+    norm = LayerNorm(width=desk.context.backbone.width, eps=desk.context.backbone.eps)
     domains = tuple(sorted(TEAMS))
     labels_of = tuple(tuple(sorted(TEAMS[d])) for d in domains)
     parts = [desk.parts[d] for d in domains]
@@ -89,9 +88,7 @@ def text(work: Path) -> Problem:
     )
 
 
-def _questions(
-    base: FrozenBase, queries: Sequence[Query], norm: redhost.plugins.LayerNorm
-) -> DataPart:
+def _questions(base: FrozenBase, queries: Sequence[Query], norm: LayerNorm) -> DataPart:
     """Return the questions as drawn, repeats included."""
     h = base.h[base.rows(queries)]
     return DataPart(
@@ -102,7 +99,7 @@ def _questions(
     )
 
 
-def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: redhost.plugins.LayerNorm) -> DataPart:
+def _posts(desk: Desk, rows: Sequence[redhost.Row], norm: LayerNorm) -> DataPart:
     domains = sorted(TEAMS)
     labels = [y for d in domains for y in sorted(TEAMS[d])]
     h = desk.context.encode([r.text for r in rows])

@@ -22,6 +22,7 @@ from red_lab.adapters.passes import Files, expert_of, files_of, shuffled
 from red_lab.merging.folded import joint
 from red_lab.merging.judge import hits, size
 from red_lab.merging.subjects import Subject
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import hits_by_system
 
 __all__ = ["EPOCHS", "MERGES", "RANK", "RATES", "adapters"]
@@ -56,7 +57,7 @@ def adapters(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
     folder = work / f"adapters-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     made = {i: _train(subject, i, folder, seed=seed) for i in subject.parts}
-    composed = redhost.compose(subject.backbone, [*made.values()], cache=subject.cache).composed
+    composed = compose(subject.backbone, [*made.values()], cache=subject.cache).composed
     systems = hits_by_system(
         composed, subject.test, encode=lambda texts: composed.backbone.encode(list(texts))
     )

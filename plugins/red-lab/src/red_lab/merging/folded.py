@@ -19,7 +19,12 @@ import redhost
 from red_lab.merging.judge import alone, hits, moved, right, size
 from red_lab.merging.subjects import Subject, expert_in, train_one
 from red_lab.text.measure import shuffled
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.bus.experts import LowRank
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import hits_by_system
+from redhost.core.training.data import DataSplits
 
 __all__ = ["SHARPNESS", "STEPS", "average", "folded", "joint"]
 
@@ -51,8 +56,8 @@ def folded(subject: Subject, *, seed: int, work: Path) -> dict[str, Any]:
     folder = work / f"{subject.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     made = {i: train_one(subject, i, folder / "apart", seed=seed) for i in subject.parts}
-    options = redhost.RecomposeOptions(router=subject.router)
-    composed = redhost.compose(
+    options = RecomposeOptions(router=subject.router)
+    composed = compose(
         subject.backbone, [*made.values()], options=options, cache=subject.cache
     ).composed
     experts = [expert_in(path) for path in made.values()]
@@ -103,7 +108,7 @@ def _joint_experts(
 def joint(subject: Subject) -> Subject:
     """Return the subject with a single part: the pooled rows of all teams."""
     parts = subject.parts.values()
-    rows = redhost.authoring.DataSplits(
+    rows = DataSplits(
         train=tuple(row for part in parts for row in part.train),
         valid=tuple(row for part in parts for row in part.valid),
         fit=tuple(row for part in parts for row in part.fit)[:CARD],
@@ -117,14 +122,14 @@ def joint(subject: Subject) -> Subject:
     )
 
 
-def average(experts: Sequence[redhost.Expert]) -> redhost.plugins.LowRank:
+def average(experts: Sequence[redhost.Expert]) -> LowRank:
     """Return one low-rank expert with the mean of all tensors; rows of own labels are concatenated.
 
     Args:
         experts: Experts of one rank that all write hidden states, or all labels of their own.
     """
     first, tensors = experts[0], [e.state_dict() for e in experts]
-    assert isinstance(first, redhost.plugins.LowRank)  # noqa: S101  (all here are)
+    assert isinstance(first, LowRank)  # noqa: S101  (all here are)
     own = first.space == "labels"
 
     def mean_of(name: str) -> Tensor | None:
@@ -134,7 +139,7 @@ def average(experts: Sequence[redhost.Expert]) -> redhost.plugins.LowRank:
         return torch.cat(parts) if own and name in {"V", "v"} else torch.stack(parts).mean(0)
 
     given: Mapping[str, Any] = {name: mean_of(name) for name in ("U", "u", "V", "v")}
-    return redhost.plugins.LowRank(
+    return LowRank(
         **given,
         activation=first.activation,
         space=first.space,
@@ -146,7 +151,7 @@ def _side_by_side(experts: Sequence[redhost.Expert], subject: Subject) -> list[f
     """Return the hits without a router: the sum of all Δ, or all labels' logits in one softmax."""
     backbone, texts = subject.context.backbone, [r.text for r in subject.test]
     h = subject.context.encode(texts)
-    z = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)(h)
+    z = LayerNorm(width=backbone.width, eps=backbone.eps)(h)
     with torch.inference_mode():
         deltas = [e(z) for e in experts]
         if backbone.classifier is not None:

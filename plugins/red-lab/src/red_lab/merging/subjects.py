@@ -14,8 +14,11 @@ from red_lab.arithmetic import RANGES, Split, pairs_in
 from red_lab.ranges import EXPERT, role_rows
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import open_desk
+from redhost.core.composition.recompose import compose
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.data import DataSplits
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
 
@@ -43,11 +46,11 @@ class Subject:
     name: str
     title: str
     backbone: Path
-    context: redhost.authoring.AuthoringContext
+    context: AuthoringContext
     cache: Path
     plan: redhost.authoring.ExpertPlan
     settings: redhost.authoring.ExpertSettings
-    parts: Mapping[str, redhost.authoring.DataSplits]
+    parts: Mapping[str, DataSplits]
     test: Sequence[redhost.Row]
     clusters: Sequence[str]
     router: str
@@ -65,9 +68,9 @@ def _ranges(work: Path) -> Subject:
             tuple(redhost.Row(text=r.text, label=r.label) for r in role_rows(split, part, name))
             for part in ("train", "fit", "gate")
         )
-        parts[name] = redhost.authoring.DataSplits(train=train, valid=(), fit=fit, gate=gate)
+        parts[name] = DataSplits(train=train, valid=(), fit=fit, gate=gate)
     shipped = sorted(folder.parent.parent.parent.glob("red-expert-range*/src/*/expert.json"))
-    composed = redhost.compose(folder, [p.parent for p in shipped]).composed
+    composed = compose(folder, [p.parent for p in shipped]).composed
     return Subject(
         name="ranges",
         title="sums on the tiny backbone (D = 128), five experts that write hidden states",

@@ -15,7 +15,7 @@ from typing import Literal
 
 from red_lab.mutants.generate import Mutant
 from red_lab.mutants.subject import WHEEL
-from redhost.testing import judge_expert
+from redhost.testing.certify import judge_expert
 
 __all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]
 

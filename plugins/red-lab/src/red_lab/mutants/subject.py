@@ -17,7 +17,19 @@ from typing import Literal, get_args
 import torch
 
 import redhost
-from redhost.testing import judge_expert
+from redhost.core.bus.experts import LowRank
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.packaging import (
+    CardFile,
+    ExpertDraft,
+    save_expert,
+    statistics_card,
+    texts_card,
+    vectors_card,
+)
+from redhost.core.types import CardRow
+from redhost.registry.package.manifest import BackboneRef, Training
+from redhost.testing.certify import judge_expert
 
 __all__ = [
     "KINDS",
@@ -58,7 +70,7 @@ class Subject:
     def make(cls, card: CardKind) -> Subject:
         """Return the expert; equal calls give equal bytes."""
         generator = torch.Generator().manual_seed(0)
-        expert = redhost.plugins.LowRank(
+        expert = LowRank(
             U=torch.randn(RANK, WIDTH, generator=generator) / WIDTH**0.5,
             V=torch.randn(WIDTH, RANK, generator=generator) / RANK**0.5,
             activation="gelu",
@@ -66,17 +78,17 @@ class Subject:
             labels=LABELS,
         )
         z = torch.randn(ROWS, WIDTH, generator=generator)
-        draft = redhost.authoring.ExpertDraft(
+        draft = ExpertDraft(
             expert=expert.eval().requires_grad_(False),
             id="mutant",
-            backbone=redhost.authoring.BackboneRef(name="none", fingerprint="0" * 64),
+            backbone=BackboneRef(name="none", fingerprint="0" * 64),
             domain="sums that nobody asks for",
             card=_card(card, z),
             canary=z[:4],
-            training=redhost.authoring.Training(data="0" * 64, seed=0, epochs=1),
+            training=Training(data="0" * 64, seed=0, epochs=1),
         )
         with tempfile.TemporaryDirectory() as folder:
-            redhost.authoring.save_expert(Path(folder), draft)
+            save_expert(Path(folder), draft)
             files = {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir())}
         digest = judge_expert(files)
         if not isinstance(digest, str):
@@ -96,27 +108,27 @@ class Subject:
         return pack(self.files, info_files(self.files))
 
 
-def _card(kind: CardKind, z: torch.Tensor) -> redhost.authoring.CardFile:
+def _card(kind: CardKind, z: torch.Tensor) -> CardFile:
     names = [LABELS[n % len(LABELS)] for n in range(len(z))]
     half = len(z) // 2
     if kind == "texts":
         parts = ["fit" if n < half else "gate" for n in range(len(z))]
-        return redhost.authoring.texts_card(
+        return texts_card(
             [
-                redhost.authoring.CardRow(text=f"What is {n}?", label=y, part=part)
+                CardRow(text=f"What is {n}?", label=y, part=part)
                 for n, (y, part) in enumerate(zip(names, parts, strict=True))
             ]
         )
     if kind == "statistics":
-        return redhost.authoring.statistics_card(z, names, labels=LABELS)
-    return redhost.authoring.vectors_card(
+        return statistics_card(z, names, labels=LABELS)
+    return vectors_card(
         fit_z=z[:half],
         fit_labels=names[:half],
         gate_h=z[half:],
         gate_labels=names[half:],
         labels=LABELS,
         eps=1e-5,
-        statistics=redhost.plugins.Statistics.of_rows(z, names),
+        statistics=Statistics.of_rows(z, names),
     )
 
 

@@ -19,6 +19,7 @@ from red_lab.adapters.authors import BLOCKS, RANK, AdapterAuthors, open_authors
 from red_lab.adapters.passes import Passes, expert_of, files_of, head_of, shuffled
 from red_lab.intervals import interval
 from red_lab.port.versions import further_trained
+from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import Expert, MappedExpert
 from redhost.core.training.linear_head import solve_linear_head
 
@@ -56,7 +57,7 @@ class _Reader:
     def z(self, rows: Sequence[redhost.Row], files: Mapping[str, bytes] | None) -> Tensor:
         """Return z ``(N, D)`` with an adapter, or without one."""
         texts, bare = [r.text for r in rows], self.authors.context.backbone
-        norm = redhost.plugins.LayerNorm(width=bare.width, eps=bare.eps)
+        norm = LayerNorm(width=bare.width, eps=bare.eps)
         if files is None:
             h = self.authors.context.encode(texts)
         else:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.port.subjects import PAIRS, Pair, Team, open_backbone, teams
-from redhost.authoring import AuthoringContext
 from redhost.core.bus.experts import Expert
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins
+from redhost.core.training.context import AuthoringContext
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import ExpertFiles, read_expert
 

@@ -14,6 +14,9 @@ from red_lab.newsgroups import encoder
 from red_lab.port.versions import further_trained
 from red_lab.red.run import smollm2_file
 from red_lab.text.corpora import CORPORA
+from redhost.core.training.context import AuthoringContext
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.types import BackgroundRow
 
 __all__ = ["JUDGE", "LEARN", "PAIRS", "TOKENS", "Pair", "Team", "open_backbone", "teams"]
 
@@ -118,9 +121,7 @@ def teams(corpus: str, *, validation: bool) -> list[Team]:
     ]
 
 
-def open_backbone(
-    name: str, corpus: str, *, work: Path
-) -> tuple[Path, redhost.authoring.AuthoringContext]:
+def open_backbone(name: str, corpus: str, *, work: Path) -> tuple[Path, AuthoringContext]:
     """Return a backbone's package, made if missing, and its authoring context.
 
     Args:
@@ -139,14 +140,12 @@ def _package(name: str, corpus: str, *, work: Path) -> Path:
     if (made := next(project.glob("src/*/backbone.json"), None)) is not None:
         return made.parent
     shutil.rmtree(project, ignore_errors=True)
-    plan = redhost.authoring.BackbonePlan(id=name, source=_SOURCES[name](work))
+    plan = BackbonePlan(id=name, source=_SOURCES[name](work))
     if name == "tiny-next":
-        redhost.authoring.new_backbone(
-            project, plan, rows=_differences(), background=_plain_background()
-        )
+        new_backbone(project, plan, rows=_differences(), background=_plain_background())
     else:
         plan = replace(plan, pooling="mean", max_tokens=TOKENS)
-        redhost.authoring.new_backbone(project, plan, background=CORPORA[corpus].background())
+        new_backbone(project, plan, background=CORPORA[corpus].background())
     return next((project / "src").iterdir())
 
 
@@ -198,7 +197,7 @@ def _differences() -> list[redhost.Row]:
     ]
 
 
-def _plain_background() -> list[redhost.authoring.BackgroundRow]:
+def _plain_background() -> list[BackgroundRow]:
     texts = CORPORA["newswire"].background()
     return list(texts)
 

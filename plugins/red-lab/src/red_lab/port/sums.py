@@ -21,9 +21,9 @@ from red_lab.intervals import interval
 from red_lab.port.subjects import LEARN, PAIRS, Pair, open_backbone, teams
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import best_of, hits
-from redhost.authoring import AuthoringContext
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.least_squares import LeastSquares
+from redhost.core.training.context import AuthoringContext
 
 __all__ = ["lines", "measure"]
 

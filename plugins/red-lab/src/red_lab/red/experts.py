@@ -5,7 +5,7 @@
     residual   p_i = softmax(W_c (h + V_i σ(U_i z)))              seed 4.5.4
     logits     p_i = softmax(W_c h + V_i σ(U_i z))                seed 4.4.1, V_i: r → C
 
-All through `redhost.authoring.train_expert`, with one budget for every form.
+All through `redhost.core.training.expert.train_expert`, with one budget for every form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import redhost
 from red_lab.arithmetic import RANGES, hashed
 from red_lab.red.base import FrozenBase
 from red_lab.red.queries import LABELS, Query
+from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Space
+from redhost.core.training.expert import ExpertRows, train_expert
 
 __all__ = [
     "FORMS",
@@ -134,7 +136,7 @@ class Family:
 
 def normed(h: Tensor) -> Tensor:
     """Return z = LayerNorm(h)."""
-    z: Tensor = redhost.plugins.LayerNorm(width=h.shape[-1], eps=1e-5)(h)
+    z: Tensor = LayerNorm(width=h.shape[-1], eps=1e-5)(h)
     return z
 
 
@@ -192,19 +194,19 @@ def _train(
         off_domain=budget.off_domain if space != "labels" else 0.0,
         seed=seed,
     )
-    return redhost.authoring.train_expert(
+    return train_expert(
         _rows(base, mine),
-        redhost.Readout(classifier=base.classifier, labels=LABELS),
+        Readout(classifier=base.classifier, labels=LABELS),
         labels=LABELS if space == "labels" else _labels_of(mine),
         settings=settings,
         background=normed(base.h[_some(base, others)]) if others else None,
     ).expert
 
 
-def _rows(base: FrozenBase, queries: Sequence[Query]) -> redhost.authoring.ExpertRows:
+def _rows(base: FrozenBase, queries: Sequence[Query]) -> ExpertRows:
     """Return the questions as drawn, with repeats: one epoch as the seed defines it."""
     h = base.h[base.rows(queries)]
-    return redhost.authoring.ExpertRows(h=h, z=normed(h), answers=[q.label for q in queries])
+    return ExpertRows(h=h, z=normed(h), answers=[q.label for q in queries])
 
 
 def _some(base: FrozenBase, queries: Sequence[Query]) -> Tensor:

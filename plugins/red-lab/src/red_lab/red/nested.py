@@ -18,6 +18,7 @@ import redhost
 from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES, Budget, Family, normed
 from red_lab.red.queries import LABELS, Query
+from redhost.core.bus.experts import LowRank
 
 __all__ = ["cut_to", "train_nested"]
 
@@ -36,14 +37,14 @@ def cut_to(family: Family, rank: int) -> Family:
     """Return the experts with only their first units, without further training."""
     return _family(
         [
-            redhost.plugins.LowRank(
+            LowRank(
                 U=e.U.detach()[:rank].clone(),
                 V=e.V.detach()[:, :rank].clone(),
                 activation=e.activation,
                 space="hidden",
             )
             for e in family.experts
-            if isinstance(e, redhost.plugins.LowRank)
+            if isinstance(e, LowRank)
         ]
     )
 
@@ -56,14 +57,12 @@ def _family(experts: Sequence[redhost.Expert]) -> Family:
 
 def _train(
     base: FrozenBase, train: Sequence[Query], ranks: Sequence[int], budget: Budget, seed: int
-) -> redhost.plugins.LowRank:
+) -> LowRank:
     """Take as many steps as an expert of one rank, with the same optimiser and schedule."""
     generator = torch.Generator().manual_seed(seed)
     width = base.h.shape[1]
     U = torch.randn(max(ranks), width, generator=generator) / width**0.5
-    expert = redhost.plugins.LowRank(
-        U=U, V=torch.zeros(width, max(ranks)), activation="gelu", space="hidden"
-    )
+    expert = LowRank(U=U, V=torch.zeros(width, max(ranks)), activation="gelu", space="hidden")
     optimizer = torch.optim.AdamW(expert.parameters(), weight_decay=budget.weight_decay)
     h = base.h[base.rows(train)]
     z, target = normed(h), torch.tensor([LABELS.index(q.label) for q in train])
@@ -85,7 +84,7 @@ def _train(
     return expert
 
 
-def _first(expert: redhost.plugins.LowRank, rank: int, z: Tensor) -> Tensor:
+def _first(expert: LowRank, rank: int, z: Tensor) -> Tensor:
     """Return Δ_r(z)."""
     units = torch.nn.functional.gelu(z @ expert.U[:rank].T)
     return units @ expert.V[:, :rank].T

@@ -18,6 +18,7 @@ from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
 from red_lab.robust.traffic import UnevenTraffic, level
+from redhost.core.bus.experts import ClassifierExpert, LowRank
 
 __all__ = ["aggregate", "domain_losses", "train_monolith", "untrained"]
 
@@ -30,9 +31,9 @@ def untrained(problem: Problem, *, rank: int, seed: int) -> Alone:
     V = torch.zeros(width, rank)
     adapter: redhost.Expert
     if problem.classifier is not None:
-        adapter = redhost.plugins.LowRank(U=U, V=V, activation="gelu", space="hidden")
+        adapter = LowRank(U=U, V=V, activation="gelu", space="hidden")
     else:
-        adapter = redhost.plugins.ClassifierExpert(
+        adapter = ClassifierExpert(
             U=U,
             V=V,
             W=torch.zeros(classes, width),

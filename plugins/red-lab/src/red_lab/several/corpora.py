@@ -19,6 +19,7 @@ from typing import Literal
 import redhost
 from red_lab import newsgroups
 from red_lab.text.corpora import CORPORA
+from redhost.core.types import BackgroundRow
 
 __all__ = ["STUDIES", "Study", "read_index", "union"]
 
@@ -88,7 +89,7 @@ class Study:
     teams: Sequence[str]
     rows: Callable[[Part, bool], list[redhost.Row]]
     clusters: Callable[[Sequence[redhost.Row]], list[str]]
-    background: Callable[[], list[redhost.authoring.BackgroundRow]]
+    background: Callable[[], list[BackgroundRow]]
     complete: Callable[[bool], list[redhost.Row]] | None = None
     unseen: Callable[[redhost.Row], bool] | None = None
 
@@ -191,16 +192,14 @@ def _all(tags: Mapping[str, set[str]]) -> str:
     return _joined({t for some in tags.values() for t in some})
 
 
-def _untagged() -> list[redhost.authoring.BackgroundRow]:
+def _untagged() -> list[BackgroundRow]:
     every = re.compile("|".join(FACETS.values()))
     texts = [
         text
         for text, (source, tags) in read_index().items()
         if _number(source) % FOLDS < VALIDATION and not any(every.fullmatch(t) for t in tags)
     ]
-    return [
-        redhost.authoring.BackgroundRow(text=t) for t in sorted(texts, key=_number)[:BACKGROUND]
-    ]
+    return [BackgroundRow(text=t) for t in sorted(texts, key=_number)[:BACKGROUND]]
 
 
 # -- spans ---------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Joint answers of several teams' experts, compared with systems without teams, or without experts.
 
-Authors use the public path (`split_rows`, `train_package`); the composition is `redhost.compose`
-with its defaults.
+Authors use the public path (`split_rows`, `train_package`); hosts compose with the defaults.
 """
 
 from __future__ import annotations
@@ -21,8 +20,12 @@ import redhost
 from red_lab.authors import Authors, make_backbone
 from red_lab.several.corpora import Study, union
 from red_lab.text.measure import shuffled
+from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.label_set_head import SigmoidHead
 from redhost.core.bus.task import Task
+from redhost.core.composition.recompose import compose
+from redhost.core.training.data import DataSplits
+from redhost.core.training.new_backbone import BackbonePlan
 
 __all__ = ["Desk", "apart", "measure", "regression"]
 
@@ -47,7 +50,7 @@ class Desk(Authors):
         """Make the backbone's package and read the rows."""
         folder = make_backbone(
             work / f"red-backbone-{study.task}",
-            redhost.authoring.BackbonePlan(
+            BackbonePlan(
                 id=study.task,
                 source=source,
                 task=redhost.plugins.Plugins().task(study.task),
@@ -70,25 +73,25 @@ class Desk(Authors):
         return self.context.backbone.task
 
     @cached_property
-    def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
+    def parts(self) -> Mapping[str, DataSplits]:
         """Each team's rows, split as the product splits them."""
         return {t: self.split([r for r in self.learn if r.domain == t]) for t in self.study.teams}
 
     @cached_property
-    def everybody(self) -> redhost.authoring.DataSplits:
+    def everybody(self) -> DataSplits:
         """The pooled rows, with every team's labels, as one author's."""
         return self.split(union(self.learn))
 
     @cached_property
-    def shown(self) -> redhost.authoring.DataSplits:
+    def shown(self) -> DataSplits:
         """The rows of all teams' cards, as one author's."""
         return self.split(union([r for p in self.parts.values() for r in (*p.fit, *p.gate)]))
 
-    def split(self, rows: Sequence[redhost.Row]) -> redhost.authoring.DataSplits:
+    def split(self, rows: Sequence[redhost.Row]) -> DataSplits:
         """Split an author's rows."""
         return redhost.authoring.split_rows(rows, task=self.task)
 
-    def author(self, team: str, rows: redhost.authoring.DataSplits, *, seed: int) -> Path:
+    def author(self, team: str, rows: DataSplits, *, seed: int) -> Path:
         """Train one team's expert, in isolation, and package it; return the package."""
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
         settings = redhost.authoring.ExpertSettings(space="labels", seed=seed)
@@ -96,7 +99,7 @@ class Desk(Authors):
 
     def compose(self, folders: Sequence[Path]) -> redhost.ComposedModel:
         """Compose packages as a host does."""
-        return redhost.compose(self.folder, folders, cache=self.work / "cache").composed
+        return compose(self.folder, folders, cache=self.work / "cache").composed
 
 
 def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def _together(answer: redhost.Answer) -> str:
     return "|".join(sorted(own - {"none"})) or "none"
 
 
-def regression(desk: Desk, rows: redhost.authoring.DataSplits) -> list[str]:
+def regression(desk: Desk, rows: DataSplits) -> list[str]:
     """Fit a logistic regression of each label on one author's rows; return its answers.
 
     Its penalty, and how probabilities are decoded, are fitted on the rows of experts' early
@@ -163,7 +166,7 @@ def regression(desk: Desk, rows: redhost.authoring.DataSplits) -> list[str]:
 def _features(desk: Desk, rows: Sequence[redhost.Row]) -> Any:
     """Return the experts' inputs: z of the texts, or of their words, ``(N, D)``."""
     backbone = desk.context.backbone
-    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     return norm(desk.context.encode([r.text for r in rows])).numpy()
 
 

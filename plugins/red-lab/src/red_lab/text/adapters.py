@@ -26,6 +26,7 @@ from red_lab.text.monoliths import MONOLITHS
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
+from redhost.core.training.data import DataSplits
 from redhost.core.training.packaging import save_expert
 from redhost.core.types import Encode
 
@@ -104,10 +105,10 @@ def _under(
     return right
 
 
-def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
+def _everyone(desk: Desk) -> DataSplits:
     """Return the pooled rows as those of one author, who also trains on the cards' rows."""
     parts = desk.parts.values()
-    return redhost.authoring.DataSplits(
+    return DataSplits(
         train=tuple(every_row(desk.parts)),
         valid=tuple(r for p in parts for r in p.valid),
         fit=tuple(r for p in parts for r in p.fit),
@@ -115,9 +116,7 @@ def _everyone(desk: Desk) -> redhost.authoring.DataSplits:
     )
 
 
-def _adapter(
-    desk: Desk, name: str, rows: redhost.authoring.DataSplits, *, rank: int = RANK
-) -> Path:
+def _adapter(desk: Desk, name: str, rows: DataSplits, *, rank: int = RANK) -> Path:
     """Train an adapter unless it exists; its folder is named by a digest of all its inputs."""
     made_from = (desk.context.manifest.fingerprint, rank, SETTINGS, rows)
     of = hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]

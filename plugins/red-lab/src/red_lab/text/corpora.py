@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import redhost
 from red_lab import newsgroups
 from red_lab.newsgroups import Part, cells
+from redhost.core.types import BackgroundRow
 
 __all__ = ["CORPORA", "Corpus", "dealt"]
 
@@ -65,7 +66,7 @@ class Corpus:
     tests_are: str
     teams: Mapping[str, tuple[str, ...]]
     rows: Callable[[Part, bool], list[redhost.Row]]
-    background: Callable[[], list[redhost.authoring.BackgroundRow]]
+    background: Callable[[], list[BackgroundRow]]
     outside: Callable[[], Mapping[str, Sequence[str]]]
 
 
@@ -139,10 +140,10 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _posts() -> list[redhost.authoring.BackgroundRow]:
+def _posts() -> list[BackgroundRow]:
     """Return newsgroup posts, the background where the corpus has no posts."""
     texts = [r.text for r in newsgroups.rows("train")[::43]]
-    return [redhost.authoring.BackgroundRow(text=t) for t in texts[: newsgroups.BACKGROUND]]
+    return [BackgroundRow(text=t) for t in texts[: newsgroups.BACKGROUND]]
 
 
 def _tweets() -> list[str]:

@@ -17,10 +17,16 @@ import redhost
 from red_lab.authors import Authors, make_backbone
 from red_lab.text.corpora import Corpus
 from red_lab.text.encoders import ENCODERS
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import RecomposeInputs, load_parts
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.plugins.manager import Plugins
+from redhost.core.training.data import DataSplits
+from redhost.core.training.new_backbone import BackbonePlan
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder
 
@@ -38,13 +44,13 @@ class Desk(Authors):
     corpus: Corpus
 
     @cached_property
-    def parts(self) -> Mapping[str, redhost.authoring.DataSplits]:
+    def parts(self) -> Mapping[str, DataSplits]:
         """Each author's rows, split as the product splits them."""
         return self.split(self.corpus.teams, self.learn)
 
     def split(
         self, teams: Mapping[str, Sequence[str]], given: Sequence[redhost.Row]
-    ) -> dict[str, redhost.authoring.DataSplits]:
+    ) -> dict[str, DataSplits]:
         """Split rows by the team that has their label, and each team's rows as its author does."""
         return {
             team: redhost.authoring.split_rows([r for r in given if r.label in labels])
@@ -64,16 +70,14 @@ class Desk(Authors):
 
     def z(self, given: Sequence[redhost.Row]) -> Tensor:
         """Return bus vectors ``(N, D)``."""
-        norm = redhost.plugins.LayerNorm(
-            width=self.context.backbone.width, eps=self.context.backbone.eps
-        )
+        norm = LayerNorm(width=self.context.backbone.width, eps=self.context.backbone.eps)
         vectors: Tensor = norm(self.h(given))
         return vectors
 
     def author(
         self,
         team: str,
-        rows: redhost.authoring.DataSplits,
+        rows: DataSplits,
         *,
         where: str,
         settings: redhost.authoring.ExpertSettings,
@@ -82,10 +86,10 @@ class Desk(Authors):
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors")
         return self.train(plan, rows, where=f"packages/{where}", settings=settings)
 
-    def compose(self, folders: Sequence[Path], *, kind: str = "auto") -> redhost.RecomposeResult:
+    def compose(self, folders: Sequence[Path], *, kind: str = "auto") -> RecomposeResult:
         """Compose packages as a host does, declining 5 % of the experts' own texts."""
-        options = redhost.RecomposeOptions(router=kind, decline=0.05)
-        return redhost.compose(self.folder, folders, options=options, cache=self.work / "cache")
+        options = RecomposeOptions(router=kind, decline=0.05)
+        return compose(self.folder, folders, options=options, cache=self.work / "cache")
 
 
 def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
@@ -124,7 +128,7 @@ def open_desk(
     frozen = ENCODERS[encoder]
     folder = make_backbone(
         work / "packages" / f"red-backbone-{encoder}-{corpus.name}",
-        redhost.authoring.BackbonePlan(
+        BackbonePlan(
             id=encoder,
             source=frozen.source(work),
             pooling="mean",
@@ -156,7 +160,7 @@ def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
     )
 
 
-def every_row(parts: Mapping[str, redhost.authoring.DataSplits]) -> Iterator[redhost.Row]:
+def every_row(parts: Mapping[str, DataSplits]) -> Iterator[redhost.Row]:
     """Yield all teams' training rows, cards included; only monoliths may use all of them."""
     for rows in parts.values():
         yield from (*rows.train, *rows.fit, *rows.gate)

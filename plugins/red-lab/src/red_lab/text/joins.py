@@ -25,10 +25,13 @@ import redhost
 from red_lab.text.corpora import dealt
 from red_lab.text.desk import Desk, inputs_of
 from redhost.core.composition.gates import harm
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import Previous, RecomposeInputs
+from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
+from redhost.core.training.data import DataSplits
 
 __all__ = ["HIJACKS", "by_kind", "deal_joins"]
 
@@ -47,6 +50,7 @@ OTHERS = "other rows of another's domain"
 Tensors = dict[str, Tensor]
 Package = tuple[dict[str, Any], Tensors]
 """A manifest and its card."""
+Records = Sequence[Mapping[str, Any]]
 
 
 def deal_joins(desk: Desk, deal: int, *, hijacks: int = EACH) -> list[dict[str, Any]]:
@@ -84,17 +88,15 @@ def deal_joins(desk: Desk, deal: int, *, hijacks: int = EACH) -> list[dict[str, 
     return [{"deal": deal, **one} for one in found]
 
 
-def _authored(desk: Desk, team: str, rows: redhost.authoring.DataSplits, *, where: str) -> Path:
+def _authored(desk: Desk, team: str, rows: DataSplits, *, where: str) -> Path:
     settings = redhost.authoring.ExpertSettings(form="linear", space="labels")
     return desk.author(team, rows, where=where, settings=settings)
 
 
-def _renamed(desk: Desk, labels: Sequence[str]) -> redhost.authoring.DataSplits:
+def _renamed(desk: Desk, labels: Sequence[str]) -> DataSplits:
     """Return texts of some labels that no team was trained on, under new label names."""
-    rows = [r for r in desk.test if r.label in labels]
-    return redhost.authoring.split_rows(
-        [redhost.Row(text=r.text, label=f"my {r.label}") for r in rows]
-    )
+    rows = [redhost.Row(text=r.text, label=f"my {r.label}") for r in desk.test if r.label in labels]
+    return redhost.authoring.split_rows(rows)
 
 
 class _Host:
@@ -116,8 +118,7 @@ class _Host:
             for r in desk.test
             if r.label in team
         ]
-        experts = everyone.candidates.experts
-        alone = _of(everyone, {t: experts[t] for t in labels})
+        alone = _of(everyone, {t: everyone.candidates.experts[t] for t in labels})
         before = _composed(alone).composed
         self.right = self._right(before)
         self.alone = dataclasses.replace(
@@ -157,8 +158,8 @@ def _of(inputs: RecomposeInputs, experts: Mapping[str, LoadedExpert]) -> Recompo
     return dataclasses.replace(inputs, candidates=candidates)
 
 
-def _composed(inputs: RecomposeInputs) -> redhost.RecomposeResult:
-    return accepted(compose_parts(inputs, redhost.RecomposeOptions(router=KIND, accept=True)))
+def _composed(inputs: RecomposeInputs) -> RecomposeResult:
+    return accepted(compose_parts(inputs, RecomposeOptions(router=KIND, accept=True)))
 
 
 def _forged(own: Path, victim: Path, forge: Callable[[Package, Package], Package]) -> Path:
@@ -280,9 +281,7 @@ HIJACKS: Mapping[str, Callable[[Package, Package], Package]] = {
 }
 
 
-def by_kind(
-    found: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+def by_kind(found: Records) -> Iterator[tuple[str, Records]]:
     """Yield each tried kind with its records, the honest one first."""
     for kind in ("honest", *HIJACKS, OTHERS):
         if some := [x for x in found if x["kind"] == kind]:

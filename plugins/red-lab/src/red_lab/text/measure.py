@@ -1,6 +1,6 @@
 """Accuracy of the teams' experts under routers, compared with systems without experts.
 
-Authors use the public path (`split_rows`, `train_package`); the composition is `redhost.compose`.
+Authors use the public path (`split_rows`, `train_package`); hosts compose with the defaults.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from redhost.core.bus.bus import BACKBONE, Bus
 from redhost.core.bus.layout import WideNorm
 from redhost.core.evaluation.evaluate import hits_by_system
 from redhost.core.evaluation.judge import judge
+from redhost.core.routers import build_router
 from redhost.core.routers.ridge import choose_regression
+from redhost.core.routers.statistics import StatisticsRouter
 from redhost.core.training.router_data import columns_data
 
 __all__ = [
@@ -136,8 +138,8 @@ def no_expert(desk: Desk, composed: redhost.ComposedModel) -> dict[str, list[flo
     config, ids = composed.backbone.bus_config(), composed.bus.ids
     data = columns_data(composed, encode=desk.context.encode)[: len(ids)]
     labels = [y for d in data for y in d.statistics.labels]
-    router = redhost.plugins.build_router("statistics", config, ids, 0)
-    if not isinstance(router, redhost.plugins.StatisticsRouter):
+    router = build_router("statistics", config, ids, 0)
+    if not isinstance(router, StatisticsRouter):
         raise TypeError("no statistics router")
     router.solve(data)
     share = torch.cat([d.statistics.counts.sum().expand(len(d.statistics.labels)) for d in data])

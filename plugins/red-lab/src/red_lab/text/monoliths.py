@@ -17,6 +17,8 @@ import torch
 
 import redhost
 from red_lab.text.desk import Desk, best_of, every_row, hits
+from redhost.core.bus.bus import Readout
+from redhost.core.training.expert import ExpertRows, train_expert
 from redhost.core.training.linear_head import solve_linear_head
 
 __all__ = ["MONOLITHS"]
@@ -34,9 +36,9 @@ def residual_head(desk: Desk) -> list[float]:
     everyone, valid = list(every_row(desk.parts)), _valid(desk)
     labels = sorted({r.label for r in everyone})
     settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
-    trained = redhost.authoring.train_expert(
+    trained = train_expert(
         _rows(desk, everyone),
-        redhost.Readout(),
+        Readout(),
         labels=labels,
         settings=dataclasses.replace(settings, rank=rank, off_domain=0.0),
         valid=_rows(desk, valid),
@@ -96,10 +98,8 @@ def _valid(desk: Desk) -> list[redhost.Row]:
     return [r for rows in desk.parts.values() for r in rows.valid]
 
 
-def _rows(desk: Desk, given: Sequence[redhost.Row]) -> redhost.authoring.ExpertRows:
-    return redhost.authoring.ExpertRows(
-        h=desk.h(given), z=desk.z(given), answers=[r.label for r in given]
-    )
+def _rows(desk: Desk, given: Sequence[redhost.Row]) -> ExpertRows:
+    return ExpertRows(h=desk.h(given), z=desk.z(given), answers=[r.label for r in given])
 
 
 MONOLITHS: dict[str, tuple[str, Callable[[Desk], list[float]]]] = {

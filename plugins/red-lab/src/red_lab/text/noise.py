@@ -11,6 +11,7 @@ import redhost
 from red_lab.text.desk import Desk, inputs_of
 from red_lab.text.measure import domain_right, no_expert
 from redhost.core.composition.choose import AUTO
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.evaluation.judge import judge
@@ -52,7 +53,7 @@ def noise(desk: Desk) -> list[dict[str, Any]]:
         composed = accepted(
             compose_parts(
                 dataclasses.replace(inputs, candidates=candidates),
-                redhost.RecomposeOptions(router=AUTO),
+                RecomposeOptions(router=AUTO),
             )
         ).composed
         alone = no_expert(desk, composed)["no expert, ridge"]

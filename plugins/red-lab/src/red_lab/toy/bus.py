@@ -18,6 +18,12 @@ from torch import Tensor
 import redhost
 from red_lab.toy.data import PLACES, UNITS, Systems, grid, oracle
 from red_lab.toy.residual import BASES
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import LowRank
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.router import RouterSettings, train_router
 
 __all__ = ["classifier", "features", "learn_router", "measure", "norm_of_a_scalar", "route"]
 
@@ -25,7 +31,7 @@ WIDTH = 6
 IDS = tuple(f"segment{n}" for n in range(1, len(PLACES)))
 VALUE = ("value",)
 TASK = redhost.plugins.make_task("regression", resolution=1 / UNITS)
-NORM = redhost.plugins.LayerNorm(width=WIDTH, eps=1e-5)
+NORM = LayerNorm(width=WIDTH, eps=1e-5)
 
 
 def features() -> Tensor:
@@ -42,7 +48,7 @@ def classifier(name: str) -> Tensor:
 
 def norm_of_a_scalar() -> float:
     """Return the largest |LayerNorm(ŷ)| over the grid, with ŷ as the only feature."""
-    norm = redhost.plugins.LayerNorm(width=1, eps=1e-5)
+    norm = LayerNorm(width=1, eps=1e-5)
     scalar: Tensor = norm(grid().y.float()[:, None])
     return float(scalar.abs().max())
 
@@ -51,19 +57,19 @@ def learn_router(seed: int, *, steps: int = 600) -> redhost.Router:
     """Train the host's two-layer router on the segments' labels."""
     z = NORM(features())
     config = redhost.BusConfig(width=WIDTH, labels=VALUE, task=TASK)
-    router = redhost.plugins.build_router("mlp", config, IDS, seed)
+    router = build_router("mlp", config, IDS, seed)
     if router is None:
         raise redhost.UsageError("no two-layer router", expected="a router of kind mlp")
     data = [
         redhost.plugins.ColumnData(
             column=name,
             z=z[points],
-            statistics=redhost.plugins.Statistics.of_rows(z[points], [name] * len(points)),
+            statistics=Statistics.of_rows(z[points], [name] * len(points)),
         )
         for name, points in zip(IDS, grid().home, strict=True)
     ]
-    settings = redhost.plugins.RouterSettings(steps=steps, learning_rate=0.02, weight_decay=0.0)
-    redhost.plugins.train_router(router, data, columns=IDS, settings=settings)
+    settings = RouterSettings(steps=steps, learning_rate=0.02, weight_decay=0.0)
+    train_router(router, data, columns=IDS, settings=settings)
     return router
 
 
@@ -108,7 +114,7 @@ def _use(bus: redhost.Bus, averaged: redhost.Bus) -> Systems:
 
 def _bus(name: str, experts: Mapping[str, redhost.Expert], router: redhost.Router) -> redhost.Bus:
     return redhost.Bus(
-        redhost.Readout(classifier=classifier(name), labels=VALUE, task=TASK),
+        Readout(classifier=classifier(name), labels=VALUE, task=TASK),
         norm=NORM,
         router=router,
         experts=experts,
@@ -132,18 +138,16 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
         patience=epochs,
         seed=seed,
     )
-    return redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(
-            h=h, z=NORM(h), answers=[repr(y) for y in grid().y[points].tolist()]
-        ),
-        redhost.Readout(classifier=classifier(name), labels=VALUE, task=TASK),
+    return train_expert(
+        ExpertRows(h=h, z=NORM(h), answers=[repr(y) for y in grid().y[points].tolist()]),
+        Readout(classifier=classifier(name), labels=VALUE, task=TASK),
         labels=(),
         settings=settings,
     ).expert
 
 
-def _average(experts: Mapping[str, redhost.Expert]) -> redhost.plugins.LowRank:
+def _average(experts: Mapping[str, redhost.Expert]) -> LowRank:
     """Return the expert whose parameters are the means of all experts' parameters."""
     states = [e.state_dict() for e in experts.values()]
     U, V, u, v = (torch.stack([s[key] for s in states]).mean(0) for key in ("U", "V", "u", "v"))
-    return redhost.plugins.LowRank(U=U, V=V, u=u, v=v, activation="gelu", space="logits")
+    return LowRank(U=U, V=V, u=u, v=v, activation="gelu", space="logits")

@@ -14,6 +14,7 @@ import redhost
 from red_lab.bench.answers.subject import Subject
 from red_lab.newsgroups import rows
 from redhost.authoring import ExpertPlan, ExpertSettings, split_rows
+from redhost.core.training.context import AuthoringContext
 
 __all__ = ["AUTHOR_ROWS", "author"]
 
@@ -46,9 +47,7 @@ def author(*, folder: str, name: str, texts: int) -> dict[str, Any]:
     return {"texts": texts, "encoder": alone, "first": seconds[0], "second": seconds[1]}
 
 
-def _train(
-    project: Path, data: list[redhost.Row], context: redhost.authoring.AuthoringContext
-) -> float:
+def _train(project: Path, data: list[redhost.Row], context: AuthoringContext) -> float:
     start = time.perf_counter()
     redhost.authoring.write_project(project, kind="expert", package_id="posts", summary="posts")
     redhost.authoring.train_package(

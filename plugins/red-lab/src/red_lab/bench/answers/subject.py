@@ -21,6 +21,8 @@ from red_lab.bench.peers.folders import plain
 from red_lab.newsgroups import TEAMS, encoder, lines
 from red_lab.red.run import smollm2_file
 from redhost.core.backbones.bfloat16 import BF16, is_capable
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.types import BackgroundRow
 from redhost.registry.environment.trust import trust
 from redhost.testing import Environment
 
@@ -178,12 +180,10 @@ def _compose(name: str, source: str, subject: Subject) -> None:
     """Train five experts on a few short texts, as their authors would, and compose them."""
     packages = subject.home.parent / "packages"
     project = packages / f"red-backbone-{name}"
-    redhost.authoring.new_backbone(
+    new_backbone(
         project,
-        redhost.authoring.BackbonePlan(
-            id=name, source=source, pooling="mean", max_tokens=MAX_TOKENS
-        ),
-        background=[redhost.authoring.BackgroundRow(text=t) for t in lines()[:BACKGROUND]],
+        BackbonePlan(id=name, source=source, pooling="mean", max_tokens=MAX_TOKENS),
+        background=[BackgroundRow(text=t) for t in lines()[:BACKGROUND]],
     )
     context = redhost.authoring.open_for_training(
         next((project / "src").iterdir()), cache=packages / "cache"

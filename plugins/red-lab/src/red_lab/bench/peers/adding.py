@@ -22,6 +22,8 @@ from red_lab.bench.peers.lora import make_xlora, names, random_loras
 from red_lab.bench.peers.model import load, token_ids
 from red_lab.bench.peers.trained import load_adapters, oracle, train_adapters
 from red_lab.bench.rounds import in_turns, spread
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
 
 __all__ = ["adapters", "large", "measure"]
 
@@ -97,14 +99,14 @@ def _train_router(width: int) -> None:
     """Train redhost's default router over six experts and the backbone on random rows."""
     columns = (*DOMAINS, "backbone")
     config = redhost.BusConfig(width=width, labels=LABELS)
-    router = redhost.plugins.build_router("evidence", config, columns, 0)
+    router = build_router("evidence", config, columns, 0)
     if router is None:
         raise redhost.UsageError("there is no evidence router")
     data = []
     for n, column in enumerate(columns):
         z = torch.randn(CARD, width, generator=torch.Generator().manual_seed(n))
         answers = [LABELS[i % len(LABELS)] for i in range(CARD)]
-        sums = redhost.plugins.Statistics.of_rows(z, answers)
+        sums = Statistics.of_rows(z, answers)
         confidences = {"confidences": z[:, : len(columns)]}
         signals = redhost.plugins.RouterSignals(z, values=confidences)
         data.append(

@@ -19,6 +19,7 @@ from red_lab.arithmetic import ArithmeticRow
 from red_lab.bench.peers.domains import CUT, DOMAINS, NEWCOMER, build_experts, held_out
 from red_lab.bench.peers.under_load import under_load
 from red_lab.bench.rounds import seconds_of, spread
+from redhost.core.bus.experts import LowRank
 
 __all__ = ["exchange", "measure"]
 
@@ -103,9 +104,9 @@ def exchange(bus: redhost.Bus, name: str, tensors: Mapping[str, torch.Tensor]) -
     """Return a bus with one low-rank expert rebuilt from tensors, and the rest unchanged."""
     experts = dict(zip(bus.ids, bus.parts(), strict=True))
     old = experts[name]
-    if not isinstance(old, redhost.plugins.LowRank):
+    if not isinstance(old, LowRank):
         raise redhost.UsageError("only low-rank experts are exchanged here")
-    experts[name] = redhost.plugins.LowRank(
+    experts[name] = LowRank(
         U=tensors["U"],
         V=tensors["V"],
         activation=old.activation,

@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import redhost
 from red_lab.arithmetic import RANGES, ArithmeticRow, Role, Split, pairs_with, range_of, rows
 from red_lab.hotswap_measure import shipped
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, train_on, write_expert
+from redhost.core.types import BackgroundRow
 
 __all__ = ["CUT", "DOMAINS", "NEWCOMER", "build_experts", "domain_of", "held_out", "rows_of"]
 
@@ -85,7 +85,7 @@ def _build(context: RangeTrainingContext, domain: str, project: Path, *, seed: i
     )
 
 
-def _background_domain(row: redhost.authoring.BackgroundRow) -> str | None:
+def _background_domain(row: BackgroundRow) -> str | None:
     """Return the domain of a background text, which has only the unsplit ranges."""
     if row.domain != CUT:
         return row.domain

@@ -44,10 +44,10 @@ def plain(model: Any) -> Any:
 
 def _classifier(name: str, width: int) -> torch.Tensor:
     if name == "tiny":
-        import redhost
         from red_lab.hotswap_measure import shipped
+        from redhost.core.composition.prepare import open_backbone
 
-        weight = redhost.authoring.open_backbone(shipped()[0])[1].classifier
+        weight = open_backbone(shipped()[0])[1].classifier
         if weight is not None:
             return weight.clone()
     generator = torch.Generator().manual_seed(0)

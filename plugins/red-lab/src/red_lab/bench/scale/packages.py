@@ -17,6 +17,14 @@ from torch import Tensor
 import redhost
 from red_lab.bench.scale.family import Role, SumDomain
 from red_lab.progress import Bar
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.digests import library_versions
+from redhost.core.model.verify import measure_off_domain
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost.core.types import BackgroundRow, CardRow
+from redhost.registry.package.manifest import BackboneRef, Training
 from redhost.testing import Environment
 
 __all__ = ["SLICES", "FamilyContext", "install", "open_family", "sites"]
@@ -47,9 +55,9 @@ class FamilyContext:
     """
 
     backbone: redhost.Backbone
-    reference: redhost.authoring.BackboneRef
-    norm: redhost.plugins.LayerNorm
-    background: tuple[redhost.authoring.BackgroundRow, ...]
+    reference: BackboneRef
+    norm: LayerNorm
+    background: tuple[BackgroundRow, ...]
     background_h: Tensor
     background_z: dict[str, Tensor]
 
@@ -60,13 +68,13 @@ class FamilyContext:
 
 def open_family(folder: Path) -> FamilyContext:
     """Open a backbone package's folder for the authors of the family."""
-    manifest, backbone, background = redhost.authoring.open_backbone(folder)
-    norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+    manifest, backbone, background = open_backbone(folder)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
     texts = sorted({row.text for row in background})
     h = backbone.encode(texts)
     return FamilyContext(
         backbone=backbone,
-        reference=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        reference=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
         norm=norm,
         background=background,
         background_h=h[::EVERY],
@@ -130,8 +138,8 @@ def _save(
     context: FamilyContext,
 ) -> None:
     """Train one expert alone and write its package's files."""
-    expert = redhost.authoring.train_expert(
-        redhost.authoring.ExpertRows(
+    expert = train_expert(
+        ExpertRows(
             h=h["train"],
             z=context.norm(h["train"]),
             answers=[r.label for r in rows["train"]],
@@ -142,28 +150,28 @@ def _save(
         background=context.norm(context.background_h),
     ).expert
     card = [
-        redhost.authoring.CardRow(text=r.text, label=r.label, part=part)
+        CardRow(text=r.text, label=r.label, part=part)
         for part in ("fit", "gate")
         for r in rows[part]
     ]
-    redhost.authoring.save_expert(
+    save_expert(
         package,
-        redhost.authoring.ExpertDraft(
+        ExpertDraft(
             expert=expert,
             id=domain.id,
             backbone=context.reference,
             domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
-            card=redhost.authoring.texts_card(card),
+            card=texts_card(card),
             canary=context.norm(h["train"][:CANARIES]),
-            off_domain=redhost.authoring.measure_off_domain(
+            off_domain=measure_off_domain(
                 expert, domain.id, context.backbone, context.background, read=context.read
             ),
-            training=redhost.authoring.Training(
+            training=Training(
                 data=_digest(rows["train"]),
                 seed=domain.place,
                 epochs=domain.settings.epochs,
                 metrics={},
-                versions=redhost.authoring.library_versions(),
+                versions=library_versions(),
             ),
         ),
     )

@@ -21,6 +21,8 @@ from torch import Tensor
 import redhost
 from red_lab.bench.rounds import peak_bytes
 from red_lab.bench.scale.family import domains
+from redhost.core.routers import build_router
+from redhost.core.training.router import RouterSettings, train_router
 from redhost.core.training.router_data import columns_data
 
 __all__ = ["ROUTER", "Stopwatch", "main", "test_rows", "top_answers"]
@@ -137,12 +139,10 @@ def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
         }
     config, count = composed.backbone.bus_config(), len(bus.ids)
     for kind in (*SIMPLER, *(["linear"] if count <= LINEAR_UP_TO else [])):
-        router = redhost.plugins.build_router(kind, config, bus.columns, 0)
+        router = build_router(kind, config, bus.columns, 0)
         if router is not None:
             data = columns_data(composed, encode=encode, reads=router.reads)
-            redhost.plugins.train_router(
-                router, data, columns=bus.columns, settings=redhost.plugins.RouterSettings()
-            )
+            train_router(router, data, columns=bus.columns, settings=RouterSettings())
             with torch.inference_mode():
                 found[kind] = _tops(router(z), owner)
     return {"rows": len(rows), "own_expert": found, "answers": answers}

@@ -19,6 +19,8 @@ import redhost
 from red_lab.generative.corpora import Corpora, Part
 from red_lab.generative.study.setting import StudySetting
 from red_lab.progress import Bar
+from redhost.core.backbones.feature_cache import FeatureCache
+from redhost.core.bus.bus import LayerNorm
 
 __all__ = ["PassageTokens", "StudyContext", "draw", "shown", "slices"]
 
@@ -77,12 +79,10 @@ class StudyContext:
         self.backbone, self.corpora, self.setting = backbone, corpora, setting
         self.head: Tensor = backbone.classifier
         self.domains = tuple(corpora.passages)
-        self.norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
+        self.norm = LayerNorm(width=backbone.width, eps=backbone.eps)
         self.features = folder
         self.fingerprint = backbone.fingerprint()
-        self.cache = redhost.authoring.FeatureCache(
-            folder, backbone=backbone, fingerprint=self.fingerprint
-        )
+        self.cache = FeatureCache(folder, backbone=backbone, fingerprint=self.fingerprint)
         self._texts: dict[tuple[str, str], list[str]] = {}
 
     @cached_property

@@ -27,6 +27,9 @@ from red_lab.generative.study.context import StudyContext
 from red_lab.generative.study.posterior import passage_posterior
 from red_lab.generative.study.tables import BASE, Tables
 from red_lab.generative.study.tensor_cache import cached_tensors
+from redhost.core.routers import build_router
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.training.router import RouterSettings, train_router
 
 __all__ = ["LEAST", "RARER", "GateRows", "TrainedGates", "frequencies", "gate_rows_of", "regret_of"]
 
@@ -161,18 +164,18 @@ class TrainedGates:
         """Return the closed-form router."""
 
         def make(gate: redhost.Router) -> None:
-            redhost.plugins.train_router(
+            train_router(
                 gate,
                 [
                     redhost.plugins.ColumnData(
                         column=domain,
                         z=rows.x,
-                        statistics=redhost.plugins.Statistics.of_rows(rows.x, [""] * len(rows.x)),
+                        statistics=Statistics.of_rows(rows.x, [""] * len(rows.x)),
                     )
                     for domain, rows in zip(self.context.domains, self.fit, strict=True)
                 ],
                 columns=self.context.domains,
-                settings=redhost.plugins.RouterSettings(),
+                settings=RouterSettings(),
             )
 
         return self._cached("statistics", "statistics", make)
@@ -238,7 +241,7 @@ class TrainedGates:
         return gate.requires_grad_(False)
 
     def _fresh(self, kind: str) -> redhost.Router:
-        made = redhost.plugins.build_router(
+        made = build_router(
             kind, self.context.backbone.bus_config(), self.context.domains, self.seed
         )
         assert made is not None  # noqa: S101  (a built-in kind)

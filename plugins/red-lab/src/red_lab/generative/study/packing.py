@@ -10,6 +10,13 @@ from torch import Tensor
 
 import redhost
 from red_lab.generative.study.context import StudyContext
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.digests import library_versions
+from redhost.core.model.verify import measure_off_domain
+from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost.core.types import BackgroundRow, CardRow
+from redhost.registry.package.manifest import BackboneRef, Training
 
 __all__ = ["write_backbone", "write_experts"]
 
@@ -21,15 +28,15 @@ def write_backbone(context: StudyContext, project: Path) -> Path:
     """Write the backbone's package; its card is a part of the study's background."""
     if not project.exists():
         part = project.with_suffix(".part")
-        redhost.authoring.new_backbone(
+        new_backbone(
             part,
-            redhost.authoring.BackbonePlan(
+            BackbonePlan(
                 id=BACKBONE_ID,
                 source=context.backbone.name,
                 task=redhost.plugins.Plugins().task("generation"),
             ),
             background=[
-                redhost.authoring.BackgroundRow(text=t)
+                BackgroundRow(text=t)
                 for t in context.some(context.background, most=context.setting.card)
             ],
         )
@@ -49,11 +56,11 @@ def write_experts(
     projects = {domain: folder / domain for domain in experts}
     missing = [d for d, project in projects.items() if not project.exists()]
     if missing:
-        manifest, _, background = redhost.authoring.open_backbone(backbone)
+        manifest, _, background = open_backbone(backbone)
         write = partial(
             _write_expert,
             context,
-            of=redhost.authoring.BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+            of=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
             vocabulary=manifest.tokenizer,
             background=background,
             seed=seed,
@@ -70,9 +77,9 @@ def _write_expert(
     domain: str,
     expert: redhost.Expert,
     *,
-    of: redhost.authoring.BackboneRef,
+    of: BackboneRef,
     vocabulary: str | None,
-    background: Sequence[redhost.authoring.BackgroundRow],
+    background: Sequence[BackgroundRow],
     seed: int,
     project: Path,
 ) -> None:
@@ -80,30 +87,30 @@ def _write_expert(
     module = redhost.authoring.write_project(
         project, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
     )
-    draft = redhost.authoring.ExpertDraft(
+    draft = ExpertDraft(
         expert=expert,
         id=domain,
         backbone=of,
         domain=f"texts of {domain}",
-        card=redhost.authoring.texts_card(_card(context, domain)),
+        card=texts_card(_card(context, domain)),
         canary=context.norm(context.part(domain, "train").h[:CANARIES]),
         vocabulary=vocabulary,
         off_domain=_off_domain_norm(context, domain, expert, background),
-        training=redhost.authoring.Training(
+        training=Training(
             data=context.corpora.digest.removeprefix("sha256:"),
             seed=seed,
             epochs=context.setting.epochs,
-            versions=redhost.authoring.library_versions(),
+            versions=library_versions(),
         ),
     )
-    redhost.authoring.save_expert(module, draft)
+    save_expert(module, draft)
 
 
 def _off_domain_norm(
     context: StudyContext,
     domain: str,
     expert: redhost.Expert,
-    background: Sequence[redhost.authoring.BackgroundRow],
+    background: Sequence[BackgroundRow],
 ) -> float | None:
     """Return ‖W_c Δ‖ on the background card."""
 
@@ -111,15 +118,13 @@ def _off_domain_norm(
         z: Tensor = context.norm(context.cache.encode(texts))
         return z
 
-    return redhost.authoring.measure_off_domain(
-        expert, domain, context.backbone, background, read=read
-    )
+    return measure_off_domain(expert, domain, context.backbone, background, read=read)
 
 
-def _card(context: StudyContext, domain: str) -> list[redhost.authoring.CardRow]:
+def _card(context: StudyContext, domain: str) -> list[CardRow]:
     most = context.setting.card
     return [
-        redhost.authoring.CardRow(text=text, label="", part=part)
+        CardRow(text=text, label="", part=part)
         for part, texts in (
             ("fit", context.texts(domain, "fit")),
             ("gate", context.texts(domain, "gate")),

@@ -139,7 +139,7 @@ def product(metrics: Metrics) -> list[str]:
     return [
         "## Through packages",
         "",
-        "The experts as packages, composed by `redhost.compose` with the router `causal` from "
+        "The experts as packages, composed with the router `causal` from "
         f"cards of at most {metrics['setting']['card']:,} tokens. Seeds: {measured['seeds']}. "
         f"Composing takes {spread(measured['seconds'], 1)} seconds, "
         f"{spread(measured['router_seconds'], 1)} of them for the router. "

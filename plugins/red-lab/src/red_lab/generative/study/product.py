@@ -18,6 +18,11 @@ import redhost
 from red_lab.generative.study.context import StudyContext, slices
 from red_lab.generative.study.judge import CHECKED, bits_of
 from red_lab.generative.study.packing import write_backbone, write_experts
+from redhost.core.backbones.feature_cache import FeatureCache
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.publish import RecomposeResult
+from redhost.core.composition.recompose import compose
+from redhost.core.training.router import RouterSettings
 
 __all__ = ["through_packages"]
 
@@ -34,7 +39,7 @@ def through_packages(
     seed: int,
     folder: Path,
 ) -> dict[str, Any]:
-    """Compose the experts of a seed through the public API, and measure the result.
+    """Write the experts of a seed as packages, compose them, and measure the result.
 
     Args:
         context: The texts.
@@ -44,14 +49,14 @@ def through_packages(
     """
     backbone = write_backbone(context, folder / "backbone")
     packages = write_experts(context, backbone, experts, seed=seed, folder=folder / f"seed{seed}")
-    settings = redhost.plugins.RouterSettings(steps=context.setting.host_steps)
-    options = redhost.RecomposeOptions(router="causal", seed=seed, settings=settings)
-    compose = partial(_compose, backbone, packages, cache=context.features)
+    settings = RouterSettings(steps=context.setting.host_steps)
+    options = RecomposeOptions(router="causal", seed=seed, settings=settings)
+    compose_with = partial(_compose, backbone, packages, cache=context.features)
     last = context.domains[seed % len(context.domains)]
     before, (whole, seconds), (after, less) = (
-        compose(last, options)[0],
-        compose(None, options),
-        compose(last, options),
+        compose_with(last, options)[0],
+        compose_with(None, options),
+        compose_with(last, options),
     )
     evaluated = _judge(context, whole)
     others = [b for d, b in zip(context.domains, evaluated["bits"], strict=True) if d != last]
@@ -73,14 +78,14 @@ def _compose(
     backbone: Path,
     packages: Mapping[str, Path],
     leave: str | None,
-    options: redhost.RecomposeOptions,
+    options: RecomposeOptions,
     *,
     cache: Path,
-) -> tuple[redhost.RecomposeResult, float]:
+) -> tuple[RecomposeResult, float]:
     """Compose all packages but one; return the result and the seconds."""
     start = perf_counter()
     chosen = [p for d, p in packages.items() if d != leave]
-    made = redhost.compose(backbone, chosen, options=options, cache=cache)
+    made = compose(backbone, chosen, options=options, cache=cache)
     return made, perf_counter() - start
 
 
@@ -88,9 +93,9 @@ def _change(
     context: StudyContext,
     domain: str,
     *,
-    before: redhost.RecomposeResult,
-    whole: redhost.RecomposeResult,
-    after: redhost.RecomposeResult,
+    before: RecomposeResult,
+    whole: RecomposeResult,
+    after: RecomposeResult,
 ) -> dict[str, Any]:
     """Return the effect on the other domains of adding a domain and removing it again."""
     metrics: dict[str, Any] = {
@@ -119,14 +124,14 @@ def _mixture(bus: redhost.Bus, h: Tensor) -> tuple[Tensor, Tensor]:
 
 def _judge(
     context: StudyContext,
-    outcome: redhost.RecomposeResult,
+    outcome: RecomposeResult,
     *,
     leave: str | None = None,
     answer: Answer = _directly,
 ) -> dict[str, Any]:
     """Return bits per byte by domain of a bus's answers, and the mean weight of declining."""
     composed = outcome.composed
-    cache = redhost.authoring.FeatureCache(
+    cache = FeatureCache(
         context.features, backbone=composed.backbone, fingerprint=composed.fingerprint
     )
     bits, gap, equal = list[float](), 0.0, True
@@ -164,7 +169,7 @@ def _declined(context: StudyContext, composed: redhost.ComposedModel, wide: Tens
         return torch.equal(logits, wide[:, : context.backbone.width] @ context.head.T)
 
 
-def _digests_equal(outcomes: Sequence[redhost.RecomposeResult]) -> bool:
+def _digests_equal(outcomes: Sequence[RecomposeResult]) -> bool:
     """Return whether every composition kept all experts and the backbone unchanged."""
     first = outcomes[0].receipt
     for receipt in (o.receipt for o in outcomes):

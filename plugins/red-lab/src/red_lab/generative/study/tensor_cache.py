@@ -12,6 +12,7 @@ import safetensors.torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.experts import LowRank
 
 __all__ = ["Made", "cached_expert", "cached_tensors", "seconds_of"]
 
@@ -49,7 +50,5 @@ def cached_expert(
 ) -> redhost.Expert:
     """Return a frozen low-rank expert, made once."""
     tensors, _ = cached_tensors(file, lambda: make().state_dict())
-    expert = redhost.plugins.LowRank(
-        U=tensors["U"], V=tensors["V"], activation=activation, space="hidden"
-    )
+    expert = LowRank(U=tensors["U"], V=tensors["V"], activation=activation, space="hidden")
     return expert.requires_grad_(False).eval()

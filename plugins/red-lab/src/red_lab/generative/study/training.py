@@ -19,6 +19,9 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.generative.study.context import PassageTokens, StudyContext, draw, shown, slices
+from redhost.core.bus.bus import Readout
+from redhost.core.bus.experts import LowRank
+from redhost.core.training.expert import ExpertRows, train_expert
 
 __all__ = ["Monolith", "domain_losses", "settings_of", "train_monolith", "train_one", "untrained"]
 
@@ -48,9 +51,9 @@ def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path
     train, valid = context.part(domain, "train"), context.part(domain, "valid")
     show = shown(f"expert {domain}", total=context.setting.epochs)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    trained = redhost.authoring.train_expert(
+    trained = train_expert(
         _rows(context, train),
-        redhost.Readout(classifier=context.head, task=context.backbone.task),
+        Readout(classifier=context.head, task=context.backbone.task),
         labels=(),
         settings=settings_of(context, seed=1000 * seed + context.domains.index(domain)),
         valid=_rows(context, valid),
@@ -75,14 +78,12 @@ class Monolith:
     stages: dict[str, redhost.Expert] = field(default_factory=dict)
 
 
-def untrained(context: StudyContext, *, seed: int) -> redhost.plugins.LowRank:
+def untrained(context: StudyContext, *, seed: int) -> LowRank:
     """Return an adapter of rank K·R whose last layer is zero."""
     generator = torch.Generator().manual_seed(seed)
     width, rank = context.backbone.width, context.setting.rank * len(context.domains)
     U = torch.randn(rank, width, generator=generator) / width**0.5
-    return redhost.plugins.LowRank(
-        U=U, V=torch.zeros(width, rank), activation="gelu", space="hidden"
-    )
+    return LowRank(U=U, V=torch.zeros(width, rank), activation="gelu", space="hidden")
 
 
 def train_monolith(
@@ -207,7 +208,7 @@ def _first(tokens: PassageTokens, most: int) -> PassageTokens:
     )
 
 
-def _rows(context: StudyContext, tokens: PassageTokens) -> redhost.authoring.ExpertRows:
-    return redhost.authoring.ExpertRows(
+def _rows(context: StudyContext, tokens: PassageTokens) -> ExpertRows:
+    return ExpertRows(
         h=tokens.h, z=context.norm(tokens.h), answers=[str(t) for t in tokens.target.tolist()]
     )
