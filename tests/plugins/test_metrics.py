@@ -80,16 +80,6 @@ def test_a_page_and_its_figures_are_those_of_the_metrics(folder, tmp_path) -> No
             assert drawn.read_bytes() == (folder / drawn.name).read_bytes(), drawn.name
 
 
-@pytest.mark.parametrize("folder", ARCHIVED, ids=study)
-def test_an_archived_page_says_at_its_head_which_commit_made_it(folder) -> None:
-    text = (folder / "README.md").read_text("utf-8")
-    head = text.splitlines()[2]
-    assert re.match(r"Archived: made by the command `redhost lab [a-z -]+` at commit ", head)
-    assert f"at commit {archived_at(folder)}, and not kept up." in head
-    for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
-        assert (folder / picture).exists()
-
-
 def shifted(found: object) -> object:
     """The same with every fraction a tenth smaller."""
     if isinstance(found, dict):
