@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import pytest
 from pages.page import ARCHIVED, ROOT, archived_at
 
 RESULTS = ROOT / "docs" / "results"
 FOLDERS = [path.parent for path in sorted(RESULTS.rglob("README.md")) if archived_at(path.parent)]
+
+
+def metrics(study: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / study / "metrics.json").read_text("utf-8"))
+    return found
 
 
 def test_the_index_lists_exactly_the_archived_pages_with_their_commits() -> None:
@@ -27,3 +34,17 @@ def test_an_archived_page_says_at_its_head_which_commit_has_the_code(folder) -> 
     for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
         assert (folder / picture).exists()
     assert (folder / "metrics.json").exists()
+
+
+# -- what docs and the index say of them ------------------------------------------------------------
+
+
+def test_each_row_of_the_sparse_mixture_is_relative_to_one_that_runs_all_experts() -> None:
+    dense = [r for r in metrics("sparse")["rows"] if r["k"] == r["experts"]]
+    assert len(dense) == 3 and all(r["seconds_ratio"] == 1 for r in dense)
+
+
+def test_removing_an_expert_changes_what_is_stacked_on_it_and_nothing_side_by_side() -> None:
+    stacked, beside = metrics("stacking")["systems"][:2]
+    assert stacked["all"]["low"] == pytest.approx(1.0) == beside["withdrawn"]["low"]
+    assert stacked["withdrawn"]["high"] < 0.96 and beside["changed by withdrawal"]["high"] == 0

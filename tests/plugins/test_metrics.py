@@ -26,8 +26,6 @@ PAGES = {
     "red": "red.report",
     "robust": "robust.report",
     "several": "several.run",
-    "sparse": "sparse",
-    "stacking": "stacking",
     "subspaces": "subspaces",
     "taps": "taps_report",
     "text": "text.report",

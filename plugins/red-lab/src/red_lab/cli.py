@@ -24,8 +24,6 @@ from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
 from red_lab.several.command import several
 from red_lab.shrink import shrink
-from red_lab.sparse import sparse
-from red_lab.stacking import stacking
 from red_lab.subspaces import subspaces
 from red_lab.taps import taps
 from red_lab.text.command import text
@@ -111,8 +109,6 @@ for command in (
     seeds,
     several,
     shrink,
-    sparse,
-    stacking,
     subspaces,
     port,
     taps,
