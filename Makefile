@@ -174,9 +174,7 @@ results: .venv/generative
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
-	$(BIN)/redhost lab taps
 	$(BIN)/redhost lab merging
-	$(BIN)/redhost lab subspaces
 	$(BIN)/redhost lab forgetting
 	$(BIN)/redhost lab mutants
 	$(BIN)/redhost lab kills

@@ -36,7 +36,7 @@ def test_an_archived_page_says_at_its_head_which_commit_has_the_code(folder) -> 
     assert (folder / "metrics.json").exists()
 
 
-# -- what docs and the index say of them ------------------------------------------------------------
+# -- what docs and the index say of them ----------------------------------------------------------
 
 
 def test_each_row_of_the_sparse_mixture_is_relative_to_one_that_runs_all_experts() -> None:
@@ -48,3 +48,9 @@ def test_removing_an_expert_changes_what_is_stacked_on_it_and_nothing_side_by_si
     stacked, beside = metrics("stacking")["systems"][:2]
     assert stacked["all"]["low"] == pytest.approx(1.0) == beside["withdrawn"]["low"]
     assert stacked["withdrawn"]["high"] < 0.96 and beside["changed by withdrawal"]["high"] == 0
+
+
+def test_every_tap_is_worse_than_the_bus_which_is_measured_first() -> None:
+    (name, bus), *others = metrics("taps")["places"].items()
+    assert name == "the bus" and len(others) > 4
+    assert all(place["alone"]["mean"] < bus["alone"]["mean"] for _, place in others)

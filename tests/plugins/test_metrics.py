@@ -26,8 +26,6 @@ PAGES = {
     "red": "red.report",
     "robust": "robust.report",
     "several": "several.run",
-    "subspaces": "subspaces",
-    "taps": "taps_report",
     "text": "text.report",
     "tiny-ranges": "report",
     "toy": "toy.report",

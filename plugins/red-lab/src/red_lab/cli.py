@@ -24,8 +24,6 @@ from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
 from red_lab.several.command import several
 from red_lab.shrink import shrink
-from red_lab.subspaces import subspaces
-from red_lab.taps import taps
 from red_lab.text.command import text
 from red_lab.toy.command import toy
 
@@ -109,9 +107,7 @@ for command in (
     seeds,
     several,
     shrink,
-    subspaces,
     port,
-    taps,
     text,
     toy,
 ):
