@@ -170,12 +170,10 @@ results: .venv/generative
 	$(BIN)/redhost lab text --curve --deals 4
 	$(BIN)/redhost lab text sources --encoder smollm2 --part systems
 	$(BIN)/redhost lab text sources --part adapters
-	$(BIN)/redhost lab several
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
 	$(BIN)/redhost lab merging
-	$(BIN)/redhost lab forgetting
 	$(BIN)/redhost lab mutants
 	$(BIN)/redhost lab kills
 	$(BIN)/redhost lab kills --faults

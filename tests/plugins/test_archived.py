@@ -54,3 +54,13 @@ def test_every_tap_is_worse_than_the_bus_which_is_measured_first() -> None:
     (name, bus), *others = metrics("taps")["places"].items()
     assert name == "the bus" and len(others) > 4
     assert all(place["alone"]["mean"] < bus["alone"]["mean"] for _, place in others)
+
+
+def test_the_base_stage_was_measured_from_before_its_first_step() -> None:
+    found = metrics("forgetting")
+    assert found["rows"][0]["step"] == 0 and found["rows"][0]["right"] < 0.1
+    assert all(row["bits"].keys() == found["passages"].keys() for row in found["rows"])
+
+
+def test_figures_of_several_answers_a_text_are_of_test_rows() -> None:
+    assert not any(corpus["validation"] for corpus in metrics("several").values())

@@ -15,7 +15,6 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
     "cost": "cost_report",
     "fleet": "fleet.report",
-    "forgetting": "forgetting",
     "generative": "generative.study.page",
     "hotswap": "hotswap_report",
     "kills": "kills.report",
@@ -25,7 +24,6 @@ PAGES = {
     "port": "port.report",
     "red": "red.report",
     "robust": "robust.report",
-    "several": "several.run",
     "text": "text.report",
     "tiny-ranges": "report",
     "toy": "toy.report",

@@ -9,7 +9,6 @@ import click
 from red_lab.bench.command import bench
 from red_lab.cost import cost
 from red_lab.fleet.command import fleet
-from red_lab.forgetting import forgetting
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
@@ -22,7 +21,6 @@ from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
-from red_lab.several.command import several
 from red_lab.shrink import shrink
 from red_lab.text.command import text
 from red_lab.toy.command import toy
@@ -95,7 +93,6 @@ for command in (
     bench,
     cost,
     fleet,
-    forgetting,
     generative,
     hotswap,
     kills,
@@ -105,7 +102,6 @@ for command in (
     red,
     robust,
     seeds,
-    several,
     shrink,
     port,
     text,
