@@ -173,7 +173,6 @@ results: .venv/generative
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
-	$(BIN)/redhost lab merging
 	$(BIN)/redhost lab mutants
 	$(BIN)/redhost lab kills
 	$(BIN)/redhost lab kills --faults

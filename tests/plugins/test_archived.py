@@ -64,3 +64,35 @@ def test_the_base_stage_was_measured_from_before_its_first_step() -> None:
 
 def test_figures_of_several_answers_a_text_are_of_test_rows() -> None:
     assert not any(corpus["validation"] for corpus in metrics("several").values())
+
+
+def test_a_merged_expert_loses_next_to_nothing_and_averages_do() -> None:
+    """Averages are the backbone on sums, and ruin newswire."""
+    found = metrics("merging")
+    ranges, newswire, adapters = found["ranges"], found["newswire"], found["adapters"]
+    assert ranges["less routed"]["fold 0"]["high"] > 0 > ranges["less routed"]["averaged"]["high"]
+    assert ranges["accuracy"]["averaged"]["mean"] == ranges["accuracy"]["nothing"]["mean"]
+    for name in ("updates averaged", "parameters averaged"):
+        assert adapters["accuracy"][name]["mean"] == ranges["accuracy"]["nothing"]["mean"]
+    assert newswire["less routed"]["fold 0"]["high"] > 0
+    assert newswire["less routed"]["averaged"]["high"] < -0.4
+    for section in (ranges, newswire):
+        folds = [section["accuracy"][f"fold {rho:g}"]["mean"] for rho in (0, 0.05, 0.2)]
+        assert max(folds) - min(folds) < 0.01
+    assert ranges["accuracy"]["routed"]["low"] > adapters["accuracy"]["routed"]["high"]
+
+
+def test_ports_keep_their_share_and_bad_encoders_are_refused() -> None:
+    """Here, and in docs/results/README.md and docs/porting.md."""
+    found = metrics("port")
+    assert not found["validation"]
+    for pair in found["pairs"].values():
+        assert {"retrained", "one answer", "random weights"} < pair["accuracy"].keys()
+        assert pair["most seconds"] <= 60
+    bad = found["bad"].values()
+    assert sum(row["ports"] for row in bad) >= 20
+    assert all(row["refused"] == row["ports"] for row in bad)
+    shares = {name: pair["retained"]["ported"]["share"] for name, pair in found["pairs"].items()}
+    assert all((share > 0.9) == ("-next" in name) for name, share in shares.items())
+    adapters = found["adapters"]["systems"]
+    assert adapters["frozen"]["mean"] >= adapters["retrained"]["mean"]

@@ -19,9 +19,7 @@ PAGES = {
     "hotswap": "hotswap_report",
     "kills": "kills.report",
     "matched": "matched.report",
-    "merging": "merging.page",
     "mutants": "mutants.report",
-    "port": "port.report",
     "red": "red.report",
     "robust": "robust.report",
     "text": "text.report",
@@ -33,7 +31,6 @@ PAGES = {
 DRAWN = {
     "generative": "generative.study.figures",
     "matched": "matched.figures",
-    "merging": "merging.page",
     "red": "red.figures",
     "robust": "robust.figures",
 }

@@ -13,10 +13,8 @@ from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.kills.command import kills
 from red_lab.matched.command import matched
-from red_lab.merging.command import merging
 from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
-from red_lab.port.command import port
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
@@ -97,13 +95,11 @@ for command in (
     hotswap,
     kills,
     matched,
-    merging,
     mutants,
     red,
     robust,
     seeds,
     shrink,
-    port,
     text,
     toy,
 ):
