@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from red_lab.adapters import strangers, tasks
+from red_lab.adapters import strangers
 from red_lab.adapters import xlora as gates
 from red_lab.adapters.domains import DOMAINS, LANGUAGES, background, read_texts
 from red_lab.adapters.joint import shuffled_windows
@@ -28,27 +28,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
 RESULTS = Path(__file__).parents[2] / "docs/results/adapters"
-
-
-@pytest.fixture(scope="module")
-def given() -> dict[str, dict[str, Any]]:
-    if not [*distributions(name=DATA)]:
-        pytest.skip(f"{DATA} is not installed")
-    return {part: tasks.rows(part) for part in ("train", "test")}
-
-
-def test_no_label_is_in_two_tasks() -> None:
-    labels = [y for _, *pair in tasks.TASKS.values() for y in pair]
-    assert len(tasks.TASKS) == 24 and len(labels) == len(set(labels)) == 48
-
-
-def test_every_task_has_rows_of_both_labels_and_none_in_both_parts(given) -> None:
-    for name, (_, *pair) in tasks.TASKS.items():
-        learn, judge = (given[part][name] for part in ("train", "test"))
-        assert {r.label for r in learn} == {r.label for r in judge} == {*pair}
-        assert {r.domain for r in (*learn, *judge)} == {name}
-        assert len(learn) >= 60 and len(judge) >= 16
-        assert not {r.text for r in learn} & {r.text for r in judge}
 
 
 def test_an_adapter_dealt_at_random_has_the_same_numbers_in_other_places() -> None:
