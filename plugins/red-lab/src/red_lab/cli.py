@@ -11,9 +11,7 @@ from red_lab.cost import cost
 from red_lab.fleet.command import fleet
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
-from red_lab.kills.command import kills
 from red_lab.matched.command import matched
-from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
@@ -93,9 +91,7 @@ for command in (
     fleet,
     generative,
     hotswap,
-    kills,
     matched,
-    mutants,
     red,
     robust,
     seeds,

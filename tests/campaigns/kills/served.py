@@ -143,7 +143,7 @@ def kill_processes(home: ServedHome, *, count: int, longest: float, seed: int) -
     Yields:
         Each kill, as it happens.
     """
-    moments = random.Random(seed)  # noqa: S311  (moments, not secrets)
+    moments = random.Random(seed)
     for _ in range(count):
         seconds = moments.uniform(0.0, longest)
         with (
@@ -182,7 +182,7 @@ def _answers_in(reply: Reply) -> ServedAnswers:
 
 
 def _require(reply: Reply) -> Reply:
-    if reply.status != 200:  # noqa: PLR2004
+    if reply.status != 200:
         raise redhost.errors.CompositionError(
             f"the server answers {reply.status}", found=str(reply.body)
         )

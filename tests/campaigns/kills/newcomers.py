@@ -17,8 +17,8 @@ import safetensors.numpy
 from safetensors.torch import load, save
 
 import redhost
-from red_lab.kills.home import Watched
-from red_lab.kills.run import outcome, require
+from kills.home import Watched
+from kills.run import outcome, require
 from redhost.registry.environment import trust
 from redhost.testing import Environment, Kill
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from random import Random
 
-from red_lab.mutants.subject import MODULE, Subject, info_files, pack, record_of
+from mutants.subject import MODULE, Subject, info_files, pack, record_of
 
 __all__ = ["ARCHIVE", "RECORD", "WheelChange"]
 
@@ -61,7 +61,7 @@ def _double(subject: Subject, random: Random) -> bytes:
 
 def _one_header(subject: Subject, random: Random) -> bytes:
     """Make one of a member's two headers differ from the other."""
-    local, central = {8: 10, 14: 16, 18: 20, 22: 24}, random.random() < 0.5  # noqa: PLR2004
+    local, central = {8: 10, 14: 16, 18: 20, 22: 24}, random.random() < 0.5
     data, offset = bytearray(subject.wheel), random.choice(sorted(local))
     mark, offset = (CENTRAL, local[offset]) if central else (LOCAL, offset)
     data[data.index(mark) + offset] ^= 1 << random.randrange(8)

@@ -1,4 +1,4 @@
-"""`redhost lab kills`: kill recomposes and servers; does a generation still answer?"""
+"""`make kills`: kill recomposes and servers; does a generation still answer?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
 from red_lab.metrics import read_metrics, write_results
 from red_lab.options import out_option
 
@@ -42,7 +41,7 @@ def kills(
     """
     import torch
 
-    from red_lab.kills.report import page
+    from kills.report import page
 
     torch.set_num_threads(1)  # processes are forked
     known = read_metrics(out)
@@ -62,20 +61,18 @@ def kills(
 
 
 def _recomposes(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
-    from red_lab.kills.run import campaign
+    from kills.run import campaign
 
     return campaign(folder, count=count, seed=seed, backbone=backbone)
 
 
 def _faults(folder: Path, *, count: int, seed: int, backbone: str) -> dict[str, Any]:
-    from red_lab.kills.faults import fault_campaign
+    from kills.faults import fault_campaign
 
     return fault_campaign(folder, count=count, seed=seed, backbone=backbone)
 
 
 def _servers(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
-    from red_lab.serving import required
+    from kills.server import server_campaign
 
-    with required():
-        from red_lab.kills.server import server_campaign
     return server_campaign(folder, count=count, seed=seed)

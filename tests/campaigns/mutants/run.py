@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import redhost
-from red_lab.mutants.generate import kinds, mutants
-from red_lab.mutants.judge import MEMORY, SECONDS, Result, judge_all
-from red_lab.mutants.limits import HEADER_SECONDS, RUNS, measure_limits
 from red_lab.progress import Bar
+
+import redhost
+from mutants.generate import kinds, mutants
+from mutants.judge import MEMORY, SECONDS, Result, judge_all
+from mutants.limits import HEADER_SECONDS, RUNS, measure_limits
 
 __all__ = ["campaign", "summary"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from red_lab.mutants.scramble import Change
+from mutants.scramble import Change
 
 __all__ = ["HEADER", "NUMBERS", "assemble", "header_of"]
 

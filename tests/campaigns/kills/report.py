@@ -1,4 +1,4 @@
-"""Write the metrics of `redhost lab kills` as a page."""
+"""Write the metrics of `make kills` as a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ match their digests, and it must answer. After the next write no partial files m
 counts as *bad* if any of this fails."""
 
 SERVERS = """\
-`redhost lab kills --server`: a server with an admin token receives a series of requests over HTTP
+`make kills OPTIONS=--server`: a server with an admin token receives a series of requests over HTTP
 to swap between two generations with different answers, and is killed with signal 9. Then the old or
 the new generation must be current. `Host.predict` and a newly started server, over HTTP, must give
 answers that are bitwise identical to those before the kill. `gc` must remove every other
@@ -33,7 +33,7 @@ that row."""
 
 
 FAULTS = """\
-`redhost lab kills --faults`: nothing is killed; other faults are injected.
+`make kills OPTIONS=--faults`: nothing is killed; other faults are injected.
 
 - The disk is full, or the home cannot be written, at each step of a recompose in turn. The
   recompose must end with an error of redhost or continue without the file it could not write, and
@@ -54,7 +54,7 @@ def page(metrics: Metrics) -> str:
     lines = [
         "# Kills",
         "",
-        "Written by `redhost lab kills` from `metrics.json`; do not edit.",
+        "Written by `make kills` from `metrics.json`; do not edit.",
         "",
     ]
     if "steps" in metrics:

@@ -1,4 +1,4 @@
-"""`redhost lab mutants`: break a good expert in thousands of ways, and check the host."""
+"""`make mutants`: break a good expert in thousands of ways, and check the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import click
-
 from red_lab.metrics import write_results
 from red_lab.options import out_option
 
@@ -36,8 +35,8 @@ def mutants(*, count: int, seed: int, out: Path) -> None:
     """
     import torch
 
-    from red_lab.mutants.report import page
-    from red_lab.mutants.run import campaign
+    from mutants.report import page
+    from mutants.run import campaign
 
     torch.set_num_threads(1)  # processes are forked
     metrics = campaign(count=count, seed=seed)

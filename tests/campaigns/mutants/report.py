@@ -1,4 +1,4 @@
-"""Write the metrics of `redhost lab mutants` as a page."""
+"""Write the metrics of `make mutants` as a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _head(metrics: Mapping[str, Any]) -> Iterator[str]:
     bad = found["crash"] + found["hang"] + found["memory"]
     yield "# Broken copies of a good expert"
     yield ""
-    yield "Written by `redhost lab mutants` from `metrics.json`; do not edit."
+    yield "Written by `make mutants` from `metrics.json`; do not edit."
     yield ""
     yield (
         f"{metrics['count']:,} mutants of {metrics['kinds_judged']} kinds (seed "

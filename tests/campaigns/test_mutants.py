@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 import torch
-from red_lab.mutants import judge as judging
-from red_lab.mutants.generate import Mutant, kinds, makers, mutants
-from red_lab.mutants.judge import Result, judge_all
-from red_lab.mutants.report import page
-from red_lab.mutants.run import summary
-from red_lab.mutants.subject import KINDS, WHEEL, Subject
+from mutants import judge as judging
+from mutants.generate import Mutant, kinds, makers, mutants
+from mutants.judge import Result, judge_all
+from mutants.report import page
+from mutants.run import summary
+from mutants.subject import KINDS, WHEEL, Subject
 
 from redhost.registry.package import payload as contents
 from redhost.registry.package import safetensors_check as integrity

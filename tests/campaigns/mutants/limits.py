@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from red_lab.mutants.generate import Mutant
-from red_lab.mutants.judge import SECONDS, Result, judge_all
-from red_lab.mutants.subject import WIDTH, Subject, seal
-from red_lab.mutants.tensors import assemble
+from mutants.generate import Mutant
+from mutants.judge import SECONDS, Result, judge_all
+from mutants.subject import WIDTH, Subject, seal
+from mutants.tensors import assemble
 
 __all__ = ["HEADER_SECONDS", "RUNS", "measure_limits"]
 

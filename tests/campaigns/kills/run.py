@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import redhost
-from red_lab.kills.home import Watched
 from red_lab.progress import Bar
+
+import redhost
+from kills.home import Watched
 from redhost.testing import Kill, kill_at_every_step, kill_at_random
 
 __all__ = ["campaign", "forked_seconds", "outcome", "require", "summary", "unexpected", "watch"]

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
-from red_lab.mutants.generate import Mutant
-from red_lab.mutants.subject import WHEEL
+from mutants.generate import Mutant
+from mutants.subject import WHEEL
 from redhost.testing import judge_expert
 
 __all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]

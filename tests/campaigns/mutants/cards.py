@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from random import Random
 
-from red_lab.mutants.scramble import Change
+from mutants.scramble import Change
 
 __all__ = ["ROWS"]
 

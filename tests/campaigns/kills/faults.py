@@ -9,10 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from red_lab.kills.home import Watched
-from red_lab.kills.newcomers import changed_plugins, loud_newcomers, second_backbone, wrecks
-from red_lab.kills.run import outcome, require, summary, unexpected, watch
 from red_lab.progress import Bar
+
+from kills.home import Watched
+from kills.newcomers import changed_plugins, loud_newcomers, second_backbone, wrecks
+from kills.run import outcome, require, summary, unexpected, watch
 from redhost.testing import Kill, fail_at
 
 __all__ = [
@@ -101,7 +102,7 @@ def flipped_caches(home: Watched, *, count: int, seed: int) -> Iterator[Kill]:
         count: Number of faults.
         seed: Random seed of the bits.
     """
-    right, random = outcome(home.publish()), Random(seed)  # noqa: S311
+    right, random = outcome(home.publish()), Random(seed)
     home.check()
     for _ in range(count):
         files = [p for p in sorted(home.path.glob("cache/**/*")) if p.is_file()]

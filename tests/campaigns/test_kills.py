@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from red_lab.kills import newcomers
-from red_lab.kills.faults import (
+from kills import newcomers
+from kills.faults import (
     fault_at_every_step,
     flipped_caches,
     flipped_current,
 )
-from red_lab.kills.home import Watched
-from red_lab.kills.report import page
-from red_lab.kills.served import ServedHome, ask_forked, kill_processes
+from kills.home import Watched
+from kills.report import page
+from kills.served import ServedHome, ask_forked, kill_processes
 
 from redhost.core.composition import gates
 from redhost.registry import atomic
@@ -182,7 +182,7 @@ def test_the_page_says_what_was_found() -> None:
 
 
 def test_the_docs_say_what_was_measured() -> None:
-    docs = Path(__file__).parents[3] / "docs"
+    docs = Path(__file__).parents[2] / "docs"
     kills, mutants = (
         json.loads((docs / "results" / name / "metrics.json").read_text())
         for name in ("kills", "mutants")

@@ -9,7 +9,7 @@ from random import Random
 import torch
 from safetensors.torch import load, save
 
-from red_lab.mutants.subject import Subject, seal
+from mutants.subject import Subject, seal
 
 __all__ = ["CANARY"]
 

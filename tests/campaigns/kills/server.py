@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from red_lab.kills.run import forked_seconds, summary, watch
-from red_lab.kills.served import ServedHome, ask_forked, ask_process, kill_processes
 from red_lab.progress import Bar
+
+from kills.run import forked_seconds, summary, watch
+from kills.served import ServedHome, ask_forked, ask_process, kill_processes
 from redhost.testing import Kill, kill_at_every_step, kill_at_random
 
 __all__ = ["server_campaign"]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from red_lab.mutants.archive import ARCHIVE, RECORD
-from red_lab.mutants.canary import CANARY
-from red_lab.mutants.cards import ROWS
-from red_lab.mutants.manifest import MANIFEST
-from red_lab.mutants.scramble import BLIND, Change
-from red_lab.mutants.subject import KINDS, Subject, info_files, pack, seal
-from red_lab.mutants.tensors import HEADER, NUMBERS
+from mutants.archive import ARCHIVE, RECORD
+from mutants.canary import CANARY
+from mutants.cards import ROWS
+from mutants.manifest import MANIFEST
+from mutants.scramble import BLIND, Change
+from mutants.subject import KINDS, Subject, info_files, pack, seal
+from mutants.tensors import HEADER, NUMBERS
 
 __all__ = ["Mutant", "kinds", "makers", "mutants"]
 
@@ -58,7 +58,7 @@ def mutants(count: int, *, seed: int) -> Iterator[Mutant]:
         turn, place = divmod(number, max(map(len, tables)))
         which = (turn + place) % len(subjects)
         target, kind, make = tables[which][place % len(tables[which])]
-        data = make(subjects[which], Random(f"{seed} {number}"))  # noqa: S311
+        data = make(subjects[which], Random(f"{seed} {number}"))
         yield Mutant(number, target, kind, data, subjects[which].digest)
 
 
