@@ -14,7 +14,7 @@ from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
     "cost": "red_lab.cost_report",
-    "fleet": "red_lab.fleet.report",
+    "fleet": "redhost_fleet.study.report",
     "generative": "red_lab.generative.study.page",
     "hotswap": "red_lab.hotswap_report",
     "kills": "kills.report",

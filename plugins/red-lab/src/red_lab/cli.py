@@ -8,7 +8,6 @@ import click
 
 from red_lab.bench.command import bench
 from red_lab.cost import cost
-from red_lab.fleet.command import fleet
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.matched.command import matched
@@ -18,13 +17,14 @@ from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
+from red_lab.studies import StudyGroup
 from red_lab.text.command import text
 from red_lab.toy.command import toy
 
 __all__ = ["build", "lab", "results", "share"]
 
 
-@click.group()
+@click.group(cls=StudyGroup)
 def lab() -> None:
     """Build the tiny backbone and its experts; reproduce the results."""
 
@@ -88,7 +88,6 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 for command in (
     bench,
     cost,
-    fleet,
     generative,
     hotswap,
     matched,

@@ -6,13 +6,13 @@ import dataclasses
 from typing import Any
 
 import torch
-from redhost_serve.trial import Question, Trial
-
-import redhost
 from red_lab.bench.answers.subject import MAX_TOKENS
 from red_lab.bench.heads import compose
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.newsgroups import encoder, lines
+from redhost_serve.trial import Question, Trial
+
+import redhost
 
 __all__ = ["measure"]
 

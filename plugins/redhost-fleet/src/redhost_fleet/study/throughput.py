@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from redhost_fleet.fleet import Fleet
 from redhost_serve.client import Client
 from redhost_serve.process import compose_home
 
 import redhost
-from red_lab.fleet.replicas import fleet_of, is_ready
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.study.replicas import fleet_of, is_ready
 
 __all__ = ["measure", "measure_ray"]
 

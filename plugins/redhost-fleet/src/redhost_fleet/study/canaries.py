@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from redhost_fleet.documents import Comparison
-from redhost_fleet.rollout import Limits, decide
-from redhost_serve.drift import RecentMoments
-
-import redhost
-from red_lab.fleet.rollouts import LOOK, summary
 from red_lab.progress import Bar
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import Desk, open_desk
+from redhost_serve.drift import RecentMoments
+
+import redhost
+from redhost_fleet.documents import Comparison
+from redhost_fleet.rollout import Limits, decide
+from redhost_fleet.study.rollouts import LOOK, summary
 
 __all__ = ["CANARIES", "measure"]
 

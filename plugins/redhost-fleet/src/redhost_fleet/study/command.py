@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-
-import redhost
 from red_lab.metrics import read_metrics, write_results
 from red_lab.options import WORK, out_option
+
+import redhost
 
 __all__ = ["fleet"]
 
@@ -62,8 +62,8 @@ def fleet(
     """
     import torch
 
-    from red_lab.fleet import canaries, growth, throughput, trial_cost
-    from red_lab.fleet import rollouts as simulated
+    from redhost_fleet.study import canaries, growth, throughput, trial_cost
+    from redhost_fleet.study import rollouts as simulated
 
     torch.set_num_threads(1)
     chosen, found = sections or SECTIONS, dict[str, Any]()
@@ -96,7 +96,7 @@ def fleet(
 
 def _write(out: Path, found: Mapping[str, Any]) -> Path:
     """Write the measured sections, keep the existing others, and write the page."""
-    from red_lab.fleet.report import page
+    from redhost_fleet.study.report import page
 
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     metrics = {**read_metrics(out), "schema": "redhost-lab.fleet/1", "machine": machine, **found}
@@ -104,8 +104,8 @@ def _write(out: Path, found: Mapping[str, Any]) -> Path:
 
 
 def _storm(folder: Path, *, replicas: int, requests: int, clients: int, seed: int) -> Any:
-    from red_lab.fleet.proxy import proxied
-    from red_lab.fleet.storm import measure
+    from redhost_fleet.study.proxy import proxied
+    from redhost_fleet.study.storm import measure
 
     with s3_server() as port, proxied(port) as proxy:
         os.environ |= {

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from red_lab.progress import Bar
+
 from redhost_fleet.documents import Comparison
 from redhost_fleet.rollout import Limits, decide
-
-from red_lab.progress import Bar
 
 __all__ = ["KINDS", "LOOK", "measure", "rollout", "summary"]
 

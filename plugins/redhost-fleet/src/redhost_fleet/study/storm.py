@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from redhost_fleet.fleet import Fleet
+from red_lab.progress import Bar
 from redhost_serve.client import Client
 from redhost_serve.load_test import (
     Golden,
@@ -34,9 +34,9 @@ from redhost_serve.load_test import (
 from redhost_serve.process import compose_home
 
 import redhost
-from red_lab.fleet.proxy import Proxy
-from red_lab.fleet.replicas import Replica, fleet_of
-from red_lab.progress import Bar
+from redhost_fleet.fleet import Fleet
+from redhost_fleet.study.proxy import Proxy
+from redhost_fleet.study.replicas import Replica, fleet_of
 
 __all__ = ["Answers", "measure", "stale"]
 
