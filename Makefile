@@ -8,8 +8,9 @@ PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
+CAMPAIGN := PYTHONPATH=tests/campaigns $(BIN)/python -m
 
-.PHONY: demo test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate release release-test clean
+.PHONY: demo test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
 .venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml
@@ -75,7 +76,7 @@ coverage: .venv/packages
 	touch $@
 
 test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv/text docs release-test
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/plugins/kills tests/tools/mutation
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/campaigns/test_kills.py tests/tools/mutation
 	OMP_NUM_THREADS=1 DAMAGED=1500 $(BIN)/pytest -q tests/registry/package/test_damaged.py
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
@@ -88,6 +89,11 @@ test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv
 # Hours, room by room; stopped at any moment, it goes on from there. `make mutate ROOMS=store` is one.
 mutate: .venv/packages
 	$(BIN)/python tools/mutation.py $(ROOMS)
+
+# Broken copies of a good expert, and killed processes: pages in docs/results. `make kills OPTIONS=--server`
+# kills servers, OPTIONS=--faults injects faults that are no kills; OPTIONS=--help lists the others.
+kills mutants: .venv/packages
+	$(CAMPAIGN) $@ $(OPTIONS)
 
 screenshots: .venv/browser
 	$(BIN)/python tests/browser/screenshots.py docs/images
@@ -170,19 +176,12 @@ results: .venv/generative
 	$(BIN)/redhost lab text --curve --deals 4
 	$(BIN)/redhost lab text sources --encoder smollm2 --part systems
 	$(BIN)/redhost lab text sources --part adapters
-	$(BIN)/redhost lab several
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done
-	$(BIN)/redhost lab taps
-	$(BIN)/redhost lab sparse
-	$(BIN)/redhost lab stacking
-	$(BIN)/redhost lab merging
-	$(BIN)/redhost lab subspaces
-	$(BIN)/redhost lab forgetting
-	$(BIN)/redhost lab mutants
-	$(BIN)/redhost lab kills
-	$(BIN)/redhost lab kills --faults
+	$(CAMPAIGN) mutants
+	$(CAMPAIGN) kills
+	$(CAMPAIGN) kills --faults
 	$(RED) tiny --task addition --protocol seed
 	$(RED) tiny --task addition --protocol held-out --ablations --shares
 	$(RED) smollm2 --task addition --protocol seed --stratified --seeds 1

@@ -47,8 +47,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TESTS = Path(__file__).parent
 FULL = {
-    "architectures", "browser", "docs/typed", "fleet", "fresh", "interfaces", "onnx",
-    "plugins/kills", "ray", "tools/mutation",
+    "architectures", "browser", "campaigns/test_kills.py", "docs/typed", "fleet", "fresh",
+    "interfaces", "onnx", "ray", "tools/mutation",
 }  # fmt: skip
 """What `make test-full` runs."""
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from red_lab.adapters import strangers, tasks
+from red_lab.adapters import strangers
 from red_lab.adapters import xlora as gates
 from red_lab.adapters.domains import DOMAINS, LANGUAGES, background, read_texts
 from red_lab.adapters.joint import shuffled_windows
 from red_lab.adapters.ledger import Ledger
-from red_lab.adapters.merges import in_peft
+from red_lab.adapters.merges import combined, in_peft
 from red_lab.adapters.page import SYSTEMS, aims, write_page
 from red_lab.adapters.passes import shuffled
 from red_lab.adapters.scores import mistakes, score
@@ -28,27 +28,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
 RESULTS = Path(__file__).parents[2] / "docs/results/adapters"
-
-
-@pytest.fixture(scope="module")
-def given() -> dict[str, dict[str, Any]]:
-    if not [*distributions(name=DATA)]:
-        pytest.skip(f"{DATA} is not installed")
-    return {part: tasks.rows(part) for part in ("train", "test")}
-
-
-def test_no_label_is_in_two_tasks() -> None:
-    labels = [y for _, *pair in tasks.TASKS.values() for y in pair]
-    assert len(tasks.TASKS) == 24 and len(labels) == len(set(labels)) == 48
-
-
-def test_every_task_has_rows_of_both_labels_and_none_in_both_parts(given) -> None:
-    for name, (_, *pair) in tasks.TASKS.items():
-        learn, judge = (given[part][name] for part in ("train", "test"))
-        assert {r.label for r in learn} == {r.label for r in judge} == {*pair}
-        assert {r.domain for r in (*learn, *judge)} == {name}
-        assert len(learn) >= 60 and len(judge) >= 16
-        assert not {r.text for r in learn} & {r.text for r in judge}
 
 
 def test_an_adapter_dealt_at_random_has_the_same_numbers_in_other_places() -> None:
@@ -272,3 +251,52 @@ def test_sentences_follow_the_figures(tmp_path) -> None:
     for ratio, ok in ((1.6, True), (1.61, False)):
         found["ratio"] = ratio
         assert next(met for what, _, met in aims(cost) if "top half, batch 1:" in what) == ok
+
+
+MERGED = {
+    "updates averaged": ("cat", 0.2),
+    "parameters averaged": ("linear", 0.04),  # (mean of B) (mean of A): weights count twice
+    "updates summed": ("cat", 1.0),
+}
+"""Name → PEFT's combination type, and the weight of each of five adapters."""
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_merges_of_adapters_are_what_their_names_say(name, tmp_path) -> None:
+    """Against PEFT's own numbers: update is α/r · B A, of every layer."""
+    peft = pytest.importorskip("peft")
+
+    def model() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3))
+
+    factors, folders = [], {}
+    for seed, adapter in enumerate(("one", "two", "three", "four", "five")):
+        config = peft.LoraConfig(r=2, lora_alpha=4, target_modules=["0", "1"])
+        made, generator = (
+            peft.get_peft_model(model(), config),
+            torch.Generator().manual_seed(seed),
+        )
+        with torch.no_grad():
+            for key, p in made.named_parameters():
+                if "lora_" in key:
+                    p.copy_(torch.randn(p.shape, generator=generator))
+        folders[adapter] = tmp_path / adapter
+        made.save_pretrained(folders[adapter])
+        factors.append(safetensors.torch.load_file(folders[adapter] / "adapter_model.safetensors"))
+    how, weight = MERGED[name]
+    whole = in_peft(model(), folders)
+    files = combined(whole, list(folders), how, weight=weight, options={})
+    config = json.loads(files["adapter_config.json"])
+    merged = safetensors.torch.load(files["adapter_model.safetensors"])
+    for layer in ("0", "1"):
+        a, b = (f"base_model.model.{layer}.lora_{x}.weight" for x in "AB")
+        found = config["lora_alpha"] / config["r"] * merged[b] @ merged[a]
+        updates = torch.stack([2 * f[b] @ f[a] for f in factors])
+        mean_b, mean_a = (torch.stack([f[x] for f in factors]).mean(0) for x in (b, a))
+        expected = {
+            "updates averaged": updates.mean(0),
+            "updates summed": updates.sum(0),
+            "parameters averaged": 2 * mean_b @ mean_a,
+        }
+        torch.testing.assert_close(found, expected[name])

@@ -13,35 +13,26 @@ from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
-    "cost": "cost_report",
-    "fleet": "fleet.report",
-    "forgetting": "forgetting",
-    "generative": "generative.study.page",
-    "hotswap": "hotswap_report",
+    "cost": "red_lab.cost_report",
+    "fleet": "redhost_fleet.study.report",
+    "generative": "red_lab.generative.study.page",
+    "hotswap": "red_lab.hotswap_report",
     "kills": "kills.report",
-    "matched": "matched.report",
-    "merging": "merging.page",
+    "matched": "red_lab.matched.report",
     "mutants": "mutants.report",
-    "port": "port.report",
-    "red": "red.report",
-    "robust": "robust.report",
-    "several": "several.run",
-    "sparse": "sparse",
-    "stacking": "stacking",
-    "subspaces": "subspaces",
-    "taps": "taps_report",
-    "text": "text.report",
-    "tiny-ranges": "report",
-    "toy": "toy.report",
+    "red": "red_lab.red.report",
+    "robust": "red_lab.robust.report",
+    "text": "red_lab.text.report",
+    "tiny-ranges": "red_lab.report",
+    "toy": "red_lab.toy.report",
 }
 """The folder of a study's results → the module that writes its page."""
 
 DRAWN = {
-    "generative": "generative.study.figures",
-    "matched": "matched.figures",
-    "merging": "merging.page",
-    "red": "red.figures",
-    "robust": "robust.figures",
+    "generative": "red_lab.generative.study.figures",
+    "matched": "red_lab.matched.figures",
+    "red": "red_lab.red.figures",
+    "robust": "red_lab.robust.figures",
 }
 
 ELSEWHERE = {"adapters", "bench", "install", "mutation", "serve"}
@@ -71,23 +62,13 @@ def test_a_page_and_its_figures_are_those_of_the_metrics(folder, tmp_path) -> No
     again = write_json(metrics, tmp_path / "again" / "metrics.json", sort_keys=False)
     assert again.read_bytes() == (folder / "metrics.json").read_bytes()
     text = (folder / "README.md").read_text("utf-8")
-    assert text == import_module(f"red_lab.{PAGES[study(folder)]}").page(metrics)
+    assert text == import_module(PAGES[study(folder)]).page(metrics)
     for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
         assert (folder / picture).exists()
     if study(folder) in DRAWN:
-        import_module(f"red_lab.{DRAWN[study(folder)]}").draw(metrics, tmp_path)
+        import_module(DRAWN[study(folder)]).draw(metrics, tmp_path)
         for drawn in tmp_path.glob("*.*"):
             assert drawn.read_bytes() == (folder / drawn.name).read_bytes(), drawn.name
-
-
-@pytest.mark.parametrize("folder", ARCHIVED, ids=study)
-def test_an_archived_page_says_at_its_head_which_commit_made_it(folder) -> None:
-    text = (folder / "README.md").read_text("utf-8")
-    head = text.splitlines()[2]
-    assert re.match(r"Archived: made by the command `redhost lab [a-z -]+` at commit ", head)
-    assert f"at commit {archived_at(folder)}, and not kept up." in head
-    for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
-        assert (folder / picture).exists()
 
 
 def shifted(found: object) -> object:
@@ -102,7 +83,7 @@ def shifted(found: object) -> object:
 @pytest.mark.parametrize("name", PAGES)
 def test_other_numbers_are_another_page(name) -> None:
     folder = next(f for f in FOLDERS if study(f) == name)
-    text = import_module(f"red_lab.{PAGES[name]}").page(shifted(read_metrics(folder)))
+    text = import_module(PAGES[name]).page(shifted(read_metrics(folder)))
     assert text != (folder / "README.md").read_text("utf-8")
 
 

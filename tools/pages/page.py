@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "Page", "all_pages", "archived_at", "read_page"]
+__all__ = ["ARCHIVED", "ROOT", "Block", "Page", "all_pages", "archived_at", "read_page"]
 
 ROOT = Path(__file__).parents[2]
+
+ARCHIVED = re.compile(
+    r"^Archived: made by commit (?P<commit>[0-9a-f]{8}) of this repository with "
+    r"`redhost lab (?P<study>[a-z-]+)`; the code is in that commit\.",
+    re.MULTILINE,
+)
+"""The line of a page whose study has been removed."""
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w-]*)\s*$")
 
@@ -85,12 +91,10 @@ def read_page(name: str) -> Page:
 
 
 def archived_at(folder: Path) -> str:
-    """Return the commit that made an archived folder of results; empty if it is kept up."""
-    metrics = folder / "metrics.json"
-    commit: str = (
-        json.loads(metrics.read_text("utf-8")).get("archived", "") if metrics.exists() else ""
-    )
-    return commit
+    """Return the commit that an archived folder of results names; empty if it is kept up."""
+    page = folder / "README.md"
+    line = ARCHIVED.search(page.read_text("utf-8")) if page.exists() else None
+    return line["commit"] if line else ""
 
 
 def all_pages() -> tuple[Page, ...]:

@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 WIDTH = 80
 
+GROUPS = {"redhost.commands": "redhost", "redhost.studies": "redhost lab"}
+"""Group of entry points → what is typed before the name of one."""
+
 
 def page() -> str:
     """Return the page."""
@@ -56,11 +59,12 @@ def commands() -> Iterator[tuple[str, click.Command, str]]:
         yield f"redhost {name}", command, ""
     for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
         project = tomllib.loads(file.read_text("utf-8"))["project"]
-        declared = project.get("entry-points", {}).get("redhost.commands", {})
-        for name, value in sorted(declared.items()):
-            module, _, attribute = value.partition(":")
-            command = getattr(importlib.import_module(module), attribute)
-            yield from _walk(f"redhost {name}", command, project["name"])
+        for group, typed in GROUPS.items():
+            declared = project.get("entry-points", {}).get(group, {})
+            for name, value in sorted(declared.items()):
+                module, _, attribute = value.partition(":")
+                command = getattr(importlib.import_module(module), attribute)
+                yield from _walk(f"{typed} {name}", command, project["name"])
 
 
 def _walk(path: str, command: click.Command, dist: str) -> Iterator[tuple[str, click.Command, str]]:
@@ -76,10 +80,9 @@ def _section(path: str, command: click.Command, dist: str) -> str:
 
 
 def _help(path: str, command: click.Command) -> str:
-    """Return a command's help; the group's own lists only the host's commands."""
+    """Return a command's help; groups list their own commands, whatever is installed."""
     context = click.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
-    if command is cli:
-        context.meta["redhost.installed"] = {}
+    context.meta.update({"redhost.installed": {}, "redhost.studies": {}})
     return command.get_help(context)
 
 

@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from red_lab.fleet.growth import PLANS, Plan, bound, simulate
-from red_lab.fleet.rollouts import KINDS, rollout
-from red_lab.fleet.storm import stale
 from redhost_fleet.rollout import DRIFTED, Limits
+from redhost_fleet.study.growth import PLANS, Plan, bound, simulate
+from redhost_fleet.study.rollouts import KINDS, rollout
+from redhost_fleet.study.storm import stale
 
 ROOT = Path(__file__).parents[3]
 MOVES = [(0.0, 0.1, 1), (10.0, 10.1, 2), (20.0, 20.1, 1)]

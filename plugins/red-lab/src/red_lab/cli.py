@@ -8,33 +8,23 @@ import click
 
 from red_lab.bench.command import bench
 from red_lab.cost import cost
-from red_lab.fleet.command import fleet
-from red_lab.forgetting import forgetting
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
-from red_lab.kills.command import kills
 from red_lab.matched.command import matched
-from red_lab.merging.command import merging
-from red_lab.mutants.command import mutants
 from red_lab.options import WORK, out_option
-from red_lab.port.command import port
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
-from red_lab.several.command import several
 from red_lab.shrink import shrink
-from red_lab.sparse import sparse
-from red_lab.stacking import stacking
-from red_lab.subspaces import subspaces
-from red_lab.taps import taps
+from red_lab.studies import StudyGroup
 from red_lab.text.command import text
 from red_lab.toy.command import toy
 
 __all__ = ["build", "lab", "results", "share"]
 
 
-@click.group()
+@click.group(cls=StudyGroup)
 def lab() -> None:
     """Build the tiny backbone and its experts; reproduce the results."""
 
@@ -98,24 +88,13 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 for command in (
     bench,
     cost,
-    fleet,
-    forgetting,
     generative,
     hotswap,
-    kills,
     matched,
-    merging,
-    mutants,
     red,
     robust,
     seeds,
-    several,
     shrink,
-    sparse,
-    stacking,
-    subspaces,
-    port,
-    taps,
     text,
     toy,
 ):

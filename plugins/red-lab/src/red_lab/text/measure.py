@@ -27,16 +27,7 @@ from redhost.core.routers.ridge import choose_regression
 from redhost.core.routers.statistics import StatisticsRouter
 from redhost.core.training.router_data import columns_data
 
-__all__ = [
-    "CURVE",
-    "KINDS",
-    "curve",
-    "domain_right",
-    "measure",
-    "monoliths",
-    "no_expert",
-    "shuffled",
-]
+__all__ = ["CURVE", "KINDS", "curve", "domain_right", "measure", "monoliths", "no_expert"]
 
 KINDS = ("ridge", "statistics", "centroid", "linear", "mlp")
 """Router kinds in addition to the default; those with a covariance per column are too large."""
@@ -72,7 +63,7 @@ def measure(desk: Desk, *, seed: int) -> dict[str, Any]:
     for kind in KINDS:
         other = desk.compose(folders, kind=kind).composed
         found[f"router {kind}"] = judge(other, desk.h(desk.test), desk.test).hits.tolist()
-    random = shuffled(composed, seed=seed)
+    random = _shuffled(composed, seed=seed)
     found["random experts"] = judge(random, desk.h(desk.test), desk.test).hits.tolist()
     found |= no_expert(desk, composed)
     return {
@@ -112,7 +103,7 @@ def curve(desk: Desk, rows: int | None) -> dict[str, Any]:
     return {"rows": rows, "accuracy": found, "left_out": left_out}
 
 
-def shuffled(composed: redhost.ComposedModel, *, seed: int) -> redhost.ComposedModel:
+def _shuffled(composed: redhost.ComposedModel, *, seed: int) -> redhost.ComposedModel:
     """Return the same composition with the weights of its experts shuffled."""
     experts, generator = dict[str, redhost.Expert](), torch.Generator().manual_seed(seed)
     for expert_id, expert in zip(composed.bus.ids, composed.bus.parts(), strict=True):

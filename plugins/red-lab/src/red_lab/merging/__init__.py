@@ -1,1 +1,0 @@
-"""Merge experts and adapters into one: distil a composition, or average parameters."""

@@ -1,1 +1,0 @@
-"""Experts ported to another backbone, compared with retraining and with no expert."""

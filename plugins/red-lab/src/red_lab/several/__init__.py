@@ -1,1 +1,0 @@
-"""Several answers per text on natural text: any number of labels, and spans."""
