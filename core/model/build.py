@@ -11,8 +11,8 @@ import safetensors.torch
 from torch import nn
 
 from ...registry.environment.installed import audit_installed
-from ...registry.errors import PluginError, suggest
-from ...registry.package.checked import Checked
+from ...registry.errors import ContractError, PluginError, suggest
+from ...registry.package.checked import Checked, violations_in
 from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
@@ -130,16 +130,19 @@ def make_expert_module(
 ) -> Checked[Expert]:
     """Make one expert and check its canary; return the violations, if any."""
     manifest, provider = files.manifest, Providers()
-    expert = plugins.make(
-        FORMS,
-        manifest.form,
-        what=f"the form {manifest.form!r} of expert {manifest.id!r}",
-        providers=provider,
-        manifest=manifest,
-        tensors=safetensors.torch.load(files.weights),
-        files=files.files,
-        bus=bus,
-    )
+    try:
+        expert = plugins.make(
+            FORMS,
+            manifest.form,
+            what=f"the form {manifest.form!r} of expert {manifest.id!r}",
+            providers=provider,
+            manifest=manifest,
+            tensors=safetensors.torch.load(files.weights),
+            files=files.files,
+            bus=bus,
+        )
+    except ContractError as e:
+        return Checked(None, violations_in(e, code="not_computable", field="form"))
     providers |= provider
     if not isinstance(expert, Expert):
         raise PluginError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....registry.errors import ContractError, RedhostError
-from ....registry.package.checked import Violation
+from ....registry.package.checked import Violation, violations_in
 from ...bus.bus import LayerNorm
 from ...bus.experts import Expert, InTrunkExpert
 from ...bus.layout import FeatureLayout, FeatureSegment, WideNorm
@@ -264,7 +264,7 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
             code, field = "tap_order", "writes.space"
             expected, given = "'hidden' or 'labels', since it changes h", repr(expert.space)
     except RedhostError as e:
-        code, expected, given = "tap_unknown", e.expected or expected, e.found or e.problem
+        return violations_in(e, code="tap_unknown", field=field)[0]
     except Exception as e:  # code of a plugin may raise errors of any type
         given = f"{e!r}"
     hint = "Ask the author of the plugin that makes its form."

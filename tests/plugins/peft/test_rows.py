@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redhost_peft.lora import LoraExpert
+from redhost_peft.lora import LoraExpert, linears_of
 from redhost_peft.rows import (
     encode_with_states,
     moved_together,
@@ -21,7 +21,7 @@ from redhost_peft.rows import (
 )
 
 import redhost
-from redhost.core.backbones.encoder import blocks_of, linears_of
+from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions.layout import (
     Inside,
     compute_features,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redhost.plugins import hookimpl
-from redhost.registry.package.forms import ADAPTER, INSIDE
+from redhost.registry.package.forms import INSIDE
+
+from .package import FORM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,13 +25,13 @@ __all__ = ["redhost_register_forms", "redhost_register_recipes"]
 @hookimpl
 def redhost_register_forms(register: Register[FormFactory]) -> None:
     """The expert of an adapter."""
-    register(ADAPTER, _expert)
+    register(FORM, _expert)
 
 
 @hookimpl
 def redhost_register_recipes(register: Register[RecipeFactory]) -> None:
     """The training of an adapter, and of experts that write to a block."""
-    register(ADAPTER, _adapter)
+    register(FORM, _adapter)
     register(INSIDE, _inside)
 
 

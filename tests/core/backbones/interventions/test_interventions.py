@@ -178,6 +178,14 @@ def test_a_plugin_brings_a_form_that_acts_inside_a_block(
             "tap_unknown",
             "expected a block 9, found 3",
         ),
+        (
+            (
+                'return Scale(tensors["by"])',
+                'raise redhost.errors.ContractError("x", expected="2 rows", found="3")',
+            ),
+            "not_computable",
+            "form: expected 2 rows, found 3",
+        ),
     ],
 )
 def test_a_form_that_cannot_act_here_is_left_out_with_its_reason(

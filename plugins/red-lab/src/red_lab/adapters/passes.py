@@ -12,6 +12,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from redhost_peft.lora import LoraExpert, lora_from_files
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from torch import Tensor
 
 import redhost
@@ -21,7 +22,6 @@ from redhost.core.bus.experts import Expert
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.readers import read_expert
 
 __all__ = ["Files", "Passes", "expert_of", "files_of", "head_of", "shuffled"]
