@@ -105,8 +105,12 @@ PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft"}
 """Form of a plugin of this project → the extra of redhost that installs it. Packages of such a form
 are checked as those of any other plugin's are."""
 
+FINAL = "final"
+"""The tap at the end of the trunk: h itself."""
+
 INSIDE = "inside"
-"""The name of the recipe of experts that write to a block, of any built-in form."""
+"""The name under which a plugin makes and trains experts that read or write at a block, whatever
+their form."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse, unique_keys
-from .forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, SPACES, TASKS, SpaceSpec
+from .forms import DEFAULT_TASK, FINAL, FORMS, INSIDE, PLUGIN_FORMS, SPACES, TASKS, SpaceSpec
 
 BUS_API, BUS_RANGE = "1.0", ">=1,<2"
 """The version of this host's bus, and the range that manifests written here name, which has it."""
@@ -294,6 +294,12 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     ported: Ported | UnsetType = UNSET
     question: Id | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
+
+    @property
+    def makers(self) -> tuple[str, ...]:
+        """The names of what makes it, in order: its form, and `INSIDE` if it acts at a block."""
+        at_end = self.reads.tap == self.writes.tap == FINAL
+        return (self.form,) if at_end else (self.form, INSIDE)
 
     @property
     def implied_task(self) -> str | None:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redhost_peft.lora import Lora, LoraExpert, adapter_key
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
+from redhost_peft.tap import compute_features
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from transformers import AutoConfig, AutoModel
@@ -22,7 +23,7 @@ from transformers import AutoConfig, AutoModel
 import redhost
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import states_with
-from redhost.core.backbones.interventions.layout import bus_part, compute_features, with_layout
+from redhost.core.backbones.interventions.layout import bus_part, with_layout
 from redhost.core.bus.bus import Bus, LayerNorm
 from redhost.core.bus.experts import Linear
 from redhost.core.bus.signals import BusRouter

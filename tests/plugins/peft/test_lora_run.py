@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from redhost_peft.graft import moved_by
 from redhost_peft.lora_run import fresh_adapter
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
 
 import redhost
-from redhost.core.backbones.interventions.graft import moved_by
 from redhost.core.model.build import make_expert_module
 from redhost.core.training.recipes import train_package
 from redhost.errors import MissingError, UsageError

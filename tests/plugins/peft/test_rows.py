@@ -19,12 +19,12 @@ from redhost_peft.rows import (
     moved_together,
     shares_passes,
 )
+from redhost_peft.tap import compute_features
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions.layout import (
     Inside,
-    compute_features,
     encode_chosen,
     with_layout,
 )

@@ -21,7 +21,6 @@ from torch import Tensor
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.interventions.layout import read_tokens, with_layout
-from redhost.core.backbones.interventions.tap import FINAL
 from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.plugins.manager import Plugins
 from redhost.core.training.context import AuthoringContext, open_for_training
@@ -211,7 +210,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
             UsageError: If it cannot, or sets options that adapters do not support.
         """
         plan = self.plan
-        if plan.writes == "logits" or not plan.reads_tap == plan.writes_tap == FINAL:
+        if plan.writes == "logits" or plan.acts_inside:
             raise UsageError(
                 f"expert {plan.id!r} is an adapter, which acts in the blocks as it is",
                 expected="hidden states or labels, and no taps",

@@ -101,8 +101,7 @@ def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Ma
     kind, _, folder = (source or "").partition(":")
     given = plan.rank, plan.blocks, plan.targets
     own = plan.form in {None, FORM} and not any(given) and plan.writes != "logits"
-    final = plan.reads_tap == plan.writes_tap == "final"
-    if kind != "peft" or not folder or data is None or not own or not final:
+    if kind != "peft" or not folder or data is None or not own or plan.acts_inside:
         raise UsageError(
             "an adapter comes with its form and rank",
             expected="--from peft:DIR and --data FILE, and neither --form, --rank nor a tap",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from redhost.registry.package.checked import Violation, checked, listed, refuse
-from redhost.registry.package.forms import FORMS
+from redhost.registry.package.forms import FINAL, FORMS, INSIDE
 from redhost.registry.package.manifest import ExpertManifest
 from redhost.registry.package.safetensors_check import (
     LARGEST,
@@ -53,8 +53,9 @@ def _fields(manifest: ExpertManifest) -> Iterator[Violation]:
     writes, form = manifest.writes, f"for the form {FORM!r}"
     if writes.spec.logits:
         yield _field("writes.space", f"'hidden' or 'labels' {form}", repr(writes.space))
-    if (taps := {manifest.reads.tap, writes.tap}) != {"final"}:
-        yield _field("reads.tap", f"'final' {form}", repr(min(taps - {"final"})))
+    if INSIDE in manifest.makers:
+        taps = {manifest.reads.tap, writes.tap} - {FINAL}
+        yield _field("reads.tap", f"{FINAL!r} {form}", repr(min(taps)))
     names = [CONFIG, HEAD] if writes.spec.own_labels else [CONFIG]
     if sorted(given := manifest.files or {}) != names:
         expected = f"{listed(names)} {form} and the space {writes.space!r}"

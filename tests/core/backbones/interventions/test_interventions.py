@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from redhost_peft.graft import moved_by
+from redhost_peft.tap import compute_features
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions import Intervention, InTrunk, PassEnded, hooked
-from redhost.core.backbones.interventions.graft import moved_by
 from redhost.core.backbones.interventions.layout import (
     bus_part,
     check_inside,
-    compute_features,
     with_layout,
 )
 from redhost.core.bus.experts import InTrunkExpert

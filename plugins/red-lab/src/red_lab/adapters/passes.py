@@ -11,13 +11,13 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from redhost_peft.graft import moved_by, states_below
 from redhost_peft.lora import LoraExpert, lora_from_files
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from torch import Tensor
 
 import redhost
 from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.graft import moved_by, states_below
 from redhost.core.bus.experts import Expert
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.merging.subjects import Subject
-from redhost.core.backbones.interventions.layout import acts_inside, bus_part, inside_reader
+from redhost.core.backbones.interventions import InTrunk
+from redhost.core.backbones.interventions.layout import bus_part, inside_reader
 
 __all__ = ["alone", "hits", "moved", "right", "size"]
 
@@ -19,7 +20,9 @@ def alone(expert: redhost.Expert, subject: Subject, texts: Sequence[str]) -> Ten
     """Return log p ``(N, L)`` of texts, over the backbone's labels or over the expert's own."""
     backbone, h = subject.context.backbone, subject.context.encode(texts)
     norm = redhost.plugins.LayerNorm(width=backbone.width, eps=backbone.eps)
-    read = inside_reader(backbone, "alone", expert)(texts) if acts_inside(expert) else norm(h)
+    read = (
+        inside_reader(backbone, "alone", expert)(texts) if isinstance(expert, InTrunk) else norm(h)
+    )
     with torch.inference_mode():
         logits = bus_part(expert, backbone).logits(h, read, backbone.classifier)
         return torch.log_softmax(logits, dim=-1)
