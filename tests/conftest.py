@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 
 import redhost
 from redhost.core.types import BackgroundRow
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 

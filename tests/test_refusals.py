@@ -75,7 +75,7 @@ def references(manifest: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str]
     """Return file name → where its sha256 stands."""
     fields = [*manifest.values(), manifest.get("ported", {}).get("map"), *manifest.get("dense", [])]
     parts = [x for x in fields if isinstance(x, dict) and x.get("file")]
-    base = manifest.get("base", {}).get("files", {})
+    base = manifest.get("base", manifest).get("files", {})
     return {x["file"]: (x, "sha256") for x in parts} | {name: (base, name) for name in base}
 
 
@@ -161,16 +161,15 @@ def adapter(
         "adapter_model.safetensors": save(LORA),
         "canary.safetensors": save({**rows, "tokens": np.ones((2, 3), "i8")}),
     }
-    modules = {"layers.0.self_attn.q_proj": [128, 128]}
     fields: dict[str, Any] = {
         "form": "lora",
         "rank": 2,
         "weights": {"file": "adapter_model.safetensors", "sha256": "0" * 64},
-        "adapter": {"file": "adapter_config.json", "sha256": "0" * 64, "modules": modules},
+        "files": {"adapter_config.json": "0" * 64},
     }
     if own:
         fields |= {"writes.space": "labels"}
-        fields |= {"head": {"file": "head.safetensors", "sha256": "0" * 64}}
+        fields["files"]["head.safetensors"] = "0" * 64
     return Broken(
         files=made | dict(own or {}) | dict(files or {}),
         changes=fields | dict(changes or {}),
@@ -184,25 +183,17 @@ def head(rows: int = 20, value: float = 1.0) -> dict[str, bytes | int | None]:
 
 
 PISSA = json.dumps({**TARGETS, "init_lora_weights": "pissa"}).encode()
-CUT_SHORT = {"adapter.safetensors": save(LORA)[:-4]}
+WIDE = {name: np.ones((2, 64) if "_A" in name else (128, 2), "f4") for name in LORA}
 ADAPTERS: dict[str, Broken] = {
-    "adapter_missing": adapter(files={"adapter_config.json": None}),
-    "adapter_too_large": adapter(files={"adapter_config.json": HUGE}),
-    "adapter_digest": adapter(honest=False),
-    "adapter_header": adapter(
-        files=CUT_SHORT, changes={"adapter.file": "adapter.safetensors"}, honest=False
-    ),
+    "files_missing": adapter(files={"adapter_config.json": None}),
+    "files_too_large": adapter({"head.safetensors": HUGE}),
+    "files_digest": adapter(honest=False),
+    "files_header": adapter({"head.safetensors": NO_TENSORS}),
+    "files_tensors": adapter(head(rows=3)),
+    "files_not_finite": adapter(head(value=np.nan)),
+    "files_range": adapter(head(value=1e30)),
     "adapter_config": adapter(files={"adapter_config.json": PISSA}),
-    "adapter_misfit": adapter(
-        changes={"adapter.modules": {"layers.0.self_attn.q_proj": [64, 128]}}
-    ),
-    "head_missing": adapter({"head.safetensors": None}),
-    "head_too_large": adapter({"head.safetensors": HUGE}),
-    "head_digest": adapter(head(), honest=False),
-    "head_header": adapter({"head.safetensors": NO_TENSORS}),
-    "head_tensors": adapter(head(rows=3)),
-    "head_not_finite": adapter(head(value=np.nan)),
-    "head_range": adapter(head(value=1e30)),
+    "adapter_misfit": adapter(files={"adapter_model.safetensors": save(WIDE)}),
 }
 
 

@@ -499,17 +499,3 @@ def blocks_of(model: nn.Module) -> tuple[str, nn.ModuleList]:
     if not lists:
         raise UsageError(f"{type(model).__name__} has no list of blocks")
     return max(lists, key=lambda pair: len(pair[1]))
-
-
-def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the linear modules that adapters may target, by name, each with (out, in).
-
-    GPT-2's Conv1D modules store their weights transposed.
-    """
-    shapes = dict[str, tuple[int, int]]()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            shapes[name] = (module.out_features, module.in_features)
-        elif type(module).__name__ == "Conv1D" and isinstance(module.weight, Tensor):
-            shapes[name] = (module.weight.shape[1], module.weight.shape[0])
-    return shapes

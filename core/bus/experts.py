@@ -49,16 +49,12 @@ class Expert(nn.Module):
             part of the answer.
         rules: How answers of each of its labels are decoded, for a head that needs more than a
             threshold.
-        reads_tap: ``final``, or the block it reads, by number or name.
-        writes_tap: ``final``, or the block it writes to.
         source: The digests of its package and of the plugin that made it, which key its rows in
             the feature cache.
     """
 
     thresholds: tuple[float, ...] = ()
     rules: tuple[Any, ...] = ()
-    reads_tap: str = "final"
-    writes_tap: str = "final"
     source: str = ""
 
     def __init__(self, *, space: Space, labels: Sequence[str], temperature: float = 1.0) -> None:
@@ -68,8 +64,7 @@ class Expert(nn.Module):
         self.temperature = temperature
 
     def described_by(self, manifest: ExpertManifest) -> None:
-        """Take from its manifest the taps, and what its author fitted besides the weights."""
-        self.reads_tap, self.writes_tap = manifest.reads.tap, manifest.writes.tap
+        """Take from its manifest what its author fitted besides the weights."""
         self.thresholds, self.rules = manifest.thresholds or (), manifest.span_rules or ()
 
     @property

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import safetensors.torch
 from torch import nn
 
 from ...registry.environment.installed import audit_installed
-from ...registry.errors import PluginError, suggest
-from ...registry.package.checked import Checked
+from ...registry.errors import ContractError, PluginError, suggest
+from ...registry.package.checked import Checked, violations_in
 from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles, read_backbone
@@ -113,7 +113,9 @@ def _built_before(
     files: ExpertFiles, built: BuiltExperts, *, plugins: Plugins, providers: Providers
 ) -> Expert | None:
     """Return the expert that is built from these bytes already, and note what provided it."""
-    maker = plugins.providers(FORMS, files.manifest.form)
+    maker = Providers()
+    for name in files.manifest.makers:
+        maker |= plugins.providers(FORMS, name)
     expert = built.get(_source(files, maker))
     if expert is not None:
         providers |= maker
@@ -130,16 +132,22 @@ def make_expert_module(
 ) -> Checked[Expert]:
     """Make one expert and check its canary; return the violations, if any."""
     manifest, provider = files.manifest, Providers()
-    expert = plugins.make(
-        FORMS,
-        manifest.form,
-        what=f"the form {manifest.form!r} of expert {manifest.id!r}",
-        providers=provider,
-        manifest=manifest,
-        tensors=safetensors.torch.load(files.weights),
-        files=files.files,
-        bus=bus,
-    )
+    expert: Any = None
+    try:
+        for name in manifest.makers:
+            expert = plugins.make(
+                FORMS,
+                name,
+                what=f"the form {name!r} of expert {manifest.id!r}",
+                providers=provider,
+                manifest=manifest,
+                tensors=safetensors.torch.load(files.weights),
+                files=files.files,
+                bus=bus,
+                expert=expert,
+            )
+    except ContractError as e:
+        return Checked(None, violations_in(e, code="not_computable", field="form"))
     providers |= provider
     if not isinstance(expert, Expert):
         raise PluginError(

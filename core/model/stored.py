@@ -15,10 +15,11 @@ from ...registry.errors import IntegrityError, short
 from ...registry.home.composition import Composition, Member
 from ...registry.home.generations import Generations
 from ...registry.home.store import Store
+from ...registry.package.forms import INSIDE
 from ...registry.package.readers import BackboneFiles, read_manifest
 from ..backbones.backbone import Backbone
 from ..backbones.bfloat16 import BF16
-from ..backbones.interventions.layout import acts_inside, with_layout
+from ..backbones.interventions.layout import with_layout
 from ..bus.bus import BusConfig
 from ..bus.experts import Expert
 from ..plugins.manager import Plugins
@@ -93,7 +94,7 @@ class StoredExperts:
         # asks for outputs as redhost's own does, and only redhost's forms are sure to be as a
         # manifest describes them. A plugin may have a form of its own, or replace one of these.
         replaced = self.plugins.providers(FORMS, manifest.form)
-        if replaced or acts_inside(expert):
+        if replaced or INSIDE in manifest.makers:
             return self.load(member)
         return expert, partial(self._card, member)
 

@@ -14,11 +14,10 @@ from ...registry.package.forms import TASKS
 from ...registry.package.readers import BackboneFiles, ExpertFiles
 from ...registry.package.rules import check_backbone, check_compatible
 from ..backbones.backbone import Backbone
+from ..backbones.interventions import InTrunk
 from ..backbones.interventions.layout import (
-    acts_inside,
     bus_part,
     check_inside,
-    check_taps,
     inside_reader,
     read_tokens,
 )
@@ -152,13 +151,8 @@ def check_live(
     violation = None if learnt else check_card(loaded.card, backbone)
     if violation is not None:
         return violation
-    if acts_inside(expert):
-        violation = check_taps(
-            manifest.id, backbone, reads=manifest.reads.tap, writes=manifest.writes.tap
-        ) or check_inside(expert, backbone)
-        if violation is not None:
-            return violation
-        violation = check_tokens(loaded, backbone)
+    if isinstance(expert, InTrunk):
+        violation = check_inside(expert, backbone) or check_tokens(loaded, backbone)
         if violation is not None:
             return violation
         read = inside_reader(backbone, manifest.id, expert)

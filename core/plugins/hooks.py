@@ -59,7 +59,7 @@ PLUGIN_ROUTERS: Mapping[str, str] = {
 
 OF_THIS_PROJECT: Mapping[str, Mapping[str, str]] = {
     "redhost_register_tasks": PLUGIN_TASKS,
-    "redhost_register_forms": PLUGIN_FORMS,
+    "redhost_register_forms": {**PLUGIN_FORMS, INSIDE: "peft"},
     "redhost_register_recipes": {**PLUGIN_FORMS, INSIDE: "peft"},
     "redhost_register_routers": PLUGIN_ROUTERS,
     "redhost_register_backbones": {"onnx": "onnx", "onnx-int8": "onnx"},
@@ -115,7 +115,9 @@ class HookSpec:
         """Register forms of experts, which manifests name.
 
         ``factory(manifest, tensors, files, bus)`` returns a `redhost.Expert` from its tensors, or
-        from all files of its package. Its canary is computed before it is used.
+        from all files of its package; it raises a `ContractError` if they do not fit each other.
+        Its canary is computed before it is used. ``inside`` is the name of what makes an expert of
+        any form read or write at a block: ``factory(manifest, expert)``.
         """
 
     @hookspec
@@ -131,7 +133,7 @@ class HookSpec:
 
         ``factory(plan, backbone)`` returns a class derived from `Recipe`, whose draft describes the
         files of its package (`FormDraft`). Forms of redhost itself need none, but for experts that
-        write to a block, whose recipe is called ``inside``.
+        read or write at a block, whose recipe is called ``inside``.
         """
 
     @hookspec

@@ -22,7 +22,6 @@ from ...registry.package.discover import MANIFESTS
 from ...registry.package.forms import FORMS
 from ...registry.package.manifest import (
     BUS_RANGE,
-    MAX_MODULES,
     Activation,
     BackboneManifest,
     BackboneRef,
@@ -47,7 +46,6 @@ from ...registry.package.manifest import (
 from ...registry.package.project import check_id
 from ...registry.package.safetensors_check import sha256_hex
 from ..backbones.backbone import Backbone
-from ..backbones.encoder import linears_of
 from ..backbones.pooling import Dense
 from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from ..bus.task import CLASSIFICATION, Task
@@ -238,8 +236,6 @@ def save_backbone(
     # A language-model head is part of the base.
     head = backbone.trunk.head  # W_c of a generating backbone
     classifier = backbone.classifier if head is None else None
-    linears = linears_of(backbone.trunk.model) if head is None else {}
-    linears = linears if len(linears) <= MAX_MODULES else {}
     manifest = BackboneManifest(
         id=backbone.name,
         bus_api=BUS_RANGE,
@@ -263,7 +259,6 @@ def save_backbone(
         evaluation=package.rows("evaluation.jsonl", evaluation),
         training=training,
         license=license,
-        linears=linears or UNSET,
     )
     package.write(folder, "backbone.json", manifest)
     return manifest

@@ -23,8 +23,7 @@ from ...registry.package.forms import SPACES
 from ...registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
 from ...registry.package.project import ExpertPlan, check_noise
 from ..backbones.backbone import Backbone
-from ..backbones.interventions.layout import bus_part, compute_features, inside_reader
-from ..backbones.interventions.tap import FINAL, Tap, block_at
+from ..backbones.interventions.layout import bus_part
 from ..bus.bus import LayerNorm
 from ..bus.experts import Expert
 from ..bus.head import HeldOut
@@ -166,23 +165,16 @@ class Recipe:
         return LayerNorm(width=self.backbone.width, eps=self.backbone.eps)
 
     def read(self, texts: Sequence[str]) -> Tensor:
-        """Return the expert's input for texts ``(N, D)``: z, or normalised states at its tap."""
-        trunk, tap = self.backbone.trunk, self.plan.reads_tap
-        h = (
-            self.context.encode(texts)
-            if tap == FINAL
-            else compute_features(Tap(block=block_at(trunk, tap)), trunk, texts)
-        )
-        z: Tensor = self.norm(h)
+        """Return the expert's input for texts ``(N, D)``."""
+        z: Tensor = self.norm(self.context.encode(texts))
         return z
 
     @classmethod
     def opened(cls, plan: ExpertPlan, splits: DataSplits, context: AuthoringContext) -> ExpertPlan:  # noqa: ARG003
         """Return the plan with defaults for everything its author did not set."""
-        task, final = context.backbone.task, plan.reads_tap == plan.writes_tap == FINAL
-        space, head = plan.writes or recipe_of(task).space, task.head
-        own_labels = final and SPACES[space].own_labels
-        card = plan.card or (head.card if own_labels else "texts")
+        task = context.backbone.task
+        space = plan.writes or recipe_of(task).space
+        card = plan.card or (task.head.card if SPACES[space].own_labels else "texts")
         return msgspec.structs.replace(plan, writes=space, card=card)
 
     def prepared(self, checkpoint: Path | None, progress: Progress | None) -> Self:  # noqa: ARG002
@@ -190,10 +182,9 @@ class Recipe:
         return self
 
     def train(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:
-        """Train the expert: on the bus, from its end or from a tap; plugins train inside blocks."""
+        """Train the expert: on the bus; plugins train inside the blocks."""
         trained = self._train_on_bus(checkpoint, progress)
         expert, head = trained.expert, self.backbone.task.head
-        expert.reads_tap, expert.writes_tap = self.plan.reads_tap, self.plan.writes_tap
         if expert.writes.own_labels:
             read = partial(self._held_out, expert)
             head.calibrate(expert, read, fit=self.splits.fit, gate=self.splits.gate)
@@ -292,7 +283,7 @@ class Recipe:
         h = self.context.encode(texts)
         return ExpertRows(
             h=h,
-            z=self.norm(h) if self.plan.reads_tap == FINAL else self.read(texts),
+            z=self.norm(h),
             answers=[r.label for r in self.backbone.unit_rows(rows)],
         )
 
@@ -334,11 +325,9 @@ class Recipe:
             recipe = replace(self, splits=learnt)
         return self.by_task.metrics(recipe, part, read)
 
-    def bus_reader(self, expert: Expert) -> Read:
-        """Return a function from texts to the expert's bus input: its z, or h' − h."""
-        if self.plan.writes_tap == FINAL:
-            return self.read
-        return inside_reader(self.backbone, self.plan.id, expert)
+    def bus_reader(self, expert: Expert) -> Read:  # noqa: ARG002
+        """Return a function from texts to the expert's input as it is on the bus."""
+        return self.read
 
     def card(self) -> CardFile:
         """Return a card of the kind the author chose."""

@@ -16,7 +16,6 @@ from ...registry.package.forms import FORMS, INSIDE
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.project import ExpertPlan, package_in, read_plan
 from ...registry.queries.settings import installed_backbone, resolve_home
-from ..backbones.interventions.tap import FINAL
 from ..plugins.manager import Plugins
 from ..types import Progress, Row
 from .context import AuthoringContext, open_for_training
@@ -165,10 +164,10 @@ def _shown(splits: DataSplits, card: str | None) -> DataSplits:
 
 def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
     built_in = plan.form is None or plan.form in FORMS
-    if built_in and plan.writes_tap == FINAL:
+    if built_in and not plan.acts_inside:
         return Recipe
     name = INSIDE if built_in else str(plan.form)
-    what = "experts that write inside the blocks" if built_in else f"the form {name!r}"
+    what = "experts that act inside the blocks" if built_in else f"the form {name!r}"
     recipe: type[Recipe] = context.plugins.make(
         RECIPES,
         name,

@@ -14,7 +14,6 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ...registry.package.project import ExpertPlan
 from ..backbones.backbone import Backbone
-from ..backbones.interventions.layout import check_taps
 from ..bus.experts import Expert, Space
 from ..bus.task import Task
 from ..types import Row
@@ -101,8 +100,7 @@ class TaskRecipe:
             recipe: The recipe.
 
         Raises:
-            UsageError: If no row is left for a card of rows, a label cannot be predicted, or the
-                trunk lacks a block that the plan names.
+            UsageError: If no row is left for a card of rows, or a label cannot be predicted.
         """
         plan, backbone = recipe.plan, recipe.backbone
         recipe.check_card()
@@ -114,9 +112,6 @@ class TaskRecipe:
                 found=", ".join(sorted(strange)[:5]),
                 hint='Set writes = "labels" in the project\'s pyproject.toml.',
             )
-        broken = check_taps(plan.id, backbone, reads=plan.reads_tap, writes=plan.writes_tap)
-        if broken is not None:
-            raise broken.error(f"expert {plan.id!r}")
 
     def data_lines(self, splits: DataSplits) -> list[str]:
         """Return the rows the expert learnt from as lines, for the digest of its data."""

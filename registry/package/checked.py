@@ -22,8 +22,8 @@ T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
 
-_TENSORS = ("weights", "head", "ported", "card", "canary", "base", "classifier", "delta", "dense")
-_FILES = (*_TENSORS, "adapter", "background", "evaluation")
+_TENSORS = ("weights", "files", "ported", "card", "canary", "base", "classifier", "delta", "dense")
+_FILES = (*_TENSORS, "background", "evaluation")
 # fmt: off
 _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
     IntegrityError: (
@@ -46,12 +46,12 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
     ContractError: (
         "package_files", "installer_file", "startup_code", "data_scripts", "entry_points",
         "data_code", "foreign_top_level", "taken_top_level", "taken_name",
-        "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors", "head_tensors",
+        "weights_tensors", "card_tensors", "canary_tensors", "classifier_tensors", "files_tensors",
         "bus_api", "width_mismatch", "causal_mismatch", "vocabulary_mismatch", "labels_unknown",
         "question_mismatch", "tap_order", "tap_unknown", "form_unknown", "task_unknown",
         "norm_bound", "off_domain",
         "disabled", "duplicate_id", "same_rows", "digest", "strict",
-        "metadata_row", "name_limit", "weights_range", "canary_range", "head_range",
+        "metadata_row", "name_limit", "weights_range", "canary_range", "files_range",
         "ported_tensors", "ported_range", "ported_misfit",
         "adapter_misfit", "not_computable", "harm", "hijack",
     ),
@@ -135,12 +135,24 @@ class Checked(Generic[T]):
         return Checked(None, self.violations) if self.violations else check(cast("T", self.value))
 
 
-class Refused(Exception):  # noqa: N818  (not an error yet: `checked` turns it into a value)
-    """Carries violations to the enclosing `checked` function, which returns them."""
+class Refused(ContractError):  # noqa: N818  (rarely an error: it becomes a value)
+    """Carries violations to what turns them into values, such as the enclosing `checked` function.
+
+    Where nothing does, it is the error of the first.
+    """
 
     def __init__(self, *violations: Violation) -> None:
-        super().__init__(*violations)
+        first = violations[0]
+        super().__init__(first.field, expected=first.expected, found=first.found, hint=first.hint)
         self.violations = violations
+
+
+def violations_in(error: RedhostError, *, code: str, field: str) -> tuple[Violation, ...]:
+    """Return the violations that an error carries; else itself as one of a code."""
+    if isinstance(error, Refused):
+        return error.violations
+    expected, found = error.expected or "no error", error.found or error.problem
+    return (Violation(code, field, expected, found, error.hint),)
 
 
 def refuse(violations: Iterable[Violation]) -> None:

@@ -2,7 +2,7 @@
 
 A form is a name for a set of tensors. The tensors determine what is computed (`core.bus.experts`),
 so another combination of known tensors needs only one more entry here. A plugin's form lists its
-tensors in the manifests that use it (`ExpertManifest.tensors`).
+tensors and further files in the manifests that use it (`ExpertManifest.tensors`, `.files`).
 
 Letters: D the width of the input, R the rank, O the width of the output: D for `hidden` states, the
 backbone's classes for `logits`, the expert's own number of labels for `labels`.
@@ -102,14 +102,15 @@ FORMS: Mapping[str, FormSpec] = {
 """Every built-in form, by its name in manifests."""
 
 PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft"}
-"""Form of a plugin of this project → the extra of redhost that installs it."""
+"""Form of a plugin of this project → the extra of redhost that installs it. Packages of such a form
+are checked as those of any other plugin's are."""
+
+FINAL = "final"
+"""The tap at the end of the trunk: h itself."""
 
 INSIDE = "inside"
-"""The name of the recipe of experts that write to a block, of any built-in form."""
-
-ADAPTER = "lora"
-"""The form of a LoRA adapter, which acts inside the blocks: its tensors are those of PEFT's file
-(`peft_adapter`), plus a linear head if it writes labels of its own."""
+"""The name under which a plugin makes and trains experts that read or write at a block, whatever
+their form."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ..errors import suggest
 from .checked import Checked, Refused, Violation, checked, refuse, unique_keys
-from .forms import ADAPTER, DEFAULT_TASK, FORMS, SPACES, TASKS, SpaceSpec
+from .forms import DEFAULT_TASK, FINAL, FORMS, INSIDE, PLUGIN_FORMS, SPACES, TASKS, SpaceSpec
 
 BUS_API, BUS_RANGE = "1.0", ">=1,<2"
 """The version of this host's bus, and the range that manifests written here name, which has it."""
@@ -29,9 +29,6 @@ MAX_BYTES = 4 * 2**20
 
 MAX_PARTS = 200_000
 """Most brackets and colons in a manifest, so that decoding takes at most 64 MiB of memory."""
-
-MAX_MODULES = 4096
-"""Most linear modules that a manifest lists."""
 
 NO_FINAL_NEWLINE = r"(?!\\n)"  # Python's `$` alone also matches before a final newline
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
@@ -46,7 +43,8 @@ VersionRange = Annotated[str, Meta(max_length=100)]
 Width = Annotated[int, Meta(ge=1, le=65536)]
 Positive = Annotated[float, Meta(gt=0)]
 FormName = Annotated[
-    str, Meta(pattern=rf"^({'|'.join(FORMS)}|{ADAPTER}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)")
+    str,
+    Meta(pattern=rf"^({'|'.join((*FORMS, *PLUGIN_FORMS))}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)"),
 ]
 TaskName = Annotated[str, Meta(min_length=1, examples=[*TASKS])]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
@@ -57,13 +55,6 @@ TensorName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.]{1,200}$(?!\n)")]
 Shape = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**48)], ...], Meta(max_length=8)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 Labels = Annotated[tuple[Word, ...], Meta(max_length=100_000)]
-Modules = Annotated[
-    dict[
-        TensorName,
-        tuple[Annotated[int, Meta(ge=1, lt=2**32)], Annotated[int, Meta(ge=1, lt=2**32)]],
-    ],
-    Meta(min_length=1, max_length=MAX_MODULES),
-]
 
 
 class _Closed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,23 +191,6 @@ class CanaryRef(FileRef, frozen=True, kw_only=True):
     tolerance: Positive
 
 
-class AdapterRef(FileRef, frozen=True, kw_only=True):
-    """The configuration of a LoRA adapter, as written by PEFT; `weights` has its tensors.
-
-    Attributes:
-        file: Its name.
-        sha256: The sha256 of its bytes.
-        modules: The linear modules that it adapts: the backbone's name of each, with (out, in).
-        prefix: The prefix of these names in the adapter, such as ``bert.``.
-        saved: The tensors of modules that it contains whole (PEFT's ``modules_to_save``), by the
-            backbone's name, each with its shape.
-    """
-
-    modules: Modules
-    prefix: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_]{1,100}\.)?$(?!\n)")] = ""
-    saved: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
-
-
 class Ported(FileRef, frozen=True, kw_only=True):
     """How a ported expert reads its new backbone: z of the old backbone is estimated as A z + c.
 
@@ -261,11 +235,11 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         id: Its name on the bus; the entry point has the same.
         bus_api: The versions of the bus it works with, e.g. ``>=1,<2``.
         backbone: The backbone it was trained on.
-        form: ``residual``, ``linear``, ``mlp``, ``lora`` for an adapter inside the blocks, or
-            ``PLUGIN:NAME`` for a plugin's own.
+        form: ``residual``, ``linear``, ``mlp``, or a plugin's own: ``lora`` for an adapter inside
+            the blocks, or ``PLUGIN:NAME``.
         reads: Its input.
         writes: Its output.
-        rank: R, the width of its inner layer; 0 for ``linear``, the largest rank for ``lora``.
+        rank: R, the width of its inner layer; 0 for ``linear``, the form's own for a plugin's.
         activation: σ between its two layers; unused for ``linear``.
         norm_bound: An ε that ‖Δ‖ never exceeds, if its author promises one; checked on the canary's
             rows.
@@ -282,13 +256,12 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         license: An SPDX expression.
         tensors: The shape of every tensor of a plugin's form, all of floats, so that any host can
             check them without the plugin; absent for built-in forms, whose shapes are known.
-        adapter: For the form ``lora``: the adapter's configuration.
+        files: The further files of a plugin's form, file name → sha256; tensors in them are floats.
         thresholds: For an expert that answers any number of labels of its own: the probability from
             which it answers with each label, in the order of `labels`; fitted by the author.
         span_rules: For an expert that answers spans: how those of each label are found, in the
             order of `labels`; fitted by the author. If absent, the words of a span are those that
             reach the thresholds.
-        head: For the form ``lora`` with labels of its own: W (L, D) and b (L), a safetensors file.
         ported: Its origin, if it was ported from another backbone.
         question: The name of the question it answers: it competes only with the experts of this
             question. If absent, the default question.
@@ -315,13 +288,18 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
     training: Training
     license: Word
     tensors: Annotated[dict[TensorName, Shape], Meta(min_length=1)] | UnsetType = UNSET
+    files: Annotated[dict[FileName, Sha256], Meta(min_length=1, max_length=64)] | UnsetType = UNSET
     thresholds: Annotated[tuple[Share, ...], Meta(min_length=1)] | UnsetType = UNSET
     span_rules: Annotated[tuple[SpanRule, ...], Meta(min_length=1)] | UnsetType = UNSET
-    adapter: AdapterRef | UnsetType = UNSET
-    head: FileRef | UnsetType = UNSET
     ported: Ported | UnsetType = UNSET
     question: Id | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
+
+    @property
+    def makers(self) -> tuple[str, ...]:
+        """The names of what makes it, in order: its form, and `INSIDE` if it acts at a block."""
+        at_end = self.reads.tap == self.writes.tap == FINAL
+        return (self.form,) if at_end else (self.form, INSIDE)
 
     @property
     def implied_task(self) -> str | None:
@@ -412,8 +390,6 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
         evaluation: Held-out rows of text, label and domain that are never trained on.
         training: How the base stage was trained, if there was one.
         license: An SPDX expression.
-        linears: Its linear modules by name, each with (out, in), which adapters may adapt. If
-            absent, they are determined when the backbone is opened.
         min_host: The oldest redhost that it works with, if that matters.
     """
 
@@ -438,7 +414,6 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     evaluation: RowsRef | None = None
     training: Training | None = None
     license: Word
-    linears: Modules | UnsetType = UNSET
     min_host: HostVersion | UnsetType = UNSET
 
 
@@ -461,7 +436,7 @@ class Part(NamedTuple):
 
 def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     """Return every file next to a manifest, in the order of the package's digest."""
-    experts = ("weights", "adapter", "head", "ported", "card", "canary")
+    experts = ("weights", "ported", "card", "canary")
     fields = (*experts, "delta", "classifier", "background", "evaluation")
     named = ((role, getattr(manifest, role, None)) for role in fields)
     parts = [Part(role, ref.file, ref.sha256) for role, ref in named if ref and ref.file]
@@ -471,8 +446,10 @@ def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     if isinstance(manifest, BackboneManifest):
         layers = enumerate(manifest.dense or ())
         parts += [Part(f"dense/{n}", ref.file, ref.sha256) for n, ref in layers]
-    base = manifest.base.files if isinstance(manifest, BackboneManifest) else {}
-    return (*parts, *(Part(f"base/{name}", name, base[name]) for name in sorted(base)))
+        role, listed = "base", manifest.base.files
+    else:
+        role, listed = "files", manifest.files or {}
+    return (*parts, *(Part(f"{role}/{name}", name, listed[name]) for name in sorted(listed)))
 
 
 def parse_expert(data: bytes) -> Checked[ExpertManifest]:

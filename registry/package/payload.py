@@ -5,8 +5,8 @@ Shapes: D width of the bus, L labels, N canary rows, F and G the card's fit and 
 ==========  ==================================================================================
 file        tensors
 ==========  ==================================================================================
-canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of an adapter also tokens (N, T)
-head        W (L, D), b (L)
+canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of a plugin's form maybe tokens (N, T)
+files       of a plugin's form: any tensors of floats
 map         A (D', D), c (D'), with D' of the backbone that a ported expert was trained on
 statistics  counts (L), sums (L, D), scatter (D, D)
 vectors     fit_z (F, D), fit_label (F), gate_z (G, D), gate_label (G), gate_shift (G, 1),
@@ -25,7 +25,6 @@ from .checked import Violation, listed, refuse
 from .forms import FORMS, VALUE, Shapes
 from .manifest import BackboneManifest, ExpertManifest, parse_expert
 from .model_files import check_model_files
-from .peft_adapter import read_adapter
 from .rules import MAX_ROWS, classes_in, expected_tensors, package_digest
 from .safetensors_check import (
     LARGEST,
@@ -50,7 +49,7 @@ _COUNTS = frozenset({"counts", "fit_label", "gate_label"})
 _REBUILD = "Rebuild the package."
 
 MAX_TOKENS = 4096
-"""Most tokens in a canary: the backbone reads all of them before an adapter joins."""
+"""Most tokens in a canary: the backbone reads all of them before the expert joins."""
 
 MAX_CARD = 8 * 2**20
 """Most bytes of a card of texts: a host tokenizes all of them before the expert joins."""
@@ -75,10 +74,6 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
     Raises:
         Refused: If there is any violation.
     """
-    if manifest.adapter:
-        refuse(_adapter(manifest, files))
-        refuse((*_canary(manifest, files, None), *_card(manifest, files)))
-        return None
     name = manifest.weights.file
     read = read_header(files[name])
     refuse(relabel(read.violations, role="weights", file=name))
@@ -91,41 +86,18 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
         if shapes
         else check_finite(files[name], header, largest=LARGEST)
     )
-    refuse(_ported(manifest, files))
+    refuse((*_further(manifest, files), *_ported(manifest, files)))
     canary = _canary(manifest, files, classes)
     refuse((*canary, *_card(manifest, files)))
     return classes
 
 
-def _adapter(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
-    """Yield violations of an adapter, and of the manifest's fields about it."""
-    ref = manifest.adapter
-    if not ref:
-        return
-    read = read_adapter(files[ref.file], files[manifest.weights.file])
-    yield from read.violations
-    if read.value is None:
-        return
-    changed = {n: layer.shape for n, layer in read.value.layers.items()}
-    promised = {f"{ref.prefix}{n}": shape for n, shape in ref.modules.items()}
-    whole = {f"{ref.prefix}{n}": tuple(shape) for n, shape in (ref.saved or {}).items()}
-    for field, listing, has in (
-        ("modules", promised, changed),
-        ("saved", whole, dict(read.value.saved)),
-    ):
-        if others := sorted({n for n, _ in listing.items() ^ has.items()}):
-            expected = f"the modules and shapes of {manifest.weights.file}"
-            yield Violation(
-                "adapter_misfit", f"adapter.{field}", expected, listed(others), _REBUILD
-            )
-    if manifest.rank != read.value.rank:
-        rank = str(read.value.rank)
-        yield Violation("manifest_field", "rank", rank, str(manifest.rank), _REBUILD)
-    if manifest.head:
-        labels, name = len(manifest.labels), manifest.head.file
-        shapes = FORMS["linear"].shapes("labels", width=manifest.reads.width, rank=0, out=labels)
-        violations = check_tensors(files[name], shapes, largest=LARGEST)
-        yield from relabel(violations, role="head", file=name)
+def _further(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
+    """Yield violations of the further files of a plugin's form; what they mean it checks itself."""
+    for name in sorted(n for n in manifest.files or () if n.endswith(".safetensors")):
+        read = read_header(files[name])
+        wrong = check_finite(files[name], read.value, largest=LARGEST) if read.value else ()
+        yield from relabel(read.violations or wrong, role="files", file=name)
 
 
 _FORM = ("form", "rank", "activation")
@@ -191,8 +163,8 @@ def _canary(
     width, labels = manifest.reads.width, len(manifest.labels)
     out = manifest.writes.spec.width(hidden=width, labels=labels, classes=classes or out)
     promised: Shapes = {"z": (rows, width), "delta": (rows, out)}
-    if manifest.adapter:
-        promised["tokens"] = (rows, (*shapes.get("tokens", ()), 0, 0)[1])
+    if manifest.form not in FORMS and "tokens" in shapes:
+        promised["tokens"] = (rows, (*shapes["tokens"], 0, 0)[1])
     violations = relabel(
         check_tensors(files[name], promised, integers={"tokens"}, largest=LARGEST),
         role="canary",

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ..errors import UsageError, one_line, suggest
+from .forms import FINAL
 from .manifest import FormName, Id
 
 
@@ -57,6 +58,11 @@ class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     license: str = "Apache-2.0"
     question: Id | None = None
+
+    @property
+    def acts_inside(self) -> bool:
+        """Whether it reads or writes at a block."""
+        return not self.reads_tap == self.writes_tap == FINAL
 
 
 def write_plan(project: Path, plan: ExpertPlan) -> None:

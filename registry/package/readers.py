@@ -16,6 +16,7 @@ from ..atomic import read_regular
 from ..errors import short
 from .checked import Refused, Violation, checked, refuse
 from .discover import MANIFESTS, Package
+from .forms import FORMS
 from .manifest import (
     MAX_BYTES,
     BackboneManifest,
@@ -29,7 +30,7 @@ from .rules import bus_violation, check_backbone, check_valid, package_digest
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
 
 MAX_LARGE = 2 * 2**30
-"""Most bytes of a trunk's or an adapter's weights; larger ones belong on a hub."""
+"""Most bytes of a trunk's weights, or a plugin's form's; larger ones belong on a hub."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,9 @@ def _read_parts(
     files, violations = dict[str, bytes](), list[Violation]()
     for role, name, sha256 in parts_of(manifest):
         kind = role.partition("/")[0]
-        large = isinstance(manifest, BackboneManifest) or (manifest.adapter and kind == "weights")
+        large = isinstance(manifest, BackboneManifest) or (
+            kind == "weights" and manifest.form not in FORMS
+        )
         limit = MAX_LARGE if large else MAX_FILE
         one = read_part(source, name, limit=limit, missing=f"{kind}_missing")
         violations += one.violations

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 
 from ..errors import ContractError, short
 from .checked import Violation, listed, violations_of
-from .forms import ADAPTER, FORMS, TASKS, VALUE, Shapes
+from .forms import FORMS, TASKS, VALUE, Shapes
 from .manifest import BUS_API, BUS_RANGE, BackboneManifest, ExpertManifest, Features, parts_of
-from .peft_adapter import check_modules, check_saved
 from .safetensors_check import TensorInfo, sha256_hex
 
 MAX_ROWS = 256
@@ -30,7 +29,7 @@ CARRIED = (
     *(".codes", ".jinja", ".json", ".model", ".safetensors"),
     *(".spm", ".tiktoken", ".tokenizer", ".txt"),
 )
-"""File types that a carried base may contain: tensors and vocabularies; no code, no pickles."""
+"""File types that a carried base, or a plugin's form, may contain: no code, no pickles."""
 
 TAP = re.compile(r"final|\d+|[A-Za-z_]\w*(\.\w+)+")
 """Where an expert may read and write: at the end, or at a block by number or name."""
@@ -109,7 +108,6 @@ def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
         *_reserved(manifest.id),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
-        *_adapter(manifest),
         *_ported(manifest),
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
@@ -152,28 +150,10 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
     if form and form.ranked != (manifest.rank > 0):
         rank = "at least 1" if form.ranked else "0"
         yield _field("rank", f"{rank} for {name}", str(manifest.rank))
-    if form and manifest.tensors:
-        yield _field("tensors", f"no such key for {name}", "shapes")
-
-
-def _adapter(manifest: ExpertManifest) -> Iterator[Violation]:
-    """Check an adapter: it acts inside the blocks it names itself, and writes h or labels."""
-    is_adapter = manifest.form == ADAPTER
-    if is_adapter != bool(manifest.adapter):
-        yield _field("adapter", f"a key of the form {ADAPTER!r} and of no other", manifest.form)
-        return
-    own_labels = manifest.writes.spec.own_labels
-    if bool(manifest.head) != (is_adapter and own_labels):
-        expected = f"a head where the form {ADAPTER!r} writes labels of its own, and nowhere else"
-        yield _field("head", expected, f"{manifest.form!r}, space {manifest.writes.space!r}")
-    if not is_adapter:
-        return
-    if manifest.writes.spec.logits:
-        yield _field("writes.space", f"'hidden' or 'labels' for the form {ADAPTER!r}", "'logits'")
-    if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
-        yield _field("reads.tap", f"'final' for the form {ADAPTER!r}", repr(min(taps - {"final"})))
-    if manifest.rank < 1:
-        yield _field("rank", f"the largest rank for the form {ADAPTER!r}", str(manifest.rank))
+    for key, listing in (("tensors", "shapes"), ("files", "names")):
+        if form and getattr(manifest, key):
+            yield _field(key, f"no such key for {name}", listing)
+    yield from _carried("files", manifest.files or ())
 
 
 def _ported(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -263,12 +243,16 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
     if base.kind == "carried" and not base.files:
         yield _field("base.files", "the files of a carried base", "none")
-    if strange := sorted(name for name in base.files if not name.endswith(CARRIED)):
-        yield _field("base.files", f"only {', '.join(CARRIED)}", listed(strange))
+    yield from _carried("base.files", base.files)
     if base.kind != "carried" and (base.files or not base.id):
         yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
     if base.kind == "hub" and not base.revision:
         yield _field("base.revision", "a pinned revision", "none")
+
+
+def _carried(field: str, names: Collection[str]) -> Iterator[Violation]:
+    if strange := sorted(name for name in names if not name.endswith(CARRIED)):
+        yield _field(field, f"only {', '.join(CARRIED)}", listed(strange))
 
 
 def _task(manifest: BackboneManifest) -> Iterator[Violation]:
@@ -354,7 +338,6 @@ def check_compatible(
         *_vocabulary(expert, backbone),
         *_several(expert, backbone),
         *_taps(expert),
-        *_modules(expert, backbone),
         *_known_labels(expert, backbone, classes),
     )
 
@@ -419,14 +402,6 @@ def _taps(expert: ExpertManifest) -> Iterator[Violation]:
         expected = "the space 'hidden' and a reads.tap of its own for a block to write to"
         given = f"space {expert.writes.space!r}, reads.tap {expert.reads.tap!r}"
         yield Violation("tap_order", "writes.tap", expected, given, "Correct the manifest.")
-
-
-def _modules(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
-    """Check modules against the manifest's list; without one, the opened backbone is checked."""
-    if expert.adapter and backbone.linears:
-        yield from check_modules(expert.adapter.modules, backbone.linears, backbone=backbone.id)
-        saved = {n: tuple(shape) for n, shape in (expert.adapter.saved or {}).items()}
-        yield from check_saved(saved, backbone.linears, backbone=backbone.id)
 
 
 def _known_labels(

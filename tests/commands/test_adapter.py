@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from redhost_peft.peft_adapter import CONFIG, START, WEIGHTS
 from safetensors.torch import load_file, save_file
 
 import redhost
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import package_in
 from redhost.testing.certify import backbone_project
 
@@ -74,10 +74,13 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
         4,
         "redhost.expert/1",
     )
-    assert set(manifest["adapter"]["modules"]) == {f"layers.{n}.self_attn.q_proj" for n in range(3)}
-    saved = manifest["adapter"]["saved"]
-    assert saved.keys() >= {"norm.weight", "layers.0.input_layernorm.weight"}
+    shapes = {n.removeprefix(START): tuple(x) for n, x in manifest["tensors"].items()}
+    lora = {n.partition(".lora_")[0]: x for n, x in shapes.items() if n.endswith("lora_A.weight")}
+    assert lora == {f"layers.{n}.self_attn.q_proj": (4, 16) for n in range(3)}
+    saved = {n for n in shapes if ".lora_" not in n}
+    assert saved >= {"norm.weight", "layers.0.input_layernorm.weight"}
     assert "layers.2.mlp.up_proj.weight" in saved and len(saved) == 14
+    assert manifest["files"].keys() == {CONFIG, "head.safetensors"}
     for name in (CONFIG, WEIGHTS):
         assert (folder / name).read_bytes() == (adapter / name).read_bytes()
     assert call("pack", "red-expert-parity", *options)[0] == 0
@@ -119,7 +122,8 @@ def test_one_that_is_trained_here_goes_the_whole_way(
     manifest = json.loads((package_in(Path("red-expert-parity")) / "expert.json").read_text())
     assert (manifest["form"], manifest["rank"], manifest["training"]["seed"]) == ("lora", 2, 0)
     ends = {"self_attn.q_proj", "mlp.down_proj"}
-    assert set(manifest["adapter"]["modules"]) == {f"layers.2.{end}" for end in ends}
+    names = {n.removeprefix(START).partition(".lora_")[0] for n in manifest["tensors"]}
+    assert names == {f"layers.2.{end}" for end in ends}
     environment.install(Path("red-expert-parity"))
     assert call("recompose", *options)[0] == 0
     [answer] = json.loads(call("predict", "number 4", "--json", *options[2:])[1])

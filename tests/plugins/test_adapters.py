@@ -23,9 +23,8 @@ from red_lab.adapters.passes import shuffled
 from red_lab.adapters.scores import mistakes, score
 from red_lab.adapters.study import Excerpt
 from red_lab.newsgroups import DATA
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
 RESULTS = Path(__file__).parents[2] / "docs/results/adapters"
 

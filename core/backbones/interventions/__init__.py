@@ -1,9 +1,8 @@
 """Interventions: modules that read or change states inside the encoder's blocks during a pass.
 
-An `Intervention` is active within a ``with`` block. A tap reads hidden states
-(`interventions.tap`), and a graft adds to them (`interventions.graft`). An expert of a plugin's
-form defines its own (`InTrunk`), as adapters of redhost-peft do. The bus uses the result as
-follows (`interventions.layout`):
+An `Intervention` is active within a ``with`` block. An expert of a plugin's form defines its own
+(`InTrunk`); redhost-peft has those that read states at a block, add to them, or adapt its layers.
+The bus uses the result as follows (`interventions.layout`):
 
     r  = pool(states where it stops)   if the intervention only reads
     h' = pool(states with it)          if the intervention changes h

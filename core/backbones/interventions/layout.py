@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....registry.errors import ContractError, RedhostError
-from ....registry.package.checked import Violation
+from ....registry.package.checked import Violation, violations_in
 from ...bus.bus import LayerNorm
 from ...bus.experts import Expert, InTrunkExpert
 from ...bus.layout import FeatureLayout, FeatureSegment, WideNorm
@@ -17,33 +17,18 @@ from ...bus.unit import Unit, WholeText
 from ..backbone import Backbone
 from ..encoder import TextEncoder
 from . import Intervention, InTrunk, SharedPasses, SharesPasses, states_with
-from .graft import Graft, moved_by, moved_states, token_step
-from .tap import FINAL, Tap, block_at
 
 TOGETHER = 64
 """Texts whose states are stored at a time: T · D numbers for each text and starting block."""
 
 
-def acts_inside(expert: Expert) -> bool:
-    """Return whether an expert reads or writes inside the trunk rather than at its end."""
-    return isinstance(expert, InTrunk) or {expert.reads_tap, expert.writes_tap} != {FINAL}
-
-
 def intervention_of(expert: Expert, backbone: Backbone) -> Intervention | None:
-    """Return the intervention of an expert: its own or that of its taps; None at the end.
+    """Return the intervention that an expert defines; None if it reads and writes at the end.
 
     Raises:
-        ContractError: If the trunk has no such block.
+        ContractError: If it does not fit the trunk.
     """
-    if isinstance(expert, InTrunk):
-        return expert.intervention(backbone)
-    if expert.reads_tap == expert.writes_tap == FINAL:
-        return None
-    read = block_at(backbone.trunk, expert.reads_tap)
-    if expert.writes_tap == FINAL:
-        return Tap(block=read)
-    step = token_step(expert, width=backbone.width, eps=backbone.eps)
-    return Graft(read=read, write=block_at(backbone.trunk, expert.writes_tap), step=step)
+    return expert.intervention(backbone) if isinstance(expert, InTrunk) else None
 
 
 def bus_part(expert: Expert, backbone: Backbone) -> Expert:
@@ -80,10 +65,9 @@ class Inside:
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Return r or h' ``(N, D)``."""
-        states = moved_states if self.acts.changes_h else states_with
 
         def under(ids: Tensor) -> Tensor:
-            return states(self.encoder, ids, self.acts)
+            return states_with(self.encoder, ids, self.acts)
 
         return self.unit.passed(self.encoder, texts, under, alone=not self.acts.rowwise)
 
@@ -133,13 +117,6 @@ def encode_chosen(
                 places[s][index] = make([batch[n] for n in index])
         parts.append(wide)
     return torch.cat(parts)
-
-
-def compute_features(
-    intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
-) -> Tensor:
-    """Return r, if an intervention only reads, or h', if it changes h, for texts ``(N, D)``."""
-    return Inside(acts=intervention, encoder=encoder)(texts)
 
 
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
@@ -211,40 +188,12 @@ def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
         raise ContractError("an expert", expected="one that changes h", found="another")
     ids = ids.to(trunk.device)
     with trunk.in_float32(), torch.inference_mode():
-        plain, moved = trunk.pool(trunk.hidden_states(ids)), moved_by(trunk, ids, acts)
-        h, moved = plain.float().cpu(), moved.float().cpu()
+        passes = trunk.hidden_states(ids), states_with(trunk, ids, acts)
+        h, moved = (trunk.pool(states).float().cpu() for states in passes)
         if _moves(acts, expert):
             return moved - h
         z: Tensor = LayerNorm(width=backbone.width, eps=backbone.eps)(moved)
         return z
-
-
-def check_taps(expert_id: str, backbone: Backbone, *, reads: str, writes: str) -> Violation | None:
-    """Return the violation, if an expert's taps do not fit this trunk; else None."""
-    inside = next((tap for tap in (reads, writes) if tap != FINAL), None)
-    several, refused = backbone.trunk.features is not None, backbone.task.unit.refuses_inside(None)
-    if inside is not None and (several or refused):
-        why = refused or f"h of backbone {backbone.name!r} is of several layers"
-        expected = f"'final': {why}"
-        return Violation("tap_unknown", "reads.tap", expected, inside, "Read and write at the end.")
-    try:
-        layers = {
-            field: block_at(backbone.trunk, tap)
-            for field, tap in (("reads.tap", reads), ("writes.tap", writes))
-            if tap != FINAL
-        }
-    except ContractError as e:
-        return Violation("tap_unknown", "reads.tap", e.expected, e.found, e.hint)
-    # What writes to a block also reads one (`rules._taps`), so the second key is there.
-    if "writes.tap" in layers and layers["reads.tap"] > layers["writes.tap"]:
-        return Violation(
-            "tap_order",
-            "writes.tap",
-            f"block {layers['reads.tap']} or a later one, since expert {expert_id!r} reads there",
-            writes,
-            "Read earlier, or write later.",
-        )
-    return None
 
 
 def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
@@ -264,7 +213,7 @@ def check_inside(expert: Expert, backbone: Backbone) -> Violation | None:
             code, field = "tap_order", "writes.space"
             expected, given = "'hidden' or 'labels', since it changes h", repr(expert.space)
     except RedhostError as e:
-        code, expected, given = "tap_unknown", e.expected or expected, e.found or e.problem
+        return violations_in(e, code="tap_unknown", field=field)[0]
     except Exception as e:  # code of a plugin may raise errors of any type
         given = f"{e!r}"
     hint = "Ask the author of the plugin that makes its form."

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from redhost_peft.inside import check_taps
 
 import redhost
 from redhost.core.backbones.encoder import wide_features
-from redhost.core.backbones.interventions.layout import check_taps
 from redhost.core.backbones.token_hashing import ONES, TokenHashing
 from redhost.core.bus.bus import LayerNorm
 from redhost.registry.package.manifest import Features

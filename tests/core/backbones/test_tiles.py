@@ -10,15 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redhost_peft.graft import Graft
+from redhost_peft.tap import Tap, compute_features
 from torch.nn import functional
 from transformers import AutoConfig, AutoModel
 
 import redhost
 from redhost.authoring import TextEncoder
 from redhost.core.backbones.bfloat16 import BFloat16Encoder, is_capable
-from redhost.core.backbones.interventions.graft import Graft
-from redhost.core.backbones.interventions.layout import compute_features
-from redhost.core.backbones.interventions.tap import Tap
 from redhost.core.backbones.packs import packs
 from redhost.core.backbones.tiles import ROW_BY_ROW, tile_of, tiled
 from redhost.registry.errors import BackboneMismatchError

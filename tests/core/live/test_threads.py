@@ -84,8 +84,8 @@ def test_one_tokenizer_serves_threads_that_want_it_set_differently(bare) -> None
 
 
 def test_a_pass_with_hooks_never_leaks_into_another_threads_pass(bare) -> None:
-    from redhost.core.backbones.interventions.graft import Graft
-    from redhost.core.backbones.interventions.layout import compute_features
+    from redhost_peft.graft import Graft
+    from redhost_peft.tap import compute_features
 
     texts = ["What is 1?", "nothing"]
     plain, graft = bare.encode(texts), Graft(read=0, write=1, step=lambda states: states + 1)

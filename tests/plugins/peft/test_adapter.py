@@ -15,6 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from redhost_peft.adapter import import_adapter
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from safetensors.torch import load, save
 
 import redhost
@@ -25,7 +26,6 @@ from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.plugins import manager
 from redhost.errors import ContractError, PluginError
 from redhost.registry.package.discover import discover, from_folder
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.package.project import ExpertPlan, package_in
 
 Files = dict[str, bytes]
@@ -96,7 +96,7 @@ def test_through_the_backbones_labels_it_answers_at_weight_one_as_pefts_model(
 ) -> None:
     project = take_in(adapter)
     manifest = json.loads((package_in(project) / "expert.json").read_text())
-    assert manifest["writes"]["space"] == "hidden" and "head" not in manifest
+    assert manifest["writes"]["space"] == "hidden" and [*manifest["files"]] == [CONFIG]
     assert manifest["off_domain"] > 0
     installed.install(project)
     texts = ["red 1 a", "green 22 c", "blue 3", "red 45 b"]
@@ -145,7 +145,8 @@ def rewrite(folder: Path, name: str, data: bytes, role: str) -> None:
     """Replace a file of a package, with its digest in the manifest."""
     (folder / name).write_bytes(data)
     manifest = json.loads((folder / "expert.json").read_text())
-    manifest[role]["sha256"] = hashlib.sha256(data).hexdigest()
+    place, key = (manifest["files"], name) if role == "files" else (manifest[role], "sha256")
+    place[key] = hashlib.sha256(data).hexdigest()
     (folder / "expert.json").write_text(json.dumps(manifest))
 
 
@@ -159,7 +160,7 @@ def test_a_host_computes_the_canary_from_its_tokens(installed, take_in, adapter,
     beyond = {**canary, "tokens": canary["tokens"] + 10**6}
     cases = [
         (WEIGHTS, save(weights), "weights"),
-        (CONFIG, json.dumps(scaled).encode(), "adapter"),
+        (CONFIG, json.dumps(scaled).encode(), "files"),
         ("canary.safetensors", save(other), "canary"),
         ("canary.safetensors", save(beyond), "canary"),
     ]
@@ -175,6 +176,42 @@ def test_a_host_computes_the_canary_from_its_tokens(installed, take_in, adapter,
         for file, content in before.items():
             (folder / file).write_bytes(content)
     assert from_folder(folder.parents[1]).kind == "expert"
+
+
+@pytest.mark.parametrize("code", ["adapter_config", "adapter_misfit"])
+def test_what_only_the_plugin_knows_is_one_line_of_every_command(
+    installed, take_in, adapter, tmp_path, code
+) -> None:
+    project = take_in(adapter)
+    folder = package_in(project)
+    if code == "adapter_config":
+        config = {**json.loads(adapter[CONFIG]), "init_lora_weights": "pissa"}
+        rewrite(folder, CONFIG, json.dumps(config).encode(), "files")
+    else:
+        manifest = json.loads((folder / "expert.json").read_text())
+        weights = load(adapter[WEIGHTS])
+        narrow = {n: t if "_A" in n else t[:-1].contiguous() for n, t in weights.items()}
+        manifest["tensors"] = {n: [*t.shape] for n, t in narrow.items()}
+        (folder / "expert.json").write_text(json.dumps(manifest))
+        rewrite(folder, WEIGHTS, save(narrow), "weights")
+    options = ("--home", str(tmp_path / "home"), "--backbone", "toy")
+    run = partial(CliRunner().invoke, cli)
+    assert run(["pack", str(project), *options]).exit_code == 0
+    [wheel] = (project / "dist").iterdir()
+    checked = run(["check", str(wheel), *options, "--json"])
+    assert checked.exit_code == 1 and not isinstance(checked.exception, RedhostError)
+    assert code in [v["code"] for v in json.loads(checked.output)[0]["violations"]]
+    field = "init_lora_weights" if code == "adapter_config" else "layers.1.mlp.up_proj"
+    with redhost.Host.open(tmp_path / "home", backbone="toy") as host:
+        host.recompose(accept=True)
+    added = run(["add", str(wheel), *options])
+    assert isinstance(added.exception, RedhostError) and field in str(added.exception)
+    installed.install(project)
+    listed = json.loads(run(["list-experts", *options, "--json"]).output)
+    assert {x["id"]: x["state"] for x in listed}["wave"] == "enabled"  # no code of a plugin ran
+    with redhost.Host.open(tmp_path / "home", backbone="toy") as host:
+        left_out = {x.id: x for x in host.recompose(accept=True).left_out}["wave"]
+    assert left_out.code == code and field in left_out.reason
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redhost_peft.lora import Lora, LoraExpert, adapter_key
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
+from redhost_peft.tap import compute_features
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from transformers import AutoConfig, AutoModel
@@ -21,13 +23,12 @@ from transformers import AutoConfig, AutoModel
 import redhost
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import states_with
-from redhost.core.backbones.interventions.layout import bus_part, compute_features, with_layout
+from redhost.core.backbones.interventions.layout import bus_part, with_layout
 from redhost.core.bus.bus import Bus, LayerNorm
 from redhost.core.bus.experts import Linear
 from redhost.core.bus.signals import BusRouter
 from redhost.registry.errors import ContractError
 from redhost.registry.package.manifest import Features
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
 SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 64}

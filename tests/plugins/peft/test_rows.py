@@ -13,18 +13,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redhost_peft.lora import LoraExpert
+from redhost_peft.lora import LoraExpert, linears_of
 from redhost_peft.rows import (
     encode_with_states,
     moved_together,
     shares_passes,
 )
+from redhost_peft.tap import compute_features
 
 import redhost
-from redhost.core.backbones.encoder import blocks_of, linears_of
+from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions.layout import (
     Inside,
-    compute_features,
     encode_chosen,
     with_layout,
 )

@@ -11,6 +11,7 @@ from redhost.registry.package.checked import (
     Violation,
     checked,
     refuse,
+    violations_in,
 )
 
 
@@ -68,3 +69,26 @@ def test_a_function_that_refuses_returns_all_that_is_wrong() -> None:
     assert quarter(6) == Checked(None, WRONG) == half(3)
     with pytest.raises(Refused):
         refuse(WRONG)
+
+
+def test_what_nobody_turns_into_a_value_is_the_error_of_the_first() -> None:
+    with pytest.raises(errors.ContractError) as refused:
+        refuse(WRONG)
+    first, given = WRONG[0], refused.value
+    assert (given.problem, given.expected, given.found, given.hint) == (
+        first.field,
+        first.expected,
+        first.found,
+        first.hint,
+    )
+    assert violations_in(given, code="not_computable", field="form") == WRONG
+
+
+def test_any_other_error_is_a_violation_of_the_code_that_its_place_has() -> None:
+    error = errors.ContractError("no rows", expected="two", hint="Bring them.")
+    [wrong] = violations_in(error, code="not_computable", field="form")
+    assert (wrong.code, wrong.reason) == (
+        "not_computable",
+        "form: expected two, found no rows",
+    )
+    assert wrong.hint == "Bring them."

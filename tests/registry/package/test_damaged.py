@@ -22,6 +22,7 @@ import packaging.specifiers
 import packaging.version
 import pytest
 from hypothesis import HealthCheck, given, settings
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from safetensors.numpy import save
 
 from redhost.core.composition.select import installed_expert, read_source
@@ -31,7 +32,6 @@ from redhost.registry.environment.status import PackageStatus
 from redhost.registry.errors import RedhostError
 from redhost.registry.package.discover import MAX_HEADER, discover
 from redhost.registry.package.manifest import dumps
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 from redhost.registry.queries.check import resolve_targets, static_check, strict_check
 from redhost.registry.queries.inventory import (
     dists_of,
@@ -41,8 +41,8 @@ from redhost.registry.queries.inventory import (
 )
 from redhost.registry.queries.settings import choose_backbone
 
+from ...plugins.peft.peft_files import D, R, files
 from .damage import DAMAGES, INFO, Damaged, Edit
-from .peft_files import MODULES, D, R, files
 
 assert packaging.specifiers and packaging.version  # imported before the path is narrowed
 
@@ -94,12 +94,11 @@ class Stage:
         config, weights = files(rank_pattern={"query": R}, layers_to_transform=[0, 1])
         rows = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, D), "f4")}
         canary = save(rows | {"tokens": np.ones((2, 5), "i8")})
-        modules = {n: [D, D] for n in MODULES}
         change = {
             "form": "lora",
             "activation": "identity",
             "weights": {"file": WEIGHTS, "sha256": hashed(weights)},
-            "adapter": {"file": CONFIG, "sha256": hashed(config), "modules": modules},
+            "files": {CONFIG: hashed(config)},
         }
         made = self.make("x", change=change, canary=canary)
         del made["expert.safetensors"]

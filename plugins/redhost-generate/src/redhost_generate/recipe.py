@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 
 from redhost import Backbone, Expert, Row
-from redhost.core.backbones.interventions.tap import FINAL
 from redhost.core.batching import batched_slices
 from redhost.core.bus.task import Task
 from redhost.core.training.baseline import HINT
@@ -72,7 +71,7 @@ class GenerationRecipe(TaskRecipe):
             UsageError: If it is not.
         """
         plan = recipe.plan
-        if plan.writes != "hidden" or {plan.reads_tap, plan.writes_tap} != {FINAL}:
+        if plan.writes != "hidden" or plan.acts_inside:
             raise UsageError(
                 f"expert {plan.id!r} is for a backbone that generates text",
                 expected="writes hidden, reads and writes at the end",

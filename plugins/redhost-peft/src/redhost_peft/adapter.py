@@ -16,14 +16,11 @@ from typing import Self, cast
 import msgspec
 import safetensors.torch
 import torch
-from msgspec import UNSET
 from torch import Tensor
 
 from redhost.core.backbones.backbone import Backbone
-from redhost.core.backbones.encoder import linears_of
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.interventions.layout import read_tokens, with_layout
-from redhost.core.backbones.interventions.tap import FINAL
 from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.plugins.manager import Plugins
 from redhost.core.training.context import AuthoringContext, open_for_training
@@ -37,22 +34,19 @@ from redhost.registry.atomic import making
 from redhost.registry.errors import UsageError
 from redhost.registry.home.questions import cache_of
 from redhost.registry.package.discover import Package
-from redhost.registry.package.forms import ADAPTER
-from redhost.registry.package.manifest import AdapterRef, FileRef
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
+from redhost.registry.package.manifest import FileRef
 from redhost.registry.package.project import ExpertPlan, write_plan, write_project
-from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.package.safetensors_check import read_header, sha256_hex
 from redhost.registry.queries.settings import installed_backbone, resolve_home
 
 from .in_trunk import train_inside
-from .lora import LoraExpert, lora_from_files
+from .lora import LoraExpert, linears_of, lora_from_files
 from .lora_run import adapter_files, fresh_adapter
+from .package import FORM, HEAD
+from .peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
 
 PROBES = ("What is 37 plus 12?", "  Two\nlines,\ttabs", "Ünïcödé ✓ 日本", "x=1_000; y=-2.5e3")
 """The texts of the canary."""
-
-HEAD = "head.safetensors"
-"""The file of W and b, where the adapter has labels of its own."""
 
 MOST_TOKENS = 32
 """Most tokens of a text in the canary."""
@@ -88,9 +82,6 @@ def import_adapter(
     who = f"the adapter of expert {plan.id!r} was not imported"
     manifest, _ = installed_backbone(package).unwrap(f"backbone package {package}")
     adapter = read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(who)
-    for wrong in check_targets(adapter, manifest.linears or {}, backbone=manifest.id):
-        if manifest.linears:  # otherwise it is checked once the backbone is loaded
-            raise wrong.error(who)
     plugins = Plugins()
     task = plugins.task(manifest.task, resolution=manifest.resolution)
     if task.unit.refuses_inside(None):
@@ -104,6 +95,9 @@ def import_adapter(
     context = open_for_training(
         package, cache=cache, device=device or "cpu", progress=progress, plugins=plugins
     )
+    linears = linears_of(context.backbone.trunk.model)
+    for wrong in check_targets(adapter, linears, backbone=manifest.id):
+        raise wrong.error(who)
     plan, by_task = AdapterRecipe.opened(plan, splits, context), recipe_of(task)
     settings = ExpertSettings(space=plan.writes or by_task.space)
     recipe = AdapterRecipe(
@@ -184,29 +178,20 @@ class AdapterRecipe(Recipe):
 
     def _form(self, expert: LoraExpert, tokens: Tensor) -> FormDraft:
         """Return the adapter's two files unchanged, a separate head, and the fields about them."""
-        adapter = expert.adapter
-        prefix = adapter.prefix(linears_of(self.backbone.trunk.model)) or ""
-        files = {CONFIG: self.files[CONFIG], WEIGHTS: self.files[WEIGHTS]}
+        weights, files = self.files[WEIGHTS], {CONFIG: self.files[CONFIG]}
         if head := {n: t for n, t in (("W", expert.W), ("b", expert.b)) if t is not None}:
             plain = {n: t.detach().to(torch.float32).contiguous() for n, t in head.items()}
             files[HEAD] = safetensors.torch.save(plain)
-        refs = {name: FileRef(file=name, sha256=sha256_hex(data)) for name, data in files.items()}
-        described = AdapterRef(
-            file=CONFIG,
-            sha256=refs[CONFIG].sha256,
-            modules={n.removeprefix(prefix): x.shape for n, x in adapter.layers.items()},
-            prefix=prefix,
-            saved={n.removeprefix(prefix): x for n, x in adapter.saved.items()} or UNSET,
-        )
+        header = read_header(weights).or_refuse()
         fields = {
-            "form": ADAPTER,
-            "rank": adapter.rank,
+            "form": FORM,
+            "rank": expert.adapter.rank,
             "activation": "identity",
-            "weights": refs[WEIGHTS],
-            "adapter": described,
-            "head": refs.get(HEAD, UNSET),
+            "weights": FileRef(file=WEIGHTS, sha256=sha256_hex(weights)),
+            "tensors": {name: info.shape for name, info in header.items()},
+            "files": {name: sha256_hex(data) for name, data in files.items()},
         }
-        return FormDraft(files=files, fields=fields, tokens=tokens)
+        return FormDraft(files={WEIGHTS: weights, **files}, fields=fields, tokens=tokens)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -215,7 +200,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
 
     # Small enough to train in an evening; not tuned on any score.
     settings_by_default = ExpertSettings(
-        form=ADAPTER, epochs=10, batch=16, learning_rate=1e-3, weight_decay=0.01, patience=3
+        form=FORM, epochs=10, batch=16, learning_rate=1e-3, weight_decay=0.01, patience=3
     )
 
     def check(self) -> None:
@@ -225,7 +210,7 @@ class TrainedAdapterRecipe(AdapterRecipe):
             UsageError: If it cannot, or sets options that adapters do not support.
         """
         plan = self.plan
-        if plan.writes == "logits" or not plan.reads_tap == plan.writes_tap == FINAL:
+        if plan.writes == "logits" or plan.acts_inside:
             raise UsageError(
                 f"expert {plan.id!r} is an adapter, which acts in the blocks as it is",
                 expected="hidden states or labels, and no taps",

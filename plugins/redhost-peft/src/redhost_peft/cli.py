@@ -12,7 +12,9 @@ import msgspec
 from redhost.commands.author import rows_for
 from redhost.commands.common import backbone_option, bar, home_option
 from redhost.commands.trained import print_trained
-from redhost.registry.package.forms import ADAPTER
+
+from .package import FORM, read_packaged
+from .peft_adapter import CONFIG, WEIGHTS, read_adapter
 
 if TYPE_CHECKING:
     from redhost.registry.package.project import ExpertPlan
@@ -32,7 +34,6 @@ def export(
     """Export an expert's adapter as PEFT's two files."""
     from redhost.registry.atomic import making
     from redhost.registry.errors import UsageError
-    from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
     from redhost.registry.package.project import check_free
     from redhost.registry.queries.check import resolve_targets
     from redhost.registry.queries.settings import resolve_home
@@ -41,17 +42,18 @@ def export(
     for wrong in target.violations:
         raise wrong.error(f"expert {name!r}")
     files = target.files
-    if files is None or not files.manifest.adapter:
+    if files is None or files.manifest.form != FORM:
         raise UsageError(
             f"expert {name!r} cannot be written for {to}",
-            expected="an expert of the form 'lora'",
+            expected=f"an expert of the form {FORM!r}",
             found=f"the form {files.manifest.form!r}" if files else "none",
         )
+    read_packaged(files.manifest, files.files).unwrap(f"expert {name!r}")
     folder = out or Path(f"{files.manifest.id}-{to}")
     check_free(folder)
     with making(folder):
         folder.mkdir(parents=True)
-        (folder / CONFIG).write_bytes(files.files[files.manifest.adapter.file])
+        (folder / CONFIG).write_bytes(files.files[CONFIG])
         (folder / WEIGHTS).write_bytes(files.weights)
     click.echo(f"{folder}")
 
@@ -71,7 +73,7 @@ def import_project(
     from redhost.registry.queries.settings import choose_backbone, resolve_home, wanted_backbone
 
     files = _adapter_files(source, data, plan)
-    plan = msgspec.structs.replace(plan, form=ADAPTER)
+    plan = msgspec.structs.replace(plan, form=FORM)
     wanted = wanted_backbone(resolve_home(home), plan.backbone)
     package = choose_backbone(discover("backbone"), wanted)
     rows = rows_for(package, text_field=fields[0], label_field=fields[1])(str(data))
@@ -93,15 +95,13 @@ def _adapter_files(source: str | None, data: str | None, plan: ExpertPlan) -> Ma
         RedhostError: If the files are not an adapter.
     """
     from redhost.registry.errors import UsageError
-    from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS, read_adapter
 
     from .folder import read_folder
 
     kind, _, folder = (source or "").partition(":")
     given = plan.rank, plan.blocks, plan.targets
-    own = plan.form in {None, ADAPTER} and not any(given) and plan.writes != "logits"
-    final = plan.reads_tap == plan.writes_tap == "final"
-    if kind != "peft" or not folder or data is None or not own or not final:
+    own = plan.form in {None, FORM} and not any(given) and plan.writes != "logits"
+    if kind != "peft" or not folder or data is None or not own or plan.acts_inside:
         raise UsageError(
             "an adapter comes with its form and rank",
             expected="--from peft:DIR and --data FILE, and neither --form, --rank nor a tap",

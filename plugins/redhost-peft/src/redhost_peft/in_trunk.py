@@ -19,13 +19,14 @@ from torch import Tensor
 
 from redhost.core.backbones.encoder import BATCH
 from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.graft import moved_states, states_below
 from redhost.core.backbones.interventions.layout import intervention_of
 from redhost.core.bus.experts import Expert
 from redhost.core.training.expert import ExpertRun, TrainedExpert
 from redhost.core.training.recipe import Recipe
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
+
+from .graft import moved_states, states_below
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

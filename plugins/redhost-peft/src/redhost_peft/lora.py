@@ -23,26 +23,26 @@ import torch
 from torch import Tensor, nn
 
 from redhost.core.backbones.backbone import Backbone
-from redhost.core.backbones.encoder import TextEncoder, blocks_of, linears_of
+from redhost.core.backbones.encoder import TextEncoder, blocks_of
 from redhost.core.backbones.interventions import hooked
 from redhost.core.backbones.tiles import tiled
 from redhost.core.bus.experts import Expert, Space
-from redhost.registry.errors import ContractError
-from redhost.registry.package.checked import listed
+from redhost.registry.package.checked import Refused, Violation, listed, refuse
 from redhost.registry.package.manifest import ExpertManifest
-from redhost.registry.package.peft_adapter import (
+from redhost.registry.package.safetensors_check import sha256_hex, show
+
+from .package import HEAD, read_packaged
+from .peft_adapter import (
     CONFIG,
-    FOREIGN,
     START,
     WEIGHTS,
     Adapter,
     check_targets,
     head_misfit,
+    misfit,
     read_adapter,
     saved_module,
 )
-from redhost.registry.package.safetensors_check import sha256_hex, show
-
 from .rows import RowPasses, shares_passes
 
 
@@ -213,10 +213,8 @@ class LoraExpert(Expert):
         Raises:
             ContractError: If the adapter does not fit the backbone.
         """
-        trunk, who = backbone.trunk, f"an adapter on backbone {backbone.name!r}"
-        linears = linears_of(trunk.model)
-        for wrong in check_targets(self.adapter, linears, backbone=backbone.name):
-            raise wrong.error(who)
+        trunk, linears = backbone.trunk, linears_of(backbone.trunk.model)
+        refuse(check_targets(self.adapter, linears, backbone=backbone.name))
         prefix, modules = self.adapter.prefix(linears) or "", dict(trunk.model.named_modules())
         on_cpu = trunk.device.type == "cpu"  # the expert stays on the CPU, where the bus runs
         layers = []
@@ -226,7 +224,7 @@ class LoraExpert(Expert):
             weight = cast("Tensor", module.weight)
             c = layer.magnitude(weight if isinstance(module, nn.Linear) else weight.T)
             layers.append((layer, module, c))
-        self._check_saved(prefix, trunk.model, who=who)
+        refuse(self._misfits(prefix, trunk.model))
         whole = list[tuple[nn.Module, str, nn.Parameter]]()
         for name, parameter in self._parameters_of_its_own():
             owner, _, part = name.removeprefix(prefix).rpartition(".")
@@ -234,7 +232,7 @@ class LoraExpert(Expert):
             if not isinstance(found, nn.Parameter) or found.shape != parameter.shape:
                 expected = f"a module {owner!r} with a {part} of {show(tuple(parameter.shape))}"
                 given = show(tuple(found.shape)) if isinstance(found, Tensor) else "none"
-                raise ContractError(who, expected=expected, found=given, hint=FOREIGN)
+                raise Refused(misfit(name, expected, given))
             if isinstance(modules[owner], nn.Linear) and part == "weight":
                 parameter.data = parameter.data.t().contiguous().t()  # as in `Tiles`
             placed = parameter if on_cpu else nn.Parameter(parameter.to(trunk.device))
@@ -248,22 +246,32 @@ class LoraExpert(Expert):
         yield from zip((f"{n}.bias" for n in self.adapter.biases), self.biases, strict=True)
         yield from zip(self.adapter.saved, self.saved, strict=True)
 
-    def _check_saved(self, prefix: str, model: nn.Module, *, who: str) -> None:
-        """Check that fully saved modules exist in the encoder and that their tensors are complete.
-
-        Raises:
-            ContractError: If one does not exist or is incomplete.
-        """
+    def _misfits(self, prefix: str, model: nn.Module) -> Iterator[Violation]:
+        """Yield a violation for each fully saved module that the encoder, or the file, lacks."""
         adapter, modules = self.adapter, {f"{prefix}{n}" for n, _ in model.named_modules()}
         for name in adapter.saved:
             module = saved_module(adapter.config, name)
             if module is not None and module not in modules:
-                raise head_misfit(module, backbone=type(model).__name__).error(who)
+                yield head_misfit(module, backbone=type(model).__name__)
         parts = (f"{prefix}{n}" for n, _ in model.named_parameters())
         whole = {n for n in parts if saved_module(adapter.config, n)}
         if without := sorted(whole - adapter.saved.keys()):
             expected = f"tensors for every module that {CONFIG} saves"
-            raise ContractError(who, expected=expected, found=f"none for {listed(without)}")
+            yield misfit("", expected, f"none for {listed(without)}")
+
+
+def linears_of(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return the linear modules that adapters may target, by name, each with (out, in).
+
+    GPT-2's Conv1D modules store their weights transposed.
+    """
+    shapes = dict[str, tuple[int, int]]()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            shapes[name] = (module.out_features, module.in_features)
+        elif type(module).__name__ == "Conv1D" and isinstance(module.weight, Tensor):
+            shapes[name] = (module.weight.shape[1], module.weight.shape[0])
+    return shapes
 
 
 def _lowest(trunk: TextEncoder, names: Sequence[str]) -> int:
@@ -280,15 +288,17 @@ def build_lora(manifest: ExpertManifest, files: Mapping[str, bytes]) -> LoraExpe
     Args:
         manifest: The expert's manifest, of the form ``lora``.
         files: The files of its package by name.
+
+    Raises:
+        ContractError: If they are not what an adapter's package has.
     """
-    ref = manifest.adapter
-    assert ref  # noqa: S101  (a valid manifest of this form has one)
-    expert = lora_from_files(
-        {CONFIG: files[ref.file], WEIGHTS: files[manifest.weights.file]},
-        who=f"expert {manifest.id!r}",
+    adapter = read_packaged(manifest, files).or_refuse()
+    expert = _build(
+        adapter,
+        {CONFIG: files[CONFIG], WEIGHTS: files[manifest.weights.file]},
         space=manifest.writes.space,
         labels=manifest.labels,
-        head=safetensors.torch.load(files[manifest.head.file]) if manifest.head else None,
+        head=safetensors.torch.load(files[HEAD]) if HEAD in files else None,
     )
     expert.temperature = manifest.temperature
     return expert
@@ -314,9 +324,22 @@ def lora_from_files(
     Raises:
         ContractError: If the files are not a valid adapter.
     """
+    adapter = read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(who)
+    return _build(adapter, files, space=space, labels=labels, head=head)
+
+
+def _build(
+    adapter: Adapter,
+    files: Mapping[str, bytes],
+    *,
+    space: Space,
+    labels: Sequence[str],
+    head: Mapping[str, Tensor] | None,
+) -> LoraExpert:
+    """Build an expert from an adapter that was read from its two files."""
     config, weights = files[CONFIG], files[WEIGHTS]
     return LoraExpert(
-        read_adapter(config, weights).unwrap(who),
+        adapter,
         safetensors.torch.load(weights),
         key=adapter_key(config, weights),
         space=space,

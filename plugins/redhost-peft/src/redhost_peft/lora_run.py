@@ -16,11 +16,11 @@ import safetensors.torch
 import torch
 
 from redhost.core.backbones.backbone import Backbone
-from redhost.core.backbones.encoder import blocks_of, linears_of
+from redhost.core.backbones.encoder import blocks_of
 from redhost.registry.errors import MissingError, UsageError, suggest
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
-from .lora import LoraExpert
+from .lora import LoraExpert, linears_of
+from .peft_adapter import CONFIG, WEIGHTS
 
 RANK = 8
 """Default of R."""

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention, hooked
-from redhost.core.backbones.interventions.graft import block_below, from_states
-from redhost.core.backbones.interventions.tap import states_of
 from redhost.core.backbones.packs import Pack
+
+from .graft import block_below, from_states
+from .tap import states_of
 
 if TYPE_CHECKING:
     from .lora import Lora, LoraLayer

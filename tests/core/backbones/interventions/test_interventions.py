@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from redhost_peft.graft import moved_by
+from redhost_peft.tap import compute_features
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions import Intervention, InTrunk, PassEnded, hooked
-from redhost.core.backbones.interventions.graft import moved_by
 from redhost.core.backbones.interventions.layout import (
     bus_part,
     check_inside,
-    compute_features,
     with_layout,
 )
 from redhost.core.bus.experts import InTrunkExpert
@@ -177,6 +177,14 @@ def test_a_plugin_brings_a_form_that_acts_inside_a_block(
             ),
             "tap_unknown",
             "expected a block 9, found 3",
+        ),
+        (
+            (
+                'return Scale(tensors["by"])',
+                'raise redhost.errors.ContractError("x", expected="2 rows", found="3")',
+            ),
+            "not_computable",
+            "form: expected 2 rows, found 3",
         ),
     ],
 )

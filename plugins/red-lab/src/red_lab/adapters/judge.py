@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from redhost_peft.graft import from_states, moved_states, states_below
 from torch import Tensor
 
 import redhost
 from red_lab.adapters.study import PROMPT, Excerpt
 from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.graft import from_states, moved_states, states_below
 
 __all__ = ["Judge", "Read"]
 

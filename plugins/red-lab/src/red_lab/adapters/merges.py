@@ -13,9 +13,9 @@ from typing import Any
 import safetensors.torch
 import torch
 from redhost_peft.lora_run import FORMAT
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 
 from red_lab.adapters.passes import Files
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
 __all__ = ["combined", "in_peft"]
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from torch import Tensor
 
 from red_lab.adapters.judge import Read
 from red_lab.adapters.merges import combined, in_peft
 from red_lab.adapters.passes import Files, files_of
 from red_lab.adapters.strangers import BLOCKS, language_model
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
 
 __all__ = ["MERGES", "arrow", "merged"]
 

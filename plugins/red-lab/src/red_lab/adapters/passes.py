@@ -8,8 +8,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from redhost_peft.lora import LoraExpert, lora_from_files
-
-from redhost.registry.package.peft_adapter import CONFIG, WEIGHTS
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 
 __all__ = ["Files", "expert_of", "files_of", "shuffled"]
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from ....registry.errors import ContractError, suggest
-from ..encoder import TextEncoder, blocks_of
-from . import PassEnded, hooked
-
-FINAL = "final"
-"""Name of the tap at the end of the trunk: h itself."""
+from redhost.core.backbones.encoder import TextEncoder, blocks_of
+from redhost.core.backbones.interventions import Intervention, PassEnded, hooked
+from redhost.core.backbones.interventions.layout import Inside
+from redhost.registry.errors import ContractError, suggest
 
 Step = Callable[[Tensor], Tensor]
 """States ``(B, T, D)`` → the summand that is added to states."""
@@ -63,6 +61,13 @@ class Tap:
             raise PassEnded(states_of(output))
 
         return hooked(encoder, (blocks_of(encoder.model)[1][self.block], stop))
+
+
+def compute_features(
+    intervention: Intervention, encoder: TextEncoder, texts: Sequence[str]
+) -> Tensor:
+    """Return r, if an intervention only reads, or h', if it changes h, for texts ``(N, D)``."""
+    return Inside(acts=intervention, encoder=encoder)(texts)
 
 
 def states_of(output: object) -> Tensor:

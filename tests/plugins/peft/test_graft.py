@@ -7,19 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from redhost_peft.inside import check_taps
 
 import redhost
 from redhost.core.backbones.feature_cache import FeatureCache
-from redhost.core.backbones.interventions.layout import check_taps, inside_reader, with_layout
+from redhost.core.backbones.interventions.layout import inside_reader, with_layout
 from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
+from redhost.core.model.verify import verify_expert
+from redhost.core.plugins import manager
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
 from redhost.core.training.recipes import train_package
+from redhost.registry.package.discover import from_folder
 from redhost.registry.package.project import ExpertPlan, write_plan
+from redhost.registry.package.readers import read_expert
 
 SETTINGS = ExpertSettings(
     space="hidden", rank=8, epochs=30, learning_rate=1e-2, dropout=0.0, weight_decay=0.0
@@ -163,6 +168,21 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(
     assert seen[0] == 12
     for name in ("expert.safetensors", "expert.json"):
         assert (folder / name).read_bytes() == (once / name).read_bytes()
+
+
+def test_without_the_plugin_it_is_left_out_and_the_extra_is_named(
+    backbone_folder, folders, monkeypatch
+) -> None:
+    monkeypatch.setattr(manager, "plugin_entry_points", lambda _: ())
+    receipt = redhost.compose(backbone_folder, list(folders.values())).receipt
+    assert receipt.experts.keys() == {"blue"}
+    assert {x.id: x.code for x in receipt.left_out} == dict.fromkeys(
+        ("green", "red"), "form_unknown"
+    )
+    assert all("the form 'inside'" in x.reason for x in receipt.left_out)
+    files = read_expert(from_folder(folders["red"])).unwrap("red")
+    [wrong] = verify_expert(files, backbone=None)
+    assert wrong.code == "form_unknown" and "redhost[peft]" in wrong.hint
 
 
 def test_taps_the_trunk_has_not_are_violations(bare) -> None:

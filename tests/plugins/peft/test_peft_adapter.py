@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from redhost_peft.adapter_targets import Targets
 from redhost_peft.folder import read_folder
-from safetensors.numpy import save
-
-from redhost.registry.errors import IntegrityError, RedhostError
-from redhost.registry.package.adapter_targets import Targets
-from redhost.registry.package.peft_adapter import (
+from redhost_peft.peft_adapter import (
     CONFIG,
     LARGEST,
     WEIGHTS,
@@ -23,7 +20,10 @@ from redhost.registry.package.peft_adapter import (
     parse_config,
     read_adapter,
 )
-from redhost.registry.package.target_patterns import Ends
+from redhost_peft.target_patterns import Ends
+from safetensors.numpy import save
+
+from redhost.registry.errors import IntegrityError, RedhostError
 
 from .peft_files import LINEARS, MODULES, START, D, R, Tensors, bias, config, files, tensors
 

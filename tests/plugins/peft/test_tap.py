@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from redhost_peft.graft import Graft, from_states, moved_by
+from redhost_peft.tap import Tap, block_at, compute_features
 
 import redhost
 import redhost.testing
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.interventions import states_with
-from redhost.core.backbones.interventions.graft import Graft, from_states, moved_by
-from redhost.core.backbones.interventions.layout import compute_features
-from redhost.core.backbones.interventions.tap import Tap, block_at
 
 TEXTS = ["red 1 a", "green 22 c", "blue 3", "red 45 b"]
 

@@ -8,8 +8,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from redhost.registry.package.target_patterns import MOST, Pattern
+from redhost_peft.target_patterns import MOST, Pattern
 
 NAME = "model.layers.17.self_attn.q_proj"
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from redhost.registry.package.peft_adapter import check_targets, read_adapter
+from redhost_peft.peft_adapter import check_targets, read_adapter
 
 from .peft_files import START, D, Tensors, files, tensors
 

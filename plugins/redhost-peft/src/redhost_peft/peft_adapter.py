@@ -4,8 +4,8 @@
     adapter_model.safetensors   base_model.model.PREFIX MODULE . lora_A.weight (R, in) …
                                 and every tensor of the modules that are saved whole
 
-The plugin redhost-peft computes with them. A key of the configuration that would change
-the computation in an unsupported way is refused by name, unless it is off: null, false or empty.
+A key of the configuration that would change the computation in an unsupported way is refused by
+name, unless it is off: null, false or empty.
 """
 
 from __future__ import annotations
@@ -19,16 +19,24 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..errors import suggest
-from .adapter_targets import AdapterConfig, Names, Targets
-from .checked import Refused, Violation, checked, listed, refuse, unique_keys
-from .safetensors_check import (
+from redhost.registry.errors import suggest
+from redhost.registry.package.checked import (
+    Refused,
+    Violation,
+    checked,
+    listed,
+    refuse,
+    unique_keys,
+)
+from redhost.registry.package.safetensors_check import (
     LARGEST,
     TensorInfo,
     check_finite,
     read_header,
     show,
 )
+
+from .adapter_targets import AdapterConfig, Names, Targets
 from .target_patterns import Pattern
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -253,7 +261,7 @@ def check_targets(adapter: Adapter, linears: Linears, *, backbone: str) -> Itera
     sizes = ((n.removeprefix(prefix), size) for n, size in adapter.biases.items())
     for name, size in sizes:
         if name in linears and linears[name][0] != size:
-            yield _misfit(f"{name} bias", f"({linears[name][0]})", f"({size})")
+            yield misfit(f"{name} bias", f"({linears[name][0]})", f"({size})")
 
 
 def check_modules(modules: Linears, linears: Linears, *, backbone: str) -> Iterator[Violation]:
@@ -263,9 +271,9 @@ def check_modules(modules: Linears, linears: Linears, *, backbone: str) -> Itera
         if name not in linears:
             expected = f"a linear module of backbone {backbone!r}"
             close = suggest(name, linears) if close is None else ""
-            yield _misfit(name, expected, f"no such module. {close}".strip())
+            yield misfit(name, expected, f"no such module. {close}".strip())
         elif tuple(linears[name]) != tuple(shape):
-            yield _misfit(
+            yield misfit(
                 name,
                 f"{show(tuple(linears[name]))}, as in backbone {backbone!r}",
                 show(tuple(shape)),
@@ -288,7 +296,12 @@ def check_saved(saved: Shapes, linears: Linears, *, backbone: str) -> Iterator[V
         }
         if shape not in fits.get(part, ()):
             expected = " or ".join(map(show, fits.get(part, ()))) or "no such tensor"
-            yield _misfit(name, f"{expected}, as in backbone {backbone!r}", show(shape))
+            yield misfit(name, f"{expected}, as in backbone {backbone!r}", show(shape))
+
+
+def misfit(name: str, expected: str, found: str) -> Violation:
+    """Return the violation of a tensor or module that the backbone has otherwise, or not at all."""
+    return _wrong("adapter_misfit", f"{WEIGHTS} {name}".strip(), expected, found, FOREIGN)
 
 
 def head_misfit(module: str, *, backbone: str) -> Violation:
@@ -470,10 +483,6 @@ def _refused_by_peft(config: AdapterConfig) -> Iterator[Violation]:
 
 def _config(key: str, expected: str, found: str) -> Refused:
     return Refused(_wrong("adapter_config", f"{CONFIG} {key}", expected, found, _HINT))
-
-
-def _misfit(name: str, expected: str, found: str) -> Violation:
-    return _wrong("adapter_misfit", f"{WEIGHTS} {name}", expected, found, FOREIGN)
 
 
 def _shown(value: object) -> str:
