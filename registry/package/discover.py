@@ -127,17 +127,10 @@ def discover(kind: Kind) -> tuple[Package, ...]:
 def discover_all(
     kinds: Collection[Kind] = tuple(MANIFESTS),
 ) -> Mapping[Kind, tuple[Package, ...]]:
-    """Return the result of `discover` for some kinds, reading each distribution once.
-
-    Of two folders on the path that have a distribution of one name, Python imports the first's, and
-    so does this; two of one name in one folder are both returned, and fail.
-    """
+    """Return the result of `discover` for some kinds, reading each distribution once."""
     packages: dict[Kind, dict[Package, None]] = {kind: {} for kind in kinds}
-    places = dict[str, Path]()
     for dist, info, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
         name, version, editable = fields["name"], fields["version"], is_editable(dist)
-        if places.setdefault(canonical(name), info.parent) != info.parent:
-            continue  # shadowed, as in an environment on top of another
         for kind in kinds:
             offers = (value for _, value in entries(text, f"redhost.{kind}s"))
             # One more than allowed, which the audit of each of them reports.
@@ -164,7 +157,7 @@ def plugin_entry_points(
             EntryPointInfo(name, value, dist, version, summary, info)
             for name, value in islice(entries(text, group), MAX_COMMANDS)
         )
-    marked = (replace(p, rivals=tuple(infos[canonical(p.dist)] - {p.info})) for p in points)
+    marked = {replace(p, rivals=tuple(infos[canonical(p.dist)] - {p.info})) for p in points}
     return tuple(sorted(marked, key=lambda point: (point.name, point.dist, point.info)))
 
 
@@ -204,7 +197,7 @@ def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
             section = line.strip("[]").strip()
         elif group in {None, section} and "=" in line and not line.startswith(("#", ";")):
             name, _, value = line.partition("=")
-            yield one_line(name.strip()), value.strip()
+            yield one_line(name.strip()), value.partition("[")[0].strip()  # not its extras
 
 
 def groups(text: str) -> tuple[str, ...]:
@@ -261,22 +254,25 @@ def _distributions(
     """Yield each distribution that mentions a group: its folder, entry points and headers.
 
     Each file is read once: a thousand packages are a few thousand files. A folder that the path
-    leads to twice counts once; two folders of one name are both yielded.
+    leads to twice counts once. Of two folders on the path that have a distribution of one name,
+    Python imports the first's, and so does this: an environment lies on top of another, or a build
+    left an egg-info beside its source. Two of one name in one folder are both yielded, and fail.
     """
-    seen = set[str]()
+    seen, places = set[str](), dict[str, Path]()
     for dist in metadata.distributions():
         text = _text(dist, "entry_points.txt")
         if not any(group in text for group in groups):
             continue
         info = Path(str(getattr(dist, "_path", "")))  # no public API gives the metadata's folder
-        if (place := os.path.realpath(info)) in seen:
-            continue
+        if (place := os.path.realpath(info)) in seen or info.name.startswith("~"):
+            continue  # pip moves a folder to such a name, and may be stopped before removing it
         seen.add(place)
         fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
         stem, _, version = info.stem.partition("-")
         if not stem or canonical(fields["name"]) != canonical(stem):  # pip goes by the folder
             fields |= {"name": one_line(stem or info.name), "version": one_line(version)}
-        yield dist, info, text, fields
+        if places.setdefault(canonical(fields["name"]), info.parent) == info.parent:
+            yield dist, info, text, fields
 
 
 def _text(dist: metadata.Distribution, name: str) -> str:

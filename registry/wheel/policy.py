@@ -329,7 +329,10 @@ class NameOwners:
 
     def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
         if site not in self._known:
-            infos = (*site.glob("*.dist-info"), *site.glob("*.egg-info"))
+            infos = [
+                *site.glob("[!~]*.dist-info"),
+                *site.glob("[!~]*.egg-info"),
+            ]
             sizes = {info: min(_size(info / "RECORD"), MAX_OWNER) for info in infos}
             # The smallest first: what one package brings to be read is at nobody else's expense.
             ordered = sorted(infos, key=sizes.__getitem__)
@@ -348,7 +351,7 @@ def _size(path: Path) -> int:
 
 
 def _owner(info: Path) -> str:
-    return canonical(info.name.partition("-")[0].removesuffix(".egg-info"))
+    return canonical(info.stem.partition("-")[0])
 
 
 _CLAIMS = {
