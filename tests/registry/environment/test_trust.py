@@ -23,7 +23,12 @@ from redhost.registry.environment.trust import (
     trusted,
     wheel_digest,
 )
-from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
+from redhost.registry.errors import (
+    IntegrityError,
+    SettingsError,
+    StoreError,
+    UnknownNameError,
+)
 
 
 @pytest.fixture
@@ -144,6 +149,15 @@ def test_problems_are_stated(plugin: Path, site: Any, tmp_path: Path) -> None:
     (tmp_path / "trust.json").write_bytes(b"{")
     with pytest.raises(StoreError, match=r"trust\.json"):
         is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(name: str) -> str:
+        raise RuntimeError("could not determine the home directory")  # as platformdirs does
+
+    monkeypatch.setattr("platformdirs.user_config_dir", homeless)
+    with pytest.raises(SettingsError, match=r"home directory\. Set REDHOST_CONFIG"):
+        config_folder({})
 
 
 def test_the_record_lies_with_the_user() -> None:
