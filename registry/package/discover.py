@@ -138,8 +138,7 @@ def discover_all(
                 plain = value.isidentifier() and len(value) <= MAX_HEADER
                 folder = _folder(dist, value, MANIFESTS[kind]) if plain else None
                 module = value if plain else one_line(value[:MAX_HEADER])
-                package = Package(kind, name, version, module, folder, editable, info)
-                packages[kind][package] = None
+                packages[kind][Package(kind, name, version, module, folder, editable, info)] = None
     return {
         kind: tuple(sorted(of, key=lambda p: (p.module, p.dist))) for kind, of in packages.items()
     }
@@ -151,10 +150,11 @@ def plugin_entry_points(
     """Return the entry points of a group of plugins, without importing any of them."""
     points, infos = list[EntryPointInfo](), defaultdict[str, set[Path]](set)
     for _, info, text, fields in _distributions((group,)):
-        dist, version, summary = fields["name"], fields["version"], fields.get("summary", "")
-        infos[canonical(dist)].add(info)
+        infos[canonical(fields["name"])].add(info)
         points += (
-            EntryPointInfo(name, value, dist, version, summary, info)
+            EntryPointInfo(
+                name, value, fields["name"], fields["version"], fields.get("summary", ""), info
+            )
             for name, value in islice(entries(text, group), MAX_COMMANDS)
         )
     marked = {replace(p, rivals=tuple(infos[canonical(p.dist)] - {p.info})) for p in points}
