@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -25,8 +26,13 @@ def redhost_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.syspath_prepend(str(folder))
     yield Environment(folder)
     for name, module in list(sys.modules.items()):
-        if str(folder) in (getattr(module, "__file__", None) or ""):
+        # Not by getattr: it would import a module that waits for its first use.
+        if isinstance(module, ModuleType) and str(folder) in _file_of(module):
             del sys.modules[name]
+
+
+def _file_of(module: ModuleType) -> str:
+    return str(object.__getattribute__(module, "__dict__").get("__file__"))
 
 
 @pytest.fixture(scope="session")
