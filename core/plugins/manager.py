@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -22,7 +23,7 @@ import pluggy
 
 from ...registry.environment import trust
 from ...registry.environment.importing import import_digested, stoppable
-from ...registry.errors import PluginError, RedhostError, short, suggest
+from ...registry.errors import PluginError, RedhostError, short, suggest, summary
 from ...registry.package.discover import EntryPointInfo, canonical, plugin_entry_points
 from ...registry.package.forms import PLUGIN_TASKS, TASKS
 from ..bus.head import Head
@@ -34,7 +35,7 @@ from .hooks import OF_THIS_PROJECT, PROJECT, HookSpec, extra_of
 
 log = logging.getLogger("redhost")
 
-BUILTIN = "redhost-builtin"
+BUILTIN = "redhost itself"  # no name of a distribution
 
 REGISTER_TASKS = "redhost_register_tasks"
 
@@ -67,6 +68,9 @@ class Plugins:
         entry_points: The installed plugins; by default, those that the environment declares.
     """
 
+    # A plugin's task may have to wait for another plugin; and standard output is everyone's.
+    _loading = threading.RLock()
+
     def __init__(self, entry_points: Sequence[EntryPointInfo] | None = None) -> None:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(HookSpec)
@@ -78,7 +82,6 @@ class Plugins:
         self._registered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._states: list[PluginState] = []
         self._waiting: dict[str, list[EntryPointInfo]] = {}
-        self._loading = threading.RLock()  # a plugin's task may have to wait for another plugin
         found = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         for entry in sorted(found, key=lambda e: (e.dist, e.name)):
             self._waiting.setdefault(canonical(entry.dist), []).append(entry)
@@ -313,7 +316,8 @@ class Plugins:
                     reason="its code was not read or allowed by you",
                     hint=f"Run 'redhost trust {entry.dist}'.",
                 )
-            with stoppable(f"the import of plugin {entry.dist!r}"):
+            doing = f"the import of plugin {entry.dist!r}"
+            with stoppable(doing), redirect_stdout(sys.stderr):  # a command's output is its own
                 plugin = import_digested(entry.value, agreement.contents.by_path, dist=entry.dist)
             self._dists[name] = entry.dist
             self.manager.register(plugin, name=name)
@@ -327,8 +331,7 @@ class Plugins:
             self._dists.pop(name, None)
             if isinstance(e, RedhostError):
                 return state(state="failed", reason=e.reason, hint=e.hint)
-            reason, hint = f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}."
-            return state(state="failed", reason=reason, hint=hint)
+            return state(state="failed", reason=summary(e), hint=f"Ask the author of {entry.dist}.")
         self._digests[entry.dist] = agreement.contents.digest
         return state(state="loaded", reason=agreement.reason and f"trusted: {agreement.reason}")
 
@@ -358,4 +361,4 @@ def _named(plugin: str, doing: str) -> Iterator[None]:
     except Exception as e:
         if plugin == BUILTIN or isinstance(e, RedhostError):
             raise
-        raise PluginError(f"plugin {plugin!r} raised in {doing}", found=f"{e!r}") from e
+        raise PluginError(f"plugin {plugin!r} raised in {doing}", found=summary(e)) from e
