@@ -151,7 +151,7 @@ def test_problems_are_stated(plugin: Path, site: Any, tmp_path: Path) -> None:
         is_trusted("my-plugin", folder=tmp_path)
 
 
-def test_a_user_without_a_home_is_asked_for_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(name: str) -> str:
         raise RuntimeError("could not determine the home directory")  # as platformdirs does
 
