@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pluggy
 
+from ... import __version__
 from ...registry.environment import trust
 from ...registry.environment.importing import import_digested, stoppable
 from ...registry.errors import PluginError, RedhostError, short, suggest, summary
@@ -311,13 +312,16 @@ class Plugins:
         try:
             agreement = trust.agreed(entry)
             if agreement is None:
+                outdated = entry.version != __version__ and extra_of(entry.dist)
                 return state(
                     state="untrusted",
                     reason="its code was not read or allowed by you",
-                    hint=f"Run 'redhost trust {entry.dist}'.",
+                    hint=f"Run: pip install 'redhost[{outdated}]'"
+                    if outdated
+                    else f"Run 'redhost trust {entry.dist}'.",
                 )
-            doing = f"the import of plugin {entry.dist!r}"
-            with stoppable(doing), redirect_stdout(sys.stderr):  # a command's output is its own
+            # What a command prints is its own.
+            with redirect_stdout(sys.stderr), stoppable(f"the import of plugin {entry.dist!r}"):
                 plugin = import_digested(entry.value, agreement.contents.by_path, dist=entry.dist)
             self._dists[name] = entry.dist
             self.manager.register(plugin, name=name)
@@ -340,7 +344,7 @@ class Plugins:
         state = next((s for s in self.states if extra and extra_of(s.dist) == extra), None)
         if state is not None and state.state == "failed":
             return f"{state.dist} cannot be loaded: {state.reason} {state.hint or ''}".rstrip()
-        if extra and state is None:
+        if extra and (state is None or state.version != __version__):
             return f"Run: pip install 'redhost[{extra}]'"
         failed = [s.dist for s in self.states if s.state == "failed"]
         named = f"Failed: {', '.join(failed)} (see 'redhost plugins')." if failed else ""

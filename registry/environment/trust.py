@@ -321,7 +321,12 @@ def _rows(dist: str, installed: metadata.Distribution) -> dict[str, RecordRow]:
     """Return the rows of RECORD inside the site folder, by normal path."""
     text = installed.read_text("RECORD")
     if not text:
-        raise IntegrityError(f"{dist} cannot be trusted", expected="a RECORD", found="none")
+        raise IntegrityError(
+            f"{dist} cannot be trusted",
+            expected="a RECORD",
+            found="none",
+            hint="Install it with pip, which writes one.",  # a system's packages have none
+        )
     rows = parse_record(text.encode()).unwrap(f"{dist} cannot be trusted")
     site, inside = _site(installed), {}
     scripts = Path(os.path.normpath(sysconfig.get_path("scripts")))

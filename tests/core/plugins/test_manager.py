@@ -283,6 +283,17 @@ def test_an_untrusted_plugin_is_not_imported(toy, tmp_path) -> None:
     host(tmp_path).recompose()
 
 
+def test_a_plugin_of_this_project_of_another_version_is_to_be_installed_again(toy) -> None:
+    install_plugin(toy, "redhost-peft", "raise SystemExit('imported')", trusted=False)
+    assert (state_of("redhost-peft").version, state_of("redhost-peft").state) == (
+        "1.0",
+        "untrusted",
+    )
+    assert state_of("redhost-peft").hint == "Run: pip install 'redhost[peft]'"
+    with pytest.raises(PluginError, match=r"Run: pip install 'redhost\[peft\]'"):
+        redhost.plugins.Plugins().make("redhost_register_forms", "lora", what="a form")
+
+
 def test_trust_ends_when_the_code_changes(toy) -> None:
     install_plugin(toy, "evener", ROUTER)
     assert state_of("evener").state == "loaded"
