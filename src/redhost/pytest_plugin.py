@@ -26,12 +26,14 @@ def redhost_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.syspath_prepend(str(folder))
     yield Environment(folder)
     for name, module in list(sys.modules.items()):
-        # Not by getattr: it would import a module that waits for its first use.
-        if isinstance(module, ModuleType) and str(folder) in _file_of(module):
+        if str(folder) in _file_of(module):
             del sys.modules[name]
 
 
-def _file_of(module: ModuleType) -> str:
+def _file_of(module: object) -> str:
+    """Return a module's file; getattr would import one that waits for its first use."""
+    if not issubclass(type(module), ModuleType):  # isinstance believes what others pretend to be
+        return ""
     return str(object.__getattribute__(module, "__dict__").get("__file__"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from redhost.registry.environment.importing import import_digested
 from redhost.registry.environment.trust import agreed, find, trust
 from redhost.registry.errors import IntegrityError
+from redhost.testing import Environment
 
 
 @pytest.fixture
@@ -25,6 +28,29 @@ def waiting(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(sys.modules, spec.name, module)
     loader.exec_module(module)
     return spec.name
+
+
+class Pretender:
+    """What a C library puts in sys.modules: it has no attributes, and seems to be a module."""
+
+    __slots__ = ()
+    __class__ = ModuleType  # type: ignore[assignment]
+
+
+@pytest.fixture
+def looked_at(waiting: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check, after the fixtures that came later, what they left of the other modules."""
+    monkeypatch.setitem(sys.modules, "pretender", Pretender())
+    yield
+    assert "brought" not in sys.modules
+    assert type(sys.modules[waiting]).__name__ == "_LazyModule"
+
+
+def test_the_fixture_for_authors_removes_its_own_modules_alone(
+    looked_at: None, redhost_environment: Environment
+) -> None:
+    redhost_environment.install_code("brought", {"__init__.py": "x = 1"}, {})
+    assert importlib.import_module("brought").x == 1
 
 
 def digests_of(dist: str, folder: Any) -> dict[str, str]:
