@@ -255,15 +255,17 @@ def _distributions(
 
     Each file is read once: a thousand packages are a few thousand files. A folder that the path
     leads to twice counts once. Of two folders on the path that have a distribution of one name,
-    Python imports the first's, and so does this: an environment lies on top of another, or a build
-    left an egg-info beside its source. Two of one name in one folder are both yielded, and fail.
+    Python imports the first's, and so does this, as in an environment on top of another. But an
+    egg-info, which a build leaves beside its source, comes after what was installed. Two of one
+    name in one folder are both yielded, and fail.
     """
     seen, places = set[str](), dict[str, Path]()
-    for dist in metadata.distributions():
+    # No public API gives the metadata's folder.
+    paths = {dist: Path(str(getattr(dist, "_path", ""))) for dist in metadata.distributions()}
+    for dist, info in sorted(paths.items(), key=lambda item: item[1].suffix == ".egg-info"):
         text = _text(dist, "entry_points.txt")
         if not any(group in text for group in groups):
             continue
-        info = Path(str(getattr(dist, "_path", "")))  # no public API gives the metadata's folder
         if (place := os.path.realpath(info)) in seen or info.name.startswith("~"):
             continue  # pip moves a folder to such a name, and may be stopped before removing it
         seen.add(place)

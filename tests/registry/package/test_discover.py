@@ -85,6 +85,17 @@ def test_of_two_folders_on_the_path_the_first_has_the_plugin(
     assert [len(rivals) for _, rivals in plugins_of("my-plugin")] == [1, 1]
 
 
+def test_the_egg_info_of_a_build_comes_after_what_is_installed(
+    site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.install("my-plugin", {}, group="redhost.plugins")
+    info = site.folder / "my_plugin-0.1.0.dist-info"
+    shutil.copytree(info, tmp_path / "src" / "my_plugin.egg-info")
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    [point] = (e for e in plugin_entry_points("redhost.plugins") if e.dist == "my-plugin")
+    assert (point.info, point.rivals) == (info, ())
+
+
 def test_what_pip_moved_away_and_did_not_remove_is_no_package(site: Any) -> None:
     site.install("my-plugin", {}, group="redhost.plugins")
     site.expert("a")
