@@ -263,8 +263,10 @@ class Plugins:
             values = dict[str, Any]()
 
             def register(name: str, value: Any) -> None:
-                if name in values:
-                    raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
+                if not isinstance(name, str) or name in values:
+                    raise PluginError(
+                        f"plugin {plugin!r} registers {name!r}", expected="another name each time"
+                    )
                 values[name] = value
 
             self._call(plugin, hook, {"register": register})

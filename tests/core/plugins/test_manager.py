@@ -345,6 +345,14 @@ def test_a_syntax_error_is_one_line_that_says_where(toy) -> None:
     assert "__init__.py" in reason and "line 2" in reason and "\n" not in reason
 
 
+@pytest.mark.parametrize("names", ["(None,)", "('even', 'even')", "(['even'],)"])
+def test_what_a_plugin_registers_under_no_name_of_its_own_is_refused(toy, names) -> None:
+    loop = f"for name in {names}:\n        register(name, make)"
+    install_plugin(toy, "evener", ROUTER.replace('register("even", make)', loop))
+    with pytest.raises(PluginError, match=r"'evener' registers .*expected another name each time"):
+        redhost.plugins.Plugins().names("redhost_register_routers")
+
+
 def test_what_a_plugin_prints_when_it_is_imported_is_no_output(toy, capsys) -> None:
     install_plugin(toy, "talker", f"print('loading')\n{ROUTER}")
     assert state_of("talker").state == "loaded"
