@@ -14,6 +14,7 @@ from typing import Any, TextIO, cast
 
 import click
 
+from . import __version__
 from .commands.lazy import PluginGroup
 from .commands.printing import Printable, fill_descriptors
 from .registry.errors import RedhostError
@@ -53,7 +54,7 @@ BUILT_IN = BuiltIn({name: module for module, names in COMMANDS.items() for name 
 
 
 @click.group(cls=PluginGroup, commands=BUILT_IN, invoke_without_command=True)
-@click.version_option(package_name="redhost")
+@click.version_option(__version__)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.option("-v", "--verbose", count=True, help="Log more; repeat for debug output.")
 @click.pass_context

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,7 +61,7 @@ class PluginGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve a command; for an unknown one, suggest those with this prefix, or the closest."""
         ctx.meta["redhost.typed"] = args[0] if args else None
-        if args and self.get_command(ctx, args[0]) is None:
+        if args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             _refuse_absent(args[0])
             names = self.list_commands(ctx)
             close = [name for name in names if args[0] and name.startswith(args[0])]
@@ -150,7 +153,7 @@ def _import(entry: EntryPointInfo, others: Sequence[EntryPointInfo], subject: st
     """Import what an entry point names from the files of the distribution that declares it."""
     from ..registry.environment.importing import import_among, stoppable
     from ..registry.environment.trust import files_of
-    from ..registry.errors import PluginError, RedhostError
+    from ..registry.errors import PluginError, RedhostError, summary
 
     entry.require_only()
     if others:
@@ -159,13 +162,14 @@ def _import(entry: EntryPointInfo, others: Sequence[EntryPointInfo], subject: st
     module, _, attribute = entry.value.partition(":")
     try:
         files = frozenset(map(os.path.realpath, files_of(entry).values()))
-        with stoppable(f"the import of {subject}"):
-            return getattr(import_among(module, files, dist=entry.dist), attribute)
+        # What it prints while it is imported is no part of what the command prints.
+        with stoppable(f"the import of {subject}"), redirect_stdout(sys.stderr):
+            return attrgetter(attribute)(import_among(module, files, dist=entry.dist))
     except RedhostError as e:
         raise PluginError(f"{subject} cannot be loaded", found=e.reason, hint=e.hint) from e
     except Exception as e:
         raise PluginError(
             f"{subject} cannot be loaded",
-            found=f"{type(e).__name__}: {e}",
+            found=summary(e),
             hint=f"Reinstall or uninstall {entry.dist}.",
         ) from e

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable
+from traceback import format_exception_only
 from typing import ClassVar
 
 MAX_PART = 4000
@@ -31,6 +33,10 @@ class RedhostError(Exception):
     ) -> None:
         self.problem, self.expected, self.found, self.hint = problem, expected, found, hint
         super().__init__(str(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return what makes it again in another process, whatever arguments made it here."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
     @property
     def reason(self) -> str:
@@ -157,6 +163,11 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def summary(error: BaseException) -> str:
+    """Return the type and message of any error, as one line; those of a package may have none."""
+    return excerpt(" ".join("".join(format_exception_only(error)).split()))
 
 
 def short(digest: str) -> str:

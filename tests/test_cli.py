@@ -322,6 +322,18 @@ def test_unknown_ids_are_suggested(composed, capsys) -> None:
     assert "unknown expert 'rnage3'. Did you mean 'range3'? Known: range1, range2" in err
 
 
+def test_the_version_needs_no_metadata(capsys, monkeypatch) -> None:
+    """A frozen program has none, and an interrupted upgrade leaves a folder without any."""
+
+    def version(name: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    with pytest.raises(SystemExit) as e:
+        main(["--version"])
+    assert (e.value.code or 0, capsys.readouterr().out) == (0, "redhost, version 0.1.0\n")
+
+
 def test_unknown_commands_are_suggested(capsys) -> None:
     code, _, err = call(capsys, "recompse")
     assert code == 2 and "Did you mean 'recompose'?" in err

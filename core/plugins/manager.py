@@ -10,19 +10,21 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import pluggy
 
+from ... import __version__
 from ...registry.environment import trust
 from ...registry.environment.importing import import_digested, stoppable
-from ...registry.errors import PluginError, RedhostError, short, suggest
+from ...registry.errors import PluginError, RedhostError, short, suggest, summary
 from ...registry.package.discover import EntryPointInfo, canonical, plugin_entry_points
 from ...registry.package.forms import PLUGIN_TASKS, TASKS
 from ..bus.head import Head
@@ -34,7 +36,7 @@ from .hooks import OF_THIS_PROJECT, PROJECT, HookSpec, extra_of
 
 log = logging.getLogger("redhost")
 
-BUILTIN = "redhost-builtin"
+BUILTIN = "redhost itself"  # no name of a distribution
 
 REGISTER_TASKS = "redhost_register_tasks"
 
@@ -67,6 +69,9 @@ class Plugins:
         entry_points: The installed plugins; by default, those that the environment declares.
     """
 
+    # A plugin's task may have to wait for another plugin; and standard output is everyone's.
+    _loading = threading.RLock()
+
     def __init__(self, entry_points: Sequence[EntryPointInfo] | None = None) -> None:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(HookSpec)
@@ -78,7 +83,6 @@ class Plugins:
         self._registered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._states: list[PluginState] = []
         self._waiting: dict[str, list[EntryPointInfo]] = {}
-        self._loading = threading.RLock()  # a plugin's task may have to wait for another plugin
         entries = plugin_entry_points("redhost.plugins") if entry_points is None else entry_points
         for entry in sorted(entries, key=lambda e: (e.dist, e.name)):
             self._waiting.setdefault(canonical(entry.dist), []).append(entry)
@@ -259,8 +263,10 @@ class Plugins:
             values = dict[str, Any]()
 
             def register(name: str, value: Any) -> None:
-                if name in values:
-                    raise PluginError(f"plugin {plugin!r} registers {name!r} twice")
+                if not isinstance(name, str) or name in values:
+                    raise PluginError(
+                        f"plugin {plugin!r} registers {name!r}", expected="another name each time"
+                    )
                 values[name] = value
 
             self._call(plugin, hook, {"register": register})
@@ -308,12 +314,16 @@ class Plugins:
         try:
             agreement = trust.agreed(entry)
             if agreement is None:
+                outdated = entry.version != __version__ and extra_of(entry.dist)
                 return state(
                     state="untrusted",
                     reason="its code was not read or allowed by you",
-                    hint=f"Run 'redhost trust {entry.dist}'.",
+                    hint=f"Run: pip install 'redhost[{outdated}]'"
+                    if outdated
+                    else f"Run 'redhost trust {entry.dist}'.",
                 )
-            with stoppable(f"the import of plugin {entry.dist!r}"):
+            # What a command prints is its own.
+            with redirect_stdout(sys.stderr), stoppable(f"the import of plugin {entry.dist!r}"):
                 plugin = import_digested(entry.value, agreement.contents.by_path, dist=entry.dist)
             self._dists[name] = entry.dist
             self.manager.register(plugin, name=name)
@@ -327,8 +337,7 @@ class Plugins:
             self._dists.pop(name, None)
             if isinstance(e, RedhostError):
                 return state(state="failed", reason=e.reason, hint=e.hint)
-            reason, hint = f"{type(e).__name__}: {e}", f"Ask the author of {entry.dist}."
-            return state(state="failed", reason=reason, hint=hint)
+            return state(state="failed", reason=summary(e), hint=f"Ask the author of {entry.dist}.")
         self._digests[entry.dist] = agreement.contents.digest
         return state(state="loaded", reason=agreement.reason and f"trusted: {agreement.reason}")
 
@@ -337,7 +346,7 @@ class Plugins:
         state = next((s for s in self.states if extra and extra_of(s.dist) == extra), None)
         if state is not None and state.state == "failed":
             return f"{state.dist} cannot be loaded: {state.reason} {state.hint or ''}".rstrip()
-        if extra and state is None:
+        if extra and (state is None or state.version != __version__):
             return f"Run: pip install 'redhost[{extra}]'"
         failed = [s.dist for s in self.states if s.state == "failed"]
         named = f"Failed: {', '.join(failed)} (see 'redhost plugins')." if failed else ""
@@ -358,4 +367,4 @@ def _named(plugin: str, doing: str) -> Iterator[None]:
     except Exception as e:
         if plugin == BUILTIN or isinstance(e, RedhostError):
             raise
-        raise PluginError(f"plugin {plugin!r} raised in {doing}", found=f"{e!r}") from e
+        raise PluginError(f"plugin {plugin!r} raised in {doing}", found=summary(e)) from e

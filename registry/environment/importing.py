@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 
-from ..errors import IntegrityError, PluginError
+from ..errors import IntegrityError, PluginError, summary
 from ..package.safetensors_check import sha256_hex
 
 
@@ -56,9 +56,9 @@ def import_digested(module: str, digests: Mapping[str, str], *, dist: str) -> Mo
     Raises:
         IntegrityError: As `import_among`, or if this process imported other bytes before.
     """
-    for name, loaded in sorted(sys.modules.items()):
-        loader = getattr(getattr(loaded, "__spec__", None), "loader", None)
-        if isinstance(loader, _DigestedLoader) and loader.differs(digests):
+    # Not the loaders of all modules: to look at one that waits for its first use would import it.
+    for name, loader in sorted(_finder().loaders.items()):
+        if name in sys.modules and loader.differs(digests):
             raise IntegrityError(
                 f"{dist} changed after this process had imported {name!r}",
                 hint="Start the process again.",
@@ -102,9 +102,7 @@ def stoppable(doing: str) -> Iterator[None]:
     except Exception:
         raise
     except BaseException as e:
-        raise PluginError(
-            doing, expected="a result or an error", found=f"{type(e).__name__}: {e}"
-        ) from e
+        raise PluginError(doing, expected="a result or an error", found=summary(e)) from e
 
 
 class _DigestedLoader(SourceFileLoader):
@@ -134,6 +132,7 @@ class _DigestedFinder:
     """Finds what the other finders find, and gives digested source its loader."""
 
     def __init__(self) -> None:
+        self.loaders: dict[str, _DigestedLoader] = {}
         self._digests: dict[str, str] = {}
         self._names: set[str] = set()
 
@@ -154,7 +153,7 @@ class _DigestedFinder:
         digest = self._digests.get(place_of(spec)) if spec is not None else None
         if spec is None or digest is None or type(spec.loader) is not SourceFileLoader:
             return None
-        spec.loader = _DigestedLoader(name, spec.loader.path, digest)
+        spec.loader = self.loaders[name] = _DigestedLoader(name, spec.loader.path, digest)
         return spec
 
 

@@ -22,7 +22,7 @@ from msgspec.json import decode
 
 from .. import atomic
 from ..atomic import read_head, read_regular
-from ..errors import IntegrityError, UnknownNameError, short
+from ..errors import IntegrityError, SettingsError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import (
     EntryPointInfo,
@@ -96,12 +96,19 @@ class Agreement:
 
 
 def config_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's folder of settings; ``REDHOST_CONFIG`` overrides it."""
+    """Return the user's folder of settings; ``REDHOST_CONFIG`` overrides it.
+
+    Raises:
+        SettingsError: If the user has no home folder.
+    """
     if env.get("REDHOST_CONFIG"):
         return Path(env["REDHOST_CONFIG"])
     from platformdirs import user_config_dir
 
-    return Path(user_config_dir("redhost"))
+    try:
+        return Path(user_config_dir("redhost"))
+    except RuntimeError as e:  # a container whose user has neither a name nor a HOME
+        raise SettingsError(f"no folder for settings: {e}", hint="Set REDHOST_CONFIG.") from e
 
 
 def trusted(*, folder: Path | None = None) -> dict[str, str]:
@@ -113,8 +120,9 @@ def trusted(*, folder: Path | None = None) -> dict[str, str]:
     Raises:
         StoreError: If the record is invalid or damaged.
     """
-    hint = "Remove it, then trust again what should be."
-    record = atomic.read_struct(_path(folder), _Trusted, hint=hint)
+    record = atomic.read_struct(
+        _path(folder), _Trusted, hint="Remove it, then trust again what should be."
+    )
     return dict(record.digests) if record else {}
 
 
@@ -241,9 +249,8 @@ def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
     path = _path(folder)
     with WriterLock(path.parent).hold():
         atomic.remove_temporaries(path.parent)
-        merged: dict[str, str | None] = {**trusted(folder=folder), **changes}
-        digests = {dist: digest for dist, digest in sorted(merged.items()) if digest}
-        atomic.write_struct(path, _Trusted(digests=digests))
+        merged = sorted({**trusted(folder=folder), **changes}.items())
+        atomic.write_struct(path, _Trusted(digests={dist: sha for dist, sha in merged if sha}))
 
 
 def _released(dist: str) -> str | None:
@@ -314,7 +321,12 @@ def _rows(dist: str, installed: metadata.Distribution) -> dict[str, RecordRow]:
     """Return the rows of RECORD inside the site folder, by normal path."""
     text = installed.read_text("RECORD")
     if not text:
-        raise IntegrityError(f"{dist} cannot be trusted", expected="a RECORD", found="none")
+        raise IntegrityError(
+            f"{dist} cannot be trusted",
+            expected="a RECORD",
+            found="none",
+            hint="Install it with pip, which writes one.",  # a system's packages have none
+        )
     rows = parse_record(text.encode()).unwrap(f"{dist} cannot be trusted")
     site, inside = _site(installed), {}
     scripts = Path(os.path.normpath(sysconfig.get_path("scripts")))

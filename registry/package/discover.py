@@ -127,17 +127,10 @@ def discover(kind: Kind) -> tuple[Package, ...]:
 def discover_all(
     kinds: Collection[Kind] = tuple(MANIFESTS),
 ) -> Mapping[Kind, tuple[Package, ...]]:
-    """Return the result of `discover` for some kinds, reading each distribution once.
-
-    Of two folders on the path that have a distribution of one name, Python imports the first's, and
-    so does this; two of one name in one folder are both returned, and fail.
-    """
+    """Return the result of `discover` for some kinds, reading each distribution once."""
     packages: dict[Kind, dict[Package, None]] = {kind: {} for kind in kinds}
-    places = dict[str, Path]()
     for dist, info, text, fields in _distributions([f"redhost.{kind}s" for kind in kinds]):
         name, version, editable = fields["name"], fields["version"], is_editable(dist)
-        if places.setdefault(canonical(name), info.parent) != info.parent:
-            continue  # shadowed, as in an environment on top of another
         for kind in kinds:
             offers = (value for _, value in entries(text, f"redhost.{kind}s"))
             # One more than allowed, which the audit of each of them reports.
@@ -145,8 +138,7 @@ def discover_all(
                 plain = value.isidentifier() and len(value) <= MAX_HEADER
                 folder = _folder(dist, value, MANIFESTS[kind]) if plain else None
                 module = value if plain else one_line(value[:MAX_HEADER])
-                package = Package(kind, name, version, module, folder, editable, info)
-                packages[kind][package] = None
+                packages[kind][Package(kind, name, version, module, folder, editable, info)] = None
     return {
         kind: tuple(sorted(of, key=lambda p: (p.module, p.dist))) for kind, of in packages.items()
     }
@@ -158,13 +150,14 @@ def plugin_entry_points(
     """Return the entry points of a group of plugins, without importing any of them."""
     points, infos = list[EntryPointInfo](), defaultdict[str, set[Path]](set)
     for _, info, text, fields in _distributions((group,)):
-        dist, version, summary = fields["name"], fields["version"], fields.get("summary", "")
-        infos[canonical(dist)].add(info)
+        infos[canonical(fields["name"])].add(info)
         points += (
-            EntryPointInfo(name, value, dist, version, summary, info)
+            EntryPointInfo(
+                name, value, fields["name"], fields["version"], fields.get("summary", ""), info
+            )
             for name, value in islice(entries(text, group), MAX_COMMANDS)
         )
-    marked = (replace(p, rivals=tuple(infos[canonical(p.dist)] - {p.info})) for p in points)
+    marked = {replace(p, rivals=tuple(infos[canonical(p.dist)] - {p.info})) for p in points}
     return tuple(sorted(marked, key=lambda point: (point.name, point.dist, point.info)))
 
 
@@ -204,7 +197,7 @@ def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
             section = line.strip("[]").strip()
         elif group in {None, section} and "=" in line and not line.startswith(("#", ";")):
             name, _, value = line.partition("=")
-            yield one_line(name.strip()), value.strip()
+            yield one_line(name.strip()), value.partition("[")[0].strip()  # not its extras
 
 
 def groups(text: str) -> tuple[str, ...]:
@@ -261,22 +254,27 @@ def _distributions(
     """Yield each distribution that mentions a group: its folder, entry points and headers.
 
     Each file is read once: a thousand packages are a few thousand files. A folder that the path
-    leads to twice counts once; two folders of one name are both yielded.
+    leads to twice counts once. Of two folders on the path that have a distribution of one name,
+    Python imports the first's, and so does this, as in an environment on top of another. But an
+    egg-info, which a build leaves beside its source, comes after what was installed. Two of one
+    name in one folder are both yielded, and fail.
     """
-    seen = set[str]()
-    for dist in metadata.distributions():
+    seen, places = set[str](), dict[str, Path]()
+    # No public API gives the metadata's folder.
+    paths = {dist: Path(str(getattr(dist, "_path", ""))) for dist in metadata.distributions()}
+    for dist, info in sorted(paths.items(), key=lambda item: item[1].suffix == ".egg-info"):
         text = _text(dist, "entry_points.txt")
         if not any(group in text for group in groups):
             continue
-        info = Path(str(getattr(dist, "_path", "")))  # no public API gives the metadata's folder
-        if (place := os.path.realpath(info)) in seen:
-            continue
+        if (place := os.path.realpath(info)) in seen or info.name.startswith("~"):
+            continue  # pip moves a folder to such a name, and may be stopped before removing it
         seen.add(place)
         fields = headers(_text(dist, "METADATA") or _text(dist, "PKG-INFO"))
         stem, _, version = info.stem.partition("-")
         if not stem or canonical(fields["name"]) != canonical(stem):  # pip goes by the folder
             fields |= {"name": one_line(stem or info.name), "version": one_line(version)}
-        yield dist, info, text, fields
+        if places.setdefault(canonical(fields["name"]), info.parent) == info.parent:
+            yield dist, info, text, fields
 
 
 def _text(dist: metadata.Distribution, name: str) -> str:

@@ -329,7 +329,8 @@ class NameOwners:
 
     def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
         if site not in self._known:
-            infos = (*site.glob("*.dist-info"), *site.glob("*.egg-info"))
+            # pip moves what it removes to a name with a tilde, and may be stopped before the end.
+            infos = [*site.glob("[!~]*.dist-info"), *site.glob("[!~]*.egg-info")]
             sizes = {info: min(_size(info / "RECORD"), MAX_OWNER) for info in infos}
             # The smallest first: what one package brings to be read is at nobody else's expense.
             ordered = sorted(infos, key=sizes.__getitem__)
@@ -348,7 +349,7 @@ def _size(path: Path) -> int:
 
 
 def _owner(info: Path) -> str:
-    return canonical(info.name.partition("-")[0].removesuffix(".egg-info"))
+    return canonical(info.stem.partition("-")[0])
 
 
 _CLAIMS = {

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,8 +27,15 @@ def redhost_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.syspath_prepend(str(folder))
     yield Environment(folder)
     for name, module in list(sys.modules.items()):
-        if str(folder) in (getattr(module, "__file__", None) or ""):
+        if str(folder) in _file_of(module):
             del sys.modules[name]
+
+
+def _file_of(module: object) -> str:
+    """Return a module's file; getattr would import one that waits for its first use."""
+    if not issubclass(type(module), ModuleType):  # isinstance believes what others pretend to be
+        return ""
+    return str(object.__getattribute__(module, "__dict__").get("__file__"))
 
 
 @pytest.fixture(scope="session")

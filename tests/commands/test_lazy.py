@@ -44,7 +44,12 @@ def test_a_command_imports_its_module_and_what_that_shares() -> None:
     assert done.stderr.split() == ["experts", "keys"] and "list-experts" in done.stdout
 
 
-@pytest.mark.parametrize("code", ["raise SystemExit(0)", "1 / 0", "this is no Python", "x = 1"])
+MUTE = "class MuteError(Exception):\n    __str__ = None\n\nraise MuteError"
+
+
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit(0)", "1 / 0", "this is no Python", "x = 1", MUTE]
+)
 def test_a_command_that_cannot_be_loaded_is_one_line_and_exit_1(environment, call, code) -> None:
     install(environment, code)
     exit_code, out, err = call("shout")
@@ -55,6 +60,17 @@ def test_a_command_that_cannot_be_loaded_is_one_line_and_exit_1(environment, cal
 def test_what_is_no_command_is_named(environment, call) -> None:
     install(environment, "hello = 3")
     assert "expected a click command, found int" in call("shout")[2]
+
+
+def test_a_command_may_be_an_attribute_of_an_attribute(environment, call) -> None:
+    code = f"{HELLO}\n\nclass Commands:\n    greeting = hello\n"
+    install(environment, code, "shout = shouter:Commands.greeting [loud]")
+    assert call("shout") == (0, "hello\n", "")
+
+
+def test_what_is_printed_by_an_import_is_no_output_of_the_command(environment, call) -> None:
+    install(environment, f"print('loading')\n{HELLO}")
+    assert call("shout") == (0, "hello\n", "loading\n")
 
 
 def test_other_commands_do_not_import_it(environment, call, tmp_path) -> None:

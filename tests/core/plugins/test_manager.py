@@ -285,6 +285,17 @@ def test_an_untrusted_plugin_is_not_imported(toy, tmp_path) -> None:
     host(tmp_path).recompose()
 
 
+def test_a_plugin_of_this_project_of_another_version_is_to_be_installed_again(toy) -> None:
+    install_plugin(toy, "redhost-peft", "raise SystemExit('imported')", trusted=False)
+    assert (state_of("redhost-peft").version, state_of("redhost-peft").state) == (
+        "1.0",
+        "untrusted",
+    )
+    assert state_of("redhost-peft").hint == "Run: pip install 'redhost[peft]'"
+    with pytest.raises(PluginError, match=r"Run: pip install 'redhost\[peft\]'"):
+        redhost.plugins.Plugins().make("redhost_register_forms", "lora", what="a form")
+
+
 def test_trust_ends_when_the_code_changes(toy) -> None:
     install_plugin(toy, "evener", ROUTER)
     assert state_of("evener").state == "loaded"
@@ -309,6 +320,53 @@ def test_a_broken_plugin_is_a_state_and_not_a_crash(toy, tmp_path, code, reason)
     assert reason in (state_of("broken").reason or "")
     assert state_of("evener").state == "loaded"
     host(tmp_path).recompose(router="even", accept=True)
+
+
+MUTE = """
+class MuteError(Exception):
+    def __str__(self):
+        raise ValueError
+    __repr__ = __str__
+
+"""
+
+
+def test_an_error_that_cannot_be_printed_is_a_state_too(toy) -> None:
+    install_plugin(toy, "mute", f"{MUTE}raise MuteError")
+    assert "MuteError" in (state_of("mute").reason or "")
+    install_plugin(toy, "muted", MUTE + ROUTER.replace("return Even", "raise MuteError  #"))
+    with pytest.raises(PluginError, match=r"'muted' raised in .*MuteError"):
+        redhost.plugins.Plugins().make(
+            "redhost_register_routers", "even", what="a router", bus=None, columns=(), seed=0
+        )
+
+
+def test_a_syntax_error_is_one_line_that_says_where(toy) -> None:
+    install_plugin(toy, "broken", "x = 1\nthis is no Python")
+    reason = state_of("broken").reason or ""
+    assert "__init__.py" in reason and "line 2" in reason and "\n" not in reason
+
+
+@pytest.mark.parametrize("names", ["(None,)", "('even', 'even')", "(['even'],)"])
+def test_what_a_plugin_registers_under_no_name_of_its_own_is_refused(toy, names) -> None:
+    loop = f"for name in {names}:\n        register(name, make)"
+    install_plugin(toy, "evener", ROUTER.replace('register("even", make)', loop))
+    with pytest.raises(PluginError, match=r"'evener' registers .*expected another name each time"):
+        redhost.plugins.Plugins().names("redhost_register_routers")
+
+
+def test_what_a_plugin_prints_when_it_is_imported_is_no_output(toy, capsys) -> None:
+    install_plugin(toy, "talker", f"print('loading')\n{ROUTER}")
+    assert state_of("talker").state == "loaded"
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "loading\n")
+
+
+def test_no_name_of_a_distribution_is_that_of_redhosts_parts(toy, tmp_path) -> None:
+    for dist in ("redhost-builtin", "redhost-itself"):
+        install_plugin(toy, dist, NOTED)
+        assert state_of(dist).state == "loaded"
+    assert "linear" in redhost.plugins.Plugins().names("redhost_register_routers")
 
 
 def test_a_plugin_whose_files_cannot_be_reported_any_more_is_a_state(toy) -> None:

@@ -23,7 +23,12 @@ from redhost.registry.environment.trust import (
     trusted,
     wheel_digest,
 )
-from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
+from redhost.registry.errors import (
+    IntegrityError,
+    SettingsError,
+    StoreError,
+    UnknownNameError,
+)
 
 
 @pytest.fixture
@@ -124,7 +129,7 @@ def test_editable_plugins_are_digested_by_their_source(
     info = site.folder / "my_plugin-0.1.0.dist-info"
     (info / "direct_url.json").write_text(json.dumps({"url": "", "dir_info": {"editable": True}}))
     (info / "RECORD").write_text("")
-    with pytest.raises(IntegrityError, match="expected a RECORD"):
+    with pytest.raises(IntegrityError, match=r"found none\. Install it with pip"):
         trust("my-plugin", folder=tmp_path)  # it says so, but lies where wheels are installed
     source = tmp_path / "project"
     source.mkdir()
@@ -144,6 +149,15 @@ def test_problems_are_stated(plugin: Path, site: Any, tmp_path: Path) -> None:
     (tmp_path / "trust.json").write_bytes(b"{")
     with pytest.raises(StoreError, match=r"trust\.json"):
         is_trusted("my-plugin", folder=tmp_path)
+
+
+def test_a_user_without_a_home_has_to_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(name: str) -> str:
+        raise RuntimeError("could not determine the home directory")  # as platformdirs does
+
+    monkeypatch.setattr("platformdirs.user_config_dir", homeless)
+    with pytest.raises(SettingsError, match=r"home directory\. Set REDHOST_CONFIG"):
+        config_folder({})
 
 
 def test_the_record_lies_with_the_user() -> None:

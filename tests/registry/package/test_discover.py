@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -64,6 +65,63 @@ def test_reads_plugins_without_importing_them(site: Any) -> None:
     site.install("my-plugin", {}, group="redhost.plugins")
     (found,) = [e for e in plugin_entry_points("redhost.plugins") if e.dist == "my-plugin"]
     assert (found.value, found.version, found.summary) == ("my_plugin", "0.1.0", "Made up.")
+
+
+def plugins_of(dist: str) -> list[tuple[str, tuple[Path, ...]]]:
+    return [(e.version, e.rivals) for e in plugin_entry_points("redhost.plugins") if e.dist == dist]
+
+
+def test_of_two_folders_on_the_path_the_first_has_the_plugin(
+    site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment lies on top of another, or a build left an egg-info beside the source."""
+    site.install("my-plugin", {}, group="redhost.plugins", version="2")
+    below = tmp_path / "below"
+    shutil.copytree(site.folder / "my_plugin-2.dist-info", below / "my_plugin-1.dist-info")
+    shutil.copytree(site.folder / "my_plugin-2.dist-info", below / "my_plugin.egg-info")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(below)])
+    assert plugins_of("my-plugin") == [("2", ())]
+    shutil.copytree(site.folder / "my_plugin-2.dist-info", site.folder / "my_plugin-1.dist-info")
+    assert [len(rivals) for _, rivals in plugins_of("my-plugin")] == [1, 1]
+
+
+def test_the_egg_info_of_a_build_comes_after_what_is_installed(
+    site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.install("my-plugin", {}, group="redhost.plugins")
+    info = site.folder / "my_plugin-0.1.0.dist-info"
+    shutil.copytree(info, tmp_path / "src" / "my_plugin.egg-info")
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    [point] = (e for e in plugin_entry_points("redhost.plugins") if e.dist == "my-plugin")
+    assert (point.info, point.rivals) == (info, ())
+
+
+def test_what_pip_moved_away_and_did_not_remove_is_no_package(site: Any) -> None:
+    site.install("my-plugin", {}, group="redhost.plugins")
+    site.expert("a")
+    for name in ("my_plugin", "red_expert_a"):
+        info = site.folder / f"{name}-0.1.0.dist-info"
+        shutil.copytree(info, info.with_name(f"~{info.name[1:]}"))
+    assert plugins_of("my-plugin") == [("0.1.0", ())]
+    assert "~y-plugin" not in {e.dist for e in plugin_entry_points("redhost.plugins")}
+    assert [p.dist for p in site.experts()] == ["red-expert-a"]
+    assert not NameOwners().others(site.folder, "red_expert_a", dist="red-expert-a")
+
+
+def test_an_egg_info_without_a_version_is_of_its_distribution(site: Any) -> None:
+    folder = site.expert("a")
+    egg = site.folder / "red_expert_a.egg-info"
+    egg.mkdir()
+    (egg / "top_level.txt").write_text(f"{folder.name}\n")
+    assert not NameOwners().others(site.folder, folder.name, dist="red-expert-a")
+    assert NameOwners().others(site.folder, folder.name, dist="other") == {"red-expert-a"}
+
+
+@pytest.mark.parametrize("value", ["my_plugin [fast]", "my_plugin[fast,more]", "my_plugin"])
+def test_extras_of_an_entry_point_are_no_part_of_its_value(site: Any, value: str) -> None:
+    site.install("my-plugin", {}, group="redhost.plugins", value=f"{value}\nmy-plugin = my_plugin")
+    points = [e for e in plugin_entry_points("redhost.plugins") if e.dist == "my-plugin"]
+    assert [(e.name, e.value) for e in points] == [("my-plugin", "my_plugin")]
 
 
 def test_terminal_codes_of_metadata_are_spelt_out() -> None:
