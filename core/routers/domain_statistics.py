@@ -90,39 +90,6 @@ class Statistics:
             scatter=self.scatter - less.scatter,
         )
 
-    def plus(self, z: Tensor, labels: Sequence[str]) -> Statistics:
-        """Return the sums with rows ``(N, D)`` added that they do not contain."""
-        more = Statistics.of_rows(z, labels)
-        names = tuple(sorted({*self.labels, *more.labels}))
-        counts = more.counts.new_zeros(len(names))
-        sums = more.sums.new_zeros(len(names), z.shape[1])
-        for part in (self, more):
-            place = torch.tensor([names.index(y) for y in part.labels], dtype=torch.int64)
-            counts = counts.index_add(0, place, part.counts)
-            sums = sums.index_add(0, place, part.sums)
-        return Statistics(
-            labels=names, counts=counts, sums=sums, scatter=self.scatter + more.scatter
-        )
-
-    def moved(self, A: Tensor, c: Tensor, *, spread: Tensor) -> Statistics:
-        """Return the sums of the rows mapped to A z + c + e, without reading any row.
-
-            s'_y = A s_y + n_y c,    S' = A S Aᵀ + A s cᵀ + c (A s)ᵀ + N (c cᵀ + E[e eᵀ])
-
-        Args:
-            A: ``(D', D)``.
-            c: ``(D',)``.
-            spread: E[e eᵀ], the residual covariance of the map, ``(D', D')``.
-        """
-        A, c = A.double(), c.double()
-        rows, cross = float(self.counts.sum()), torch.outer(A @ self.sums.sum(0), c)
-        return Statistics(
-            labels=self.labels,
-            counts=self.counts,
-            sums=self.sums @ A.T + self.counts[:, None] * c,
-            scatter=A @ self.scatter @ A.T + cross + cross.T + rows * (torch.outer(c, c) + spread),
-        )
-
     @property
     def means(self) -> Tensor:
         """μ_y = s_y / n_y, ``(Y, D)``."""

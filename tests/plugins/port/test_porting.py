@@ -13,6 +13,7 @@ import pytest
 import torch
 from redhost_port.affine_map import fit_affine
 from redhost_port.porting import port_expert
+from redhost_port.sums import moved, plus
 from torch import Tensor
 
 import redhost
@@ -104,10 +105,10 @@ def test_an_affine_relation_is_found_from_few_texts() -> None:
 def test_few_texts_suffice_where_vectors_hardly_moved() -> None:
     generator = torch.Generator().manual_seed(2)
     x = torch.randn((40, 256), generator=generator)
-    moved = x + 0.1 * torch.randn((40, 256), generator=generator)
-    assert fit_affine(x, moved).unexplained < 0.02
-    assert fit_affine(x, moved[:, :255]).unexplained > 0.7  # of another width: nothing to start at
-    turned = fit_affine(x, moved @ torch.linalg.qr(torch.randn(256, 256, generator=generator)).Q)
+    nearby = x + 0.1 * torch.randn((40, 256), generator=generator)
+    assert fit_affine(x, nearby).unexplained < 0.02
+    assert fit_affine(x, nearby[:, :255]).unexplained > 0.7  # of another width: nothing to start at
+    turned = fit_affine(x, nearby @ torch.linalg.qr(torch.randn(256, 256, generator=generator)).Q)
     assert turned.unexplained > 0.7
 
 
@@ -200,8 +201,8 @@ def test_the_sums_of_a_card_go_through_the_map(setting, tmp_path) -> None:
     z = torch.nn.functional.layer_norm(h, h.shape[-1:])
     true = Statistics.of_rows(z, [r.label for r in summed])
     assert torch.equal(true.counts, after.counts) and ported.report.sums
-    moved, old = ((s.means - true.means).norm() for s in (after, before))
-    assert moved < 0.5 * old
+    away, old = ((s.means - true.means).norm() for s in (after, before))
+    assert away < 0.5 * old
 
 
 def sorted_rows(rows: Sequence[redhost.Row]) -> list[redhost.Row]:
@@ -215,10 +216,10 @@ def test_sums_that_are_moved_are_those_of_moved_rows() -> None:
     A, c = (torch.randn(s, generator=generator, dtype=torch.float64) for s in ((7, 5), (7,)))
     labels = ["ab"[n % 2] for n in range(40)]
     sums, none = Statistics.of_rows(z, labels), torch.zeros(7, 7, dtype=torch.float64)
-    moved, true = sums.moved(A, c, spread=none), Statistics.of_rows(z @ A.T + c, labels)
+    mapped, true = moved(sums, A, c, spread=none), Statistics.of_rows(z @ A.T + c, labels)
     for name in ("counts", "sums", "scatter"):
-        torch.testing.assert_close(getattr(moved, name), getattr(true, name))
-    both = sums.plus(more, ["c"] * 9)
+        torch.testing.assert_close(getattr(mapped, name), getattr(true, name))
+    both = plus(sums, more, ["c"] * 9)
     every = Statistics.of_rows(torch.cat([z, more]), [*labels, *["c"] * 9])
     assert both.labels == every.labels == ("a", "b", "c")
     for name in ("counts", "sums", "scatter"):

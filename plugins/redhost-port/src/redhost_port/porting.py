@@ -46,6 +46,7 @@ from redhost.registry.package.readers import ExpertFiles
 from redhost.registry.package.rules import MAX_ROWS
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost_port.affine_map import fit_affine
+from redhost_port.sums import moved, plus
 
 SHARE = 0.95
 """The smallest share of an expert's gain over a constant answer that a port must keep."""
@@ -299,8 +300,8 @@ def _moved_sums(
         return None
     back = fit_affine(read.old, read.new)
     z, labels = _z(on, [r.text for r in fit]), [r.label for r in fit]
-    moved = sums.moved(back.A, back.c, spread=back.spread).plus(z, labels)
-    return moved if moved.distance(z, labels) <= FAR else None
+    mapped = plus(moved(sums, back.A, back.c, spread=back.spread), z, labels)
+    return mapped if mapped.distance(z, labels) <= FAR else None
 
 
 def _texts(files: ExpertFiles) -> tuple[CardRef, dict[str, bytes]]:
