@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,24 @@ def test_without_the_plugin_it_is_left_out_and_the_extra_is_named(
     files = read_expert(from_folder(folders["red"])).unwrap("red")
     [wrong] = verify_expert(files, backbone=None)
     assert wrong.code == "form_unknown" and "redhost[peft]" in wrong.hint
+
+
+def test_a_form_with_an_intervention_of_its_own_keeps_it(folders) -> None:
+    class Scale(redhost.Expert):
+        def intervention(self, backbone): ...
+
+    files = read_expert(from_folder(folders["red"])).unwrap("red")
+    make = partial(
+        redhost.plugins.Plugins().make,
+        "redhost_register_forms",
+        "inside",
+        what="it",
+        manifest=files.manifest,
+    )
+    scale, plain = Scale(space="hidden", labels=()), redhost.Expert(space="hidden", labels=())
+    assert make(expert=scale) is scale
+    made = make(expert=plain)
+    assert (made.expert, made.reads_tap, made.writes_tap) == (plain, "0", "final")
 
 
 def test_taps_the_trunk_has_not_are_violations(bare) -> None:

@@ -44,8 +44,12 @@ def _expert(manifest: ExpertManifest, files: Mapping[str, bytes]) -> LoraExpert:
 
 
 def _at_blocks(manifest: ExpertManifest, expert: Expert) -> Expert:
+    from redhost.core.backbones.interventions import InTrunk
+
     from .inside import InsideExpert
 
+    if isinstance(expert, InTrunk):  # its form has an intervention of its own
+        return expert
     return InsideExpert(
         expert, name=manifest.id, reads=manifest.reads.tap, writes=manifest.writes.tap
     )
