@@ -121,7 +121,7 @@ pyright: .venv/packages
 
 docs: build/site/.built
 
-build/site/.built: .venv/docs mkdocs.yml CHANGELOG.md CONTRIBUTING.md $(shell find docs -mindepth 1)
+build/site/.built: .venv/docs mkdocs.yml README.md CHANGELOG.md CONTRIBUTING.md $(shell find docs -mindepth 1)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@! grep -rE '<(script|link|img|iframe)[^>]+(src|href)="?(https?:)?//' --include='*.html' build/site
 	@touch $@

@@ -255,11 +255,11 @@ def lock_to_follow(home: Path, keywords: RecomposeKeywords) -> LockFile:
         "prior": None if keywords.get("prior") == CARDS else keywords.get("prior"),
     }
     for name, value in _made_with(lock).items():
-        if (asked_for := given.get(name)) not in {None, value}:
+        if (requested := given.get(name)) not in {None, value}:
             raise UsageError(
                 f"--locked uses the {name} of the lock",
                 expected=str(value),
-                found=str(asked_for),
+                found=str(requested),
                 hint="Leave it out, or recompose without --locked.",
             )
     return lock

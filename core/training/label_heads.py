@@ -82,9 +82,7 @@ def _fit(
 
     def mean() -> Tensor:
         search.zero_grad()
-        loss = binary_cross_entropy_with_logits(
-            linear(z, weight, bias), target, reduction="sum"
-        )
+        loss = binary_cross_entropy_with_logits(linear(z, weight, bias), target, reduction="sum")
         total: Tensor = (loss + penalty / 2 * weight.square().sum()) / len(z)
         total.backward()  # type: ignore[no-untyped-call]
         return total

@@ -52,12 +52,12 @@ def test_a_plugin_that_a_page_shows_is_loaded(
     assert state.state == "loaded", state
 
 
-def test_the_router_of_the_readme_routes(
+def test_the_router_of_the_guide_routes(
     install: Callable[[Block], redhost.plugins.PluginState],
     redhost_fake_expert: Callable[[str], str],
     tmp_path: Path,
 ) -> None:
-    install(of_page("README.md"))
+    install(next(b for b in SHOWN if b.page == "docs/plugins.md" and "class Uniform" in b.text))
     for name in ("apples", "pears"):
         redhost_fake_expert(name)
     host = redhost.Host.open(tmp_path / "home", backbone="tiny-random")

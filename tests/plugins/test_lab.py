@@ -48,7 +48,7 @@ def test_the_lab_s_help_waits_for_nothing() -> None:
 
 def test_the_readme_check_would_notice_a_changed_number() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    changed = text.replace("| backbone alone | 0.8", "| backbone alone | 0.7")
+    changed = text.replace("`redhost recompose`** | 0.8", "`redhost recompose`** | 0.9")
     assert changed != text and refresh(changed, root=ROOT) == text
 
 

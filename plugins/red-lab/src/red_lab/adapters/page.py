@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["AIM", "SYSTEMS", "aims", "readme_block", "write_page"]
+__all__ = ["AIM", "SYSTEMS", "aims", "write_page"]
 
 AIM = 0.99
 """Target: the share of the oracle's gain over no adapter."""
@@ -76,19 +76,6 @@ SHOWN = (
     "shuffled numbers, named",
 )
 """The rows that README shows."""
-
-
-def readme_block(found: Mapping[str, Any]) -> str:
-    """Return the README's table of adapters, from the page's metrics."""
-    lines = ["| system | bits per byte | share of the oracle's gain |", "|---|---|---|"]
-    for key in SHOWN:
-        system = found["systems"][key]
-        lines.append(f"| {SYSTEMS[key]} | {system['mean']:.3f} | {system['share']:.1%} |")
-    note = (
-        f"{len(found['setting']['domains'])} LoRA adapters of SmolLM2-135M, each trained alone "
-        f"with PEFT; one seed. {_shared(found)}[All figures](docs/results/adapters/README.md)."
-    )
-    return "\n".join([*lines, "", note])
 
 
 def _shared(found: Mapping[str, Any]) -> str:
