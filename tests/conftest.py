@@ -125,7 +125,7 @@ def expert_reads() -> Callable[..., AbstractContextManager[list[str]]]:
 
 @pytest.fixture
 def in_place() -> type[redhost.Live]:
-    """The twin of the pointer: the parts of what is served are replaced one after the other."""
+    """Control of the pointer: the parts of what is served are replaced one after the other."""
 
     class InPlace(redhost.Live):
         def _move(self, model: redhost.ComposedModel) -> None:

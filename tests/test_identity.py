@@ -199,7 +199,7 @@ def test_trust_does_not_lend_itself_to_modules_of_others(
 
 
 def test_a_plugin_may_lie_in_a_namespace(place: Place) -> None:
-    """The twin: its parent packages have no code, or are its own."""
+    """Control: its parent packages have no code, or are its own."""
     files = {
         "acme/deep/hooks.py": PLUGIN,
         "acme/other/__init__.py": "",
@@ -342,7 +342,7 @@ def test_two_experts_of_one_distribution_are_both_named(place: Place, projects: 
 
 
 def test_a_package_of_entry_points_alone_takes_nobodys_name(place: Place) -> None:
-    """The twin: one that brings a file of that name is a collision, of both."""
+    """Control: one that brings a file of that name is a collision, of both."""
     place.run("recompose", "--accept")
     entries = (
         "[redhost.experts]\none = red_expert_one\n"

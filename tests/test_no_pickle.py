@@ -176,13 +176,13 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("source", "count"), PLANTED.items(), ids=PLANTED)
-def test_the_twin_with_a_planted_one_is_caught(source: str, count: int) -> None:
+def test_control_with_a_planted_one_is_caught(source: str, count: int) -> None:
     """Each attack put at the end of a real source of the host is found."""
     host = (ROOT / "core/backbones/encoder.py").read_text("utf-8")
     assert len(problems(f"{host}\n{source}\n")) == count
 
 
-def test_the_twin_that_spreads_a_manifest_is_caught() -> None:
+def test_control_that_spreads_a_manifest_is_caught() -> None:
     planted = "AutoModel.from_pretrained(where, trust_remote_code=False, **manifest.options)"
     assert list(spreads(planted)) == ["manifest.options"]
     assert ("core/backbones/encoder.py", "manifest.options") not in SPREAD

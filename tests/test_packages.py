@@ -248,7 +248,7 @@ def test_when_the_first_installation_fails_nothing_is_left(
     assert venv.contents() == before
 
 
-def test_the_twin_without_restoring_leaves_what_was_refused(
+def test_control_without_restoring_leaves_what_was_refused(
     venv: Any, home: Path, draft: Any, tmp_path: Path, broken_add: Any
 ) -> None:
     before = venv.contents()

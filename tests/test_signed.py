@@ -166,7 +166,7 @@ main(sys.argv[1:])
 """
 
 
-def test_the_twin_without_the_check_installs_it(
+def test_control_without_the_check_installs_it(
     venv: Any, home: Path, keys: Path, index: Path, draft: Any
 ) -> None:
     replaced(index, draft)

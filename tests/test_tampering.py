@@ -464,7 +464,7 @@ def test_a_wheel_of_another_experts_name_needs_its_id(
     ):
         assert code in {1, 2} and err.count("\n") == 1 and "one" in err
     assert venv.contents() == before
-    newer = draft("one", version="0.2.0").write(tmp_path)  # the twin: its own next version
+    newer = draft("one", version="0.2.0").write(tmp_path)  # control: its own next version
     done = venv.session(
         ("add", "--accept", str(newer)),
         ("add", "--accept", "--replace", "one", wheel, "--json"),
@@ -494,7 +494,7 @@ def test_an_expert_named_as_an_editable_backbone_is_refused_by_name(
     assert "'red_backbone_tiny'" in err or "red_backbone_tiny:" in err
     assert "also brought by red-expert-thief" in err
     assert answered[0] == 0
-    honest = draft("honest").write(tmp_path)  # the twin: a name of its own
+    honest = draft("honest").write(tmp_path)  # control: a name of its own
     assert venv.pip("uninstall", "--yes", "--quiet", "red-expert-thief").returncode == 0
     assert venv.install(honest).returncode == 0
     assert venv.listed(home)["red-expert-honest"]["state"] == "enabled"
@@ -512,7 +512,7 @@ def test_a_wheel_that_overwrites_another_package_is_seen_on_both(
     assert listed["red-expert-victim"]["code"] in {"taken_top_level", "record_digest"}
 
 
-def test_the_twin_without_the_record_check_lets_the_attack_in(
+def test_control_without_the_record_check_lets_the_attack_in(
     environment: Any, draft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A manifest changed on its way: valid in itself, and only RECORD knows better."""

@@ -97,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 @pytest.mark.parametrize("arguments", [("-m", "pip"), ("-m", "redhost"), ("-c", "import json")])
 def test_the_traps_work(trapped: Trapped, arguments) -> None:
-    """The twin: what starts Python as one does falls into them."""
+    """Control: what starts Python as one does falls into them."""
     assert trapped.run(sys.executable, *arguments).returncode == 1
     assert trapped.sprung
 
@@ -123,7 +123,7 @@ def test_a_module_run_by_hand_leaves_the_current_folder_out(trapped: Trapped, ho
 
 
 def test_somebody_elses_module_keeps_its_folder(tmp_path: Path) -> None:
-    """The twin: one that imports redhost while Python looks for it."""
+    """Control: one that imports redhost while Python looks for it."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/__init__.py").write_text("import redhost\n")
     (tmp_path / "mine/__main__.py").write_text("import beside\n")

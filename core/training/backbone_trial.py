@@ -145,7 +145,7 @@ def _opened(package: Path) -> Backbone:
 
 
 def _readings(trunk: TextEncoder) -> list[TextEncoder]:
-    """Return an encoder and, if it reads more than the last states, its twin that reads them."""
+    """Return an encoder and, if it reads more than its last states, one that reads these."""
     last = TextEncoder(
         model=trunk.model,
         tokenizer=trunk.tokenizer,

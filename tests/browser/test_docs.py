@@ -88,7 +88,7 @@ def test_a_page_can_be_read_on_a_phone(phone, name) -> None:
     ],
 )
 def test_a_page_that_is_cut_or_broken_is_noticed(phone, change, fault) -> None:
-    """The twin."""
+    """Control."""
     phone.goto((SITE / "tutorial.html").as_uri())
     main = "const main = document.querySelector('.md-content article')"
     phone.evaluate(f"() => {{ {main}; {change} }}")

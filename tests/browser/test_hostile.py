@@ -201,7 +201,7 @@ def test_no_other_route_is_a_document_that_runs(hostile_url, watched) -> None:
     ],
 )
 def test_a_page_that_writes_them_as_markup_is_noticed(watched, write, touch) -> None:
-    """The twin."""
+    """Control."""
     watched.page.set_content(write)
     if touch:
         getattr(watched.page.locator("a, p").first, touch)()

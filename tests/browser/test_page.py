@@ -205,7 +205,7 @@ CONTRAST = """() => {
 
 
 def test_low_contrast_would_be_seen(open_page, read_only_url) -> None:
-    """The twin."""
+    """Control."""
     page = open_page(read_only_url)
     page.evaluate("document.documentElement.style.setProperty('--quiet', '#aaaaaa')")
     assert page.evaluate(CONTRAST) != []

@@ -55,7 +55,7 @@ def test_a_killed_recompose_leaves_a_generation_that_answers(watched: Watched) -
     assert [k.problem for k in kills] == [None] * 8
 
 
-def test_the_twin_that_writes_in_place_is_caught(watched: Watched, monkeypatch) -> None:
+def test_control_that_writes_in_place_is_caught(watched: Watched, monkeypatch) -> None:
     monkeypatch.setattr(atomic, "write_atomic", plain)
     kills = kill_at_every_step(watched.publish, watched.check)
     assert any(k.problem for k in islice(kills, 40))
@@ -71,7 +71,7 @@ def test_a_step_that_cannot_be_written_leaves_a_generation_that_answers(watched,
 
 
 def test_a_flipped_bit_of_current_names_no_other_generation(watched, monkeypatch) -> None:
-    """The twin: a reader that takes whatever number stands first."""
+    """Control: a reader that takes whatever number stands first."""
     found = list(flipped_current(watched))
     assert len(found) > 500 and [k for k in found if k.problem] == []
 
@@ -89,7 +89,7 @@ def test_a_flipped_bit_of_a_cache_changes_no_router(watched: Watched) -> None:
 
 
 def test_an_expert_thousands_of_times_as_loud_is_refused(watched, tmp_path, monkeypatch) -> None:
-    """The twin: a host that would allow it."""
+    """Control: a host that would allow it."""
     found = list(newcomers.loud_newcomers(watched, tmp_path / "packages"))
     assert [k.problem for k in found] == [None] * 3
     monkeypatch.setattr(gates, "LOUDEST", 10.0**9)
@@ -99,7 +99,7 @@ def test_an_expert_thousands_of_times_as_loud_is_refused(watched, tmp_path, monk
 
 
 def test_a_wreck_that_is_installed_stops_nobody(watched, tmp_path, monkeypatch) -> None:
-    """The twin: a copy that nothing was done to joins, and so the router is another one."""
+    """Control: a copy that nothing was done to joins, and so the router is another one."""
     found = list(newcomers.wrecks(watched, tmp_path / "sites"))
     assert len(found) == len(newcomers.WRECKS) > 8
     assert [k for k in found if k.problem] == []
@@ -114,11 +114,11 @@ def test_a_second_backbone_of_the_same_id_is_not_guessed_about(watched, tmp_path
         manifest = json.loads((p / "backbone.json").read_bytes())
         (p / "backbone.json").write_text(json.dumps({**manifest, "id": "other"}))
         Environment(p.parent).seal("red-backbone-other")
-        assert watched.publish().backbone  # the twin: of another id, it stands beside
+        assert watched.publish().backbone  # control: of another id, it stands beside
 
 
 def test_byte_code_that_python_does_not_compare_ends_trust(tmp_path, monkeypatch) -> None:
-    """The twin: any bytecode is accepted without comparison."""
+    """Control: any bytecode is accepted without comparison."""
     found = list(newcomers.changed_plugins(tmp_path / "plugins"))
     assert [k.problem for k in found] == [None] * len(newcomers.BYTE_CODE)
     monkeypatch.setattr(trust, "_is_compared", lambda path: path.suffix == ".pyc")
@@ -149,14 +149,14 @@ def test_redhost_serve_itself_may_be_killed_mid_swap(served) -> None:
 
 
 def test_a_server_that_moves_current_in_place_is_caught(served, monkeypatch) -> None:
-    """The twin: `current` is opened for writing, then written."""
+    """Control: `current` is opened for writing, then written."""
     monkeypatch.setattr(atomic, "write_atomic", plain)
     kills = kill_at_every_step(served.swap, served.check)
     assert "cannot read" in next(k.problem for k in islice(kills, 24) if k.problem)
 
 
 def test_a_lease_that_outlives_its_server_is_caught(served, monkeypatch) -> None:
-    """The twin of the lock that ends with its process."""
+    """Control of the lock that ends with its process."""
     monkeypatch.setattr(Leases, "_is_live", lambda self, name: True)
     assert "left over after gc" in str(served.check())  # of the server that it asks
 

@@ -103,12 +103,12 @@ def test_equal_seeds_make_equal_mutants_and_other_seeds_others() -> None:
     assert len(kinds()) > 350
 
 
-def test_the_twin_that_does_not_look_into_cards_crashes(monkeypatch) -> None:
+def test_control_that_does_not_look_into_cards_crashes(monkeypatch) -> None:
     monkeypatch.setattr(contents, "_card", lambda *_: ())
     assert {"crash"} == {r.outcome for r in bad(1200, target="card")}
 
 
-def test_the_twin_that_takes_json_as_it_comes_crashes(monkeypatch) -> None:
+def test_control_that_takes_json_as_it_comes_crashes(monkeypatch) -> None:
     """Without a look at names and offsets, safetensors meets what it was never meant to."""
     monkeypatch.setattr(integrity, "_unique", dict)
     monkeypatch.setattr(integrity, "_check_layout", lambda *_: None)
@@ -116,7 +116,7 @@ def test_the_twin_that_takes_json_as_it_comes_crashes(monkeypatch) -> None:
     assert bad(1200, target="canary")
 
 
-def test_the_twin_that_checks_no_digest_lets_another_expert_in() -> None:
+def test_control_that_checks_no_digest_lets_another_expert_in() -> None:
     def trusting(mutant: Mutant) -> tuple[str, str]:
         found = judge_expert(mutant.data)
         if isinstance(found, str):

@@ -79,7 +79,7 @@ def test_a_backbone_that_is_not_installed_is_named(two, call) -> None:
 
 
 def test_a_weight_file_is_held_to_its_own_backbone_when_packed(two, call, tmp_path) -> None:
-    """The twin of a pack that found several backbones and held the expert to none."""
+    """Control of a pack that found several backbones and held the expert to none."""
     assert call("new-expert", "odd", "--backbone", two)[0] == 0
     data = write_rows(tmp_path / "rows.jsonl")
     assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0

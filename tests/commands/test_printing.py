@@ -77,6 +77,6 @@ def test_a_bar_is_drawn_and_what_stands_beside_it_is_escaped(monkeypatch: Any) -
         stages.stage(f"name {ODD}", f"note {ODD}")(1, 2)
         click.echo(f"meanwhile {ODD}", err=True)
     drawn = terminal.getvalue()
-    assert "\x1b[" in drawn  # the twin: what draws is let through
+    assert "\x1b[" in drawn  # control: what draws is let through
     assert drawn.count("owned") >= 3
     assert not {"\x07", "\x9b", "\u202e"} & {*drawn} and "\x1b]" not in drawn

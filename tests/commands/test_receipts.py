@@ -78,7 +78,7 @@ def test_many_experts_are_reported_in_a_line_with_those_to_look_at(capsys) -> No
 
 
 def test_whatever_changed_is_never_hidden(capsys) -> None:
-    """The twin: the same receipt in which nothing changed says so."""
+    """Control: the same receipt in which nothing changed says so."""
     assert "CHANGED" in printed(capsys, receipt(1000, moved="e700"))
     text = printed(capsys, receipt(1000))
     assert "CHANGED" not in text and "the weights of 1000 unchanged" in text

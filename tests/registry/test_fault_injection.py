@@ -142,7 +142,7 @@ def test_a_fault_at_any_step_is_one_line_and_changes_nothing(
     assert failed or name == "verdicts"
 
 
-def test_the_twin_that_writes_in_place_changes_what_is_current(
+def test_control_that_writes_in_place_changes_what_is_current(
     home: Path, publish: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plain(path: Path, data: bytes) -> None:

@@ -64,7 +64,7 @@ def test_another_number_of_threads_never_sees_these_rows(counted, tmp_path) -> N
     assert counted.encoded == 4
 
 
-def test_twin_a_key_without_the_fingerprint_would_answer_with_stale_rows(
+def test_control_a_key_without_the_fingerprint_would_answer_with_stale_rows(
     counted, tmp_path, monkeypatch
 ) -> None:
     """Break the guard: name the file by something else than the backbone's content."""

@@ -82,7 +82,7 @@ def test_texts_are_cut_where_transformers_cuts(files: Files, tmp_path: Path) -> 
     assert max(len(ours.tokens(t)) for t in TEXTS) == 7
 
 
-def test_the_twin_that_attends_both_ways_gives_other_bits(
+def test_control_that_attends_both_ways_gives_other_bits(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attend = qwen3.functional.scaled_dot_product_attention

@@ -92,7 +92,7 @@ def test_a_wheel_joins_only_signed_where_the_project_names_keys(
     }
 
 
-def test_the_twin_without_keys_lets_an_unsigned_wheel_join(pair, expert_folders, tmp_path) -> None:
+def test_control_without_keys_lets_an_unsigned_wheel_join(pair, expert_folders, tmp_path) -> None:
     pair.attach(build_wheel(expert_folders["blue"].parents[1], tmp_path))
     assert "blue" in members(pair)  # what we guard against
 
@@ -280,7 +280,7 @@ def test_two_processes_lose_no_change(pair, build_expert, environment, tmp_path)
     assert set(members(pair)) == {"green", "red", "blue0", "blue1"}
 
 
-def test_the_twin_that_reads_before_it_holds_the_lock_loses_a_change(
+def test_control_that_reads_before_it_holds_the_lock_loses_a_change(
     pair, expert_folders, build_expert, tmp_path, monkeypatch
 ) -> None:
     """What two writers do without one guard around read, compose and publish."""

@@ -245,7 +245,7 @@ def test_a_fault_in_a_joint_step_is_put_to_the_newcomer(
 
 
 def test_a_copy_that_would_harm_is_named_as_one(installed, newcomer, home, monkeypatch) -> None:
-    """Its twin has rows of its own: then the code says what it does to others."""
+    """The control has rows of its own: then the code says what it does to others."""
     before = answers(home)
     breaking(monkeypatch, "odd", HijackError("domain 'red' would fall by 9 points"))
     [left] = [x for x in open_host(home).recompose().left_out if x.id == "odd"]
@@ -284,7 +284,7 @@ def test_a_fault_of_an_updated_member_refuses_by_its_name(
 
 
 def test_what_is_nobodys_expert_is_not_put_to_one(newcomer, home, monkeypatch) -> None:
-    """The twin: a full disk blames nobody."""
+    """Control: a full disk blames nobody."""
     breaking(monkeypatch, "odd", OSError("no space left"))
     with pytest.raises(OSError, match="no space left"):
         open_host(home).recompose(router="statistics")

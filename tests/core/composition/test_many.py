@@ -164,7 +164,7 @@ def test_judging_in_pieces_says_the_same(outcome, monkeypatch) -> None:
 
 
 def test_judging_is_answering(outcome) -> None:
-    """The twin: what `judge` counts is what the bus says, row by row."""
+    """Control: what `judge` counts is what the bus says, row by row."""
     composed = outcome.composed
     h, rows = gates(composed)
     with torch.inference_mode():
@@ -283,7 +283,7 @@ def test_a_row_is_added_and_no_other_moves(host) -> None:
 
 
 def test_attached_in_full_is_composed_at_once(host, outcome) -> None:
-    """The twin of the row: level full moves the others too, to where composing all would."""
+    """Control of the row: level full moves the others too, to where composing all would."""
     before = host.composed.bus.router
     receipt = host.attach("many40")
     after = host.composed.bus.router

@@ -59,7 +59,7 @@ def test_the_receipts_digest_is_the_routers(outcome) -> None:
 def test_law_1_a_router_that_moves_an_expert_makes_no_composition(
     inputs, monkeypatch, accept
 ) -> None:
-    """The twin: training that leaves the same expert as it is."""
+    """Control: training that leaves the same expert as it is."""
     from redhost.core.composition import train as module
 
     plain, options = module._train, RecomposeOptions(router="evidence", accept=accept)
@@ -137,7 +137,7 @@ def inputs(backbone_folder, expert_folders) -> RecomposeInputs:
 
 
 def test_a_domain_far_below_its_own_expert_is_warned_of(inputs) -> None:
-    """The twin: the default router, which has nothing to be warned of."""
+    """Control: the default router, which has nothing to be warned of."""
     found = {
         router: accepted(compose_parts(inputs, RecomposeOptions(router=router))).receipt
         for router in ("blend", "evidence")

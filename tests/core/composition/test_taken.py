@@ -68,7 +68,7 @@ def test_a_second_backbone_of_one_id_is_refused_by_both_names(installed, home, i
 
 
 def test_the_one_that_is_named_by_its_distribution_is_taken(installed, home, intruder) -> None:
-    """The twin of the refusal: who says which one means it gets that one, and it is a change."""
+    """Control of the refusal: who says which one means it gets that one, and it is a change."""
     first = open_host(home).recompose()
     installed.install(intruder)
     second = open_host(home, "red-backbone-toy").recompose(locked=True)
@@ -156,7 +156,7 @@ def test_it_is_let_go_by_its_id(replaced, home, capsys) -> None:
 
 
 def test_a_member_that_was_uninstalled_is_withdrawn(installed, home) -> None:
-    """The twin: who uninstalls a distribution named it."""
+    """Control: who uninstalls a distribution named it."""
     open_host(home).recompose()
     installed.uninstall("red-expert-red")
     assert open_host(home).recompose().withdrawn == ("red",)

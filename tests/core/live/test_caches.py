@@ -47,7 +47,7 @@ def test_backbones_of_one_name_are_never_mistaken_for_each_other(two_backbones) 
 
 
 def test_backbones_remembered_by_name_would_be_mistaken(two_backbones, monkeypatch) -> None:
-    """The twin: a stale cache key."""
+    """Control: a stale cache key."""
 
     class ByName(dict[object, object]):
         def get(self, key, default=None):

@@ -107,7 +107,7 @@ def test_what_cannot_be_served_leaves_the_old_one_answering_and_current(live, mo
 
 
 def test_without_going_back_a_restart_would_serve_what_cannot_be(live, monkeypatch) -> None:
-    """The twin of the test above."""
+    """Control of the test above."""
     held = live.host.composed
     monkeypatch.setattr(redhost.Host, "rollback", lambda self, number: number)
     unserved(live, monkeypatch)
@@ -169,7 +169,7 @@ def test_of_many_changes_at_once_one_is_made(live) -> None:
 
 
 def test_without_turns_more_than_one_is_made(live, monkeypatch) -> None:
-    """The twin of the test above: nobody looks whose turn it is, nor what is served."""
+    """Control of the test above: nobody looks whose turn it is, nor what is served."""
 
     @contextmanager
     def anybody(self: redhost.Live, expected: int | None):

@@ -67,7 +67,7 @@ def test_what_cannot_be_served_leaves_the_old_one_answering(home, broken) -> Non
 
 
 def test_without_the_warm_up_a_generation_that_answers_nan_would_be_served(home, monkeypatch):
-    """The twin of the warm-up."""
+    """Control of the warm-up."""
     live = open_live(home)
     BROKEN["the router answers NaN"](home)
     monkeypatch.setattr("redhost.core.live._warm_up", lambda composed: None)

@@ -108,7 +108,7 @@ def test_records_of_the_fixture_are_what_they_say(home) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_on_a_full_disk_a_generation_is_served_without_a_lease(home, there) -> None:
-    """The twin: with room for it, the lease is there."""
+    """Control: with room for it, the lease is there."""
     with open_host(home) as host:
         leases = host.generations.leases
     if not there:

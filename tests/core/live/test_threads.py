@@ -65,7 +65,7 @@ def test_no_answer_is_mixed_or_fails_while_generations_change(same_experts) -> N
 
 
 def test_changing_what_is_served_in_place_mixes_answers(same_experts, in_place) -> None:
-    """The twin of the test above."""
+    """Control of the test above."""
     _, mixed, _ = storm(open_live(same_experts, in_place), swaps=12)
     assert mixed > 0
 
@@ -102,7 +102,7 @@ def test_a_pass_with_hooks_never_leaks_into_another_threads_pass(bare) -> None:
 
 
 def test_without_the_trunks_guard_a_hooked_pass_leaks(model_folder, monkeypatch) -> None:
-    """The twin of the two tests above; a backbone of its own, for hooks may stay in it."""
+    """Control of the two tests above; a backbone of its own, for hooks may stay in it."""
     bare = redhost.Backbone.load(f"hf:{model_folder}")
 
     class Open:

@@ -125,7 +125,7 @@ def test_predict_reads_the_experts_that_are_picked_and_no_others(
     assert len(ever) < len(digests)
 
 
-def test_the_twin_that_may_not_wait_reads_them_all(
+def test_control_that_may_not_wait_reads_them_all(
     home: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "can_load_lazily", lambda *_, **__: False)
@@ -191,7 +191,7 @@ def test_a_manifest_that_was_changed_is_noticed_before_anything_is_answered(home
         open_host(home).predict(TEXTS)
 
 
-def test_the_twin_without_digest_and_canary_answers_from_damaged_weights(
+def test_control_without_digest_and_canary_answers_from_damaged_weights(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = open_host(home)

@@ -41,7 +41,7 @@ def test_weights_are_those_of_the_answers_without_a_byte_of_an_expert(
     assert [r.weights for r in routes] == [a.weights for a in answers]  # the very same bits
     assert [r.input for r in routes] == TEXTS and {r.generation for r in routes} == {1}
     assert all(r.weights[r.expert] == max(r.weights.values()) for r in routes)
-    with pytest.raises(StoreError):  # the twin that does read them
+    with pytest.raises(StoreError):  # control that does read them
         alone.predict(TEXTS)
 
 

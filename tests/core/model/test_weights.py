@@ -42,7 +42,7 @@ def test_no_file_of_a_model_stays_mapped(tmp_path: Path) -> None:
     assert backbone.width == 16
 
 
-def test_the_twin_that_leaves_the_file_mapped_changes_under_a_reader(
+def test_control_that_leaves_the_file_mapped_changes_under_a_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trunk, "_unmap", lambda model: None)

@@ -61,7 +61,7 @@ def test_an_error_above_that_of_the_median_is_refused(error, times, refused) -> 
 def test_a_base_stage_that_learnt_another_thing_is_refused_and_left_on_disk(
     model_folder, tmp_path, texts_of
 ) -> None:
-    """The evaluation rows have the labels swapped; the twin has them right."""
+    """The evaluation rows have the labels swapped; the control has them right."""
     taught = [redhost.Row(text=t, label=y) for t, y in texts_of("red", 60)]
     swapped = [redhost.Row(text=r.text, label={"a": "b", "b": "a"}[r.label]) for r in taught]
     settings = AdaptSettings(last_blocks=0, epochs=20, batch=16)

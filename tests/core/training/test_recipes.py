@@ -131,7 +131,7 @@ def test_a_card_that_is_replaced_leaves_no_text_behind(tmp_path, context) -> Non
 
 
 def test_an_expert_that_learnt_another_thing_is_refused_and_left_on_disk(tmp_path, context) -> None:
-    """The card has the labels swapped; the twin, everywhere else here, has them right."""
+    """The card has the labels swapped; the control, everywhere else here, has them right."""
     splits, swap = split_rows(ROWS), {"x": "y", "y": "x"}
     aside = tuple(redhost.Row(text=r.text, label=swap[r.label]) for r in splits.gate)
     plan = ExpertPlan(id="mine", rank=4, writes="labels")

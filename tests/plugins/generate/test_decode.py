@@ -238,7 +238,7 @@ def ids_of_start(speaker) -> list[int]:
 
 
 def test_words_keep_the_space_before_them(speaker) -> None:
-    """Some tokenizers write a first word without it; the twin reads word by word."""
+    """Some tokenizers write a first word without it; the control reads word by word."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

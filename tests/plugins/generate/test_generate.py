@@ -148,7 +148,7 @@ def test_bare_redhost_tells_it_to_go_on_with_a_prompt(home, call) -> None:
 
 
 def test_a_composition_that_tells_a_domain_worse_is_refused(home, call) -> None:
-    """Weights that are the same for every token cost both domains; accepting it is the twin."""
+    """Weights that are the same for every token cost both domains; accepting it is the control."""
     worse = ("recompose", "--backbone", "speaker", "--router", "blend", "--dry-run")
     code, out, err = call(*worse)
     assert (code, out, err.count("\n")) == (1, "", 1) and "gate rows" in err
@@ -262,7 +262,7 @@ def test_who_wants_no_colour_gets_none(home, call, sit, monkeypatch) -> None:
 
 
 def test_a_model_sends_a_terminal_no_commands(sit, capsys) -> None:
-    """What is no terminal gets every sign; the guard's twin."""
+    """What is no terminal gets every sign; control of the guard."""
     from redhost_generate.cli import stream
     from redhost_generate.decode import Token
 

@@ -67,7 +67,7 @@ def test_what_follows_may_be_cut_off(composed) -> None:
 
 
 def test_a_memory_of_the_whole_text_is_found_out(composed, monkeypatch) -> None:
-    """The guard's twin: the mean over all of a text instead of what came before."""
+    """Control: the mean over all of a text instead of what came before."""
 
     def whole(h: torch.Tensor, *, eps: float) -> torch.Tensor:
         return torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps).mean(0).repeat(len(h), 2)

@@ -52,7 +52,7 @@ def test_parts_share_no_document_and_no_text(corpora: Corpora) -> None:
     assert_apart(corpora)
 
 
-def test_the_twin_that_deals_no_document_whole_is_caught(small: Find, monkeypatch) -> None:
+def test_control_that_deals_no_document_whole_is_caught(small: Find, monkeypatch) -> None:
     def everywhere(documents, *, shares):
         return {part: list(documents) for part in shares}
 
@@ -62,7 +62,7 @@ def test_the_twin_that_deals_no_document_whole_is_caught(small: Find, monkeypatc
         assert_apart(mixed)
 
 
-def test_the_twin_that_forgets_what_it_took_is_caught(small: Find, monkeypatch) -> None:
+def test_control_that_forgets_what_it_took_is_caught(small: Find, monkeypatch) -> None:
     def forgetting(documents, **options):
         return passages(documents, **{**options, "seen": set()})
 
@@ -108,7 +108,7 @@ def test_nothing_to_learn_from_holds_a_held_out_pair(corpora: Corpora) -> None:
     assert_lawful(corpora)
 
 
-def test_the_twin_that_holds_nothing_out_is_caught(small: Find, monkeypatch) -> None:
+def test_control_that_holds_nothing_out_is_caught(small: Find, monkeypatch) -> None:
     for module in ("corpora", "domains"):
         monkeypatch.setattr(f"red_lab.generative.{module}.shipped_split", Split.of_folds)
     loose = read_corpora(["sums"], sizes=SIZES, find=small)
@@ -117,7 +117,7 @@ def test_the_twin_that_holds_nothing_out_is_caught(small: Find, monkeypatch) -> 
         assert_lawful(loose)
 
 
-def test_a_sheet_holds_no_held_out_pair_and_its_twin_does() -> None:
+def test_a_sheet_holds_no_held_out_pair_and_the_control_does() -> None:
     split = shipped_split()
     assert all(split.allows(sheet(split, number=n, seed=0)) for n in range(40))
     assert not split.allows(sheet(Split.of_folds(), number=0, seed=0))

@@ -104,7 +104,7 @@ def test_it_goes_on_token_for_token_as_pefts_generate(adapted, peft_says, name) 
         assert len(made) == LONG or end in expected
         plain = [t.id for t in generate(bare, prompt, max_tokens=LONG, temperature=0)]
         different += plain != [t.id for t in made]
-    assert different  # the twin: an adapter that is not applied
+    assert different  # control: an adapter that is not applied
 
 
 def test_the_prompt_is_routed_once_and_its_column_goes_on_alone(adapted) -> None:

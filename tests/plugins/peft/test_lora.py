@@ -208,7 +208,7 @@ def test_at_weight_one_the_answer_is_pefts_and_at_zero_the_backbones(bert, top, 
         h = wide.encode(TEXTS)
         moved = compute_features(experts["a"].intervention(bert), bert.trunk, TEXTS)
         plain = bert.encode(TEXTS)
-        # The twin: a sum of differences loses last bits.
+        # Control: a sum of differences loses last bits.
         assert not torch.equal(plain + (moved - plain), moved)
         right = moved if weight else plain
         assert torch.equal(bus.residual(h, bus.norm(h), bus.weights(bus.norm(h))), right)

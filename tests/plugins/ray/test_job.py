@@ -91,7 +91,7 @@ def test_a_worker_with_other_libraries_refuses() -> None:
     assert "expected torch 2.0, as where the job was made, found torch" in result.error
 
 
-def test_the_twin_without_that_guard_computes_under_a_false_key(monkeypatch) -> None:
+def test_control_without_that_guard_computes_under_a_false_key(monkeypatch) -> None:
     monkeypatch.setattr(runner, "_require_same_versions", lambda job: None)
     job, inputs = echo_job()
     job = msgspec.structs.replace(job, versions={"torch": "2.0"})

@@ -129,7 +129,7 @@ def test_a_job_that_kills_every_worker_is_named_and_the_others_are_done(tmp_path
     assert list(results) == []
 
 
-def test_the_twin_without_retries_blames_the_job_for_one_killed_worker(
+def test_control_without_retries_blames_the_job_for_one_killed_worker(
     tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(local, "ATTEMPTS", 1)

@@ -151,7 +151,7 @@ def test_a_cache_that_cannot_be_written_stops_no_job(here, tmp_path, caplog) -> 
     assert "not remembered" in caplog.text
 
 
-def test_the_twin_that_does_not_compare_digests_passes_them_on(here, cache, monkeypatch) -> None:
+def test_control_that_does_not_compare_digests_passes_them_on(here, cache, monkeypatch) -> None:
     monkeypatch.setattr(cache_module, "_sha", lambda data: "same")
     gather(here, echoes("a"), cache=cache)
     damage(cache)
@@ -205,7 +205,7 @@ def test_an_engine_that_returns_a_path_is_an_error(cache, name) -> None:
     assert not cache.folder.exists()
 
 
-def test_the_twin_without_that_guard_writes_outside(cache, monkeypatch) -> None:
+def test_control_without_that_guard_writes_outside(cache, monkeypatch) -> None:
     class Odd:
         def run(self, jobs, *, inputs, workers):
             yield redhost_ray.jobs.JobResult(key=jobs[0].key, files={"../../x": b"x"})

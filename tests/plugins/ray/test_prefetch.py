@@ -125,7 +125,7 @@ def test_a_shard_of_another_size_is_refused(prefetch, tmp_path) -> None:
         prefetch(tmp_path, engine=Wrong())
 
 
-def test_the_twin_without_that_guard_remembers_what_no_backbone_computed(
+def test_control_without_that_guard_remembers_what_no_backbone_computed(
     prefetch, backbone, manifest, tmp_path, monkeypatch
 ) -> None:
     import numpy as np

@@ -81,7 +81,7 @@ def test_no_result_is_an_error_and_never_ok(tasks) -> None:
         )
 
 
-def test_the_twin_that_ignores_failures_says_ok(tasks, monkeypatch) -> None:
+def test_control_that_ignores_failures_says_ok(tasks, monkeypatch) -> None:
     class Broken:
         def run(self, jobs, *, inputs, workers):
             for job in jobs:

@@ -67,7 +67,7 @@ def test_experts_of_redhosts_forms_wait_under_a_router_of_a_plugin(home: Path) -
 
 
 def test_experts_of_a_form_that_a_plugin_makes_do_not_wait(home: Path, monkeypatch) -> None:
-    """The twin: a plugin that replaces a form of redhost's."""
+    """Control: a plugin that replaces a form of redhost's."""
     plain = Plugins.providers
 
     def providers(plugins: Plugins, hook: str, name: str) -> dict[str, str]:

@@ -114,7 +114,7 @@ def test_a_nasty_body_is_400_and_changes_nothing(shared, name) -> None:
 
 
 def test_nasty_bodies_do_break_a_handler_that_repeats_its_input() -> None:
-    """The twin: FastAPI as it comes answers some of these with 500."""
+    """Control: FastAPI as it comes answers some of these with 500."""
     from fastapi import FastAPI
     from pydantic import BaseModel
     from starlette.testclient import TestClient
@@ -168,7 +168,7 @@ def test_a_body_without_a_length_is_413_at_the_first_byte_too_many(shared) -> No
 
 
 def test_without_the_guard_a_long_body_is_read_to_its_end(home, open_live) -> None:
-    """The twin: the same bytes reach the route, which finds that they are no JSON."""
+    """Control: the same bytes reach the route, which finds that they are no JSON."""
     chunks = (b"10000\r\n" + b"a" * 0x10000 + b"\r\n") * 17 + b"0\r\n\r\n"
     with running(open_live(home), options=Options(body=2**40)) as (url, _):
         assert status(raw(url, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)) == 400

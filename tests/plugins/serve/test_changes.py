@@ -104,7 +104,7 @@ def test_nobodys_word_is_taken_for_where_a_request_comes_from(home, open_live, c
 
 
 def test_without_the_check_anybody_changes_what_is_served(home, open_live, monkeypatch) -> None:
-    """The twin of token and address."""
+    """Control of token and address."""
     monkeypatch.setattr("redhost_serve.admin.check", lambda request, token: None)
     with running(open_live(home), token=TOKEN) as (url, _), Client(url) as client:
         assert client.swap(1).status == 200

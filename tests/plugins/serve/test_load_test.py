@@ -1,4 +1,4 @@
-"""The load test, short: no request fails, no answer is mixed or stale; the twin is caught."""
+"""The load test, short: no request fails, no answer is mixed or stale; the control is caught."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_swaps_under_load_fail_no_request_mix_none_and_serve_none_stale(
 
 
 def test_the_same_load_shows_a_swap_in_place(home, open_live, in_place) -> None:
-    """The twin of the test above."""
+    """Control of the test above."""
     tally, stale, _, _ = under_load(home, open_live, in_place, swaps=30)
     assert tally.mixed or stale
 

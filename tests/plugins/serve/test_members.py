@@ -89,7 +89,7 @@ def test_a_folder_of_an_experts_name_is_not_what_is_attached(
         assert client.post("/admin/detach", {"id": "range5"}).status == 200
         assert client.post("/admin/attach", {"source": "range5"}).status == 200
         assert client.post("/admin/detach", {"id": "range5"}).status == 200
-        # The twin: as the text that it was, it is a path.
+        # Control: as the text that it was, it is a path.
         monkeypatch.setattr(redhost.plugins, "Installed", str)
         assert client.post("/admin/attach", {"source": "range5"}).status != 200
 

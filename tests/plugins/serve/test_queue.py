@@ -57,7 +57,7 @@ def test_a_full_queue_is_503_and_says_when_to_come_back(home, open_live, until) 
 
 
 def test_a_request_is_refused_where_the_queue_is_bounded_and_only_there() -> None:
-    """The twin: without a bound everything waits."""
+    """Control: without a bound everything waits."""
     go_on = threading.Event()
 
     def predict(texts):

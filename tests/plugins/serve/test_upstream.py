@@ -142,7 +142,7 @@ def test_a_request_for_auto_is_answered_by_the_adapter_that_the_host_names(
             assert chat.model.partition("@")[0] == name
             content = chat.choices[0].message.content  # before which they may repeat the prompt
             assert content.removeprefix(prompt) == by_name[name]
-        assert len(texts) > 1 and all(len(made) > 1 for made in texts.values())  # the twin
+        assert len(texts) > 1 and all(len(made) > 1 for made in texts.values())  # control
         with pytest.raises(openai.APIStatusError) as refused:  # the upstream's own answer
             client.completions.create(**{**OPTIONS, "model": "sums", "prompt": 3})
         assert (refused.value.status_code, "string" in refused.value.response.text) == (400, True)

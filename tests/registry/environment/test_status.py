@@ -159,7 +159,7 @@ def test_a_changed_file_is_noticed(site: Any, home: Path, make_backbone: Any, na
 
 
 @pytest.mark.usefixtures("settled")
-def test_the_twin_with_a_stale_key_does_not_notice(
+def test_control_with_a_stale_key_does_not_notice(
     site: Any, home: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

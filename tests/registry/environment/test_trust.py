@@ -114,7 +114,7 @@ def test_a_file_that_record_lacks_is_not_trusted(plugin: Path, tmp_path: Path) -
     assert trusted(folder=tmp_path) == {}
 
 
-def test_the_twin_without_record_trusts_what_was_changed(
+def test_control_without_record_trusts_what_was_changed(
     plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (plugin / "more.py").write_text("x = 'changed on its way'\n")

@@ -214,7 +214,7 @@ class TestKill:
     def test_at_random_moments(self) -> None:
         assert kills("random", "120") == {"kills": 120, "bad": []}
 
-    def test_the_twin_that_writes_in_place_is_caught(self) -> None:
+    def test_control_that_writes_in_place_is_caught(self) -> None:
         assert kills("steps", "0", "plain")["bad"]
 
 

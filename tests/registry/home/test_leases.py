@@ -61,7 +61,7 @@ def test_what_a_live_process_holds_stays_and_can_be_read(home: Path, publish: An
     assert [*generations.leases.folder.glob("*-*")] == []
 
 
-def test_the_twin_without_leases_takes_it_from_under_a_live_process(
+def test_control_without_leases_takes_it_from_under_a_live_process(
     home: Path, publish: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":

@@ -100,7 +100,7 @@ def test_what_a_causal_expert_may_not_say(expert, change, reason) -> None:
 
 
 def test_any_other_expert_names_at_least_one_label(make_expert) -> None:
-    """The twin: labels are spared causal experts alone."""
+    """Control: labels are spared causal experts alone."""
     found = parse_expert(make_expert("a", change={"labels": []})["expert.json"]).unwrap("it")
     assert [v.field for v in check_valid(found)] == ["labels"]
 

@@ -50,6 +50,6 @@ def test_a_thousand_experts_are_listed_from_four_small_files_each(site: Any, hom
     time.sleep(0.15)  # a file is remembered once it is older than its clock is coarse
     first, again = listed(site, home), listed(site, home)
     assert first["listed"] == again["listed"] == MANY
-    assert first["weights"] >= 2 * MANY  # the twin: with nothing remembered, everything is read
+    assert first["weights"] >= 2 * MANY  # control: with nothing remembered, everything is read
     assert (again["opened"], again["twice"]) == (4 * MANY, 0)
     assert (again["weights"], again["memories"]) == (0, 1)

@@ -123,7 +123,7 @@ def test_refuses_a_card(make_expert: Any, kind: str, tensors: Tensors | bytes, c
 
 
 @pytest.mark.parametrize("attack", ["a tensor missing", "NaN", "a label too high"])
-def test_the_twin_that_leaves_cards_to_safetensors_lets_them_in(
+def test_control_that_leaves_cards_to_safetensors_lets_them_in(
     make_expert: Any, monkeypatch: pytest.MonkeyPatch, attack: str
 ) -> None:
     monkeypatch.setattr(contents, "_card", lambda *_: ())

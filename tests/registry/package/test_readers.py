@@ -56,7 +56,7 @@ def test_a_folder_in_place_of_a_file_is_a_violation(tmp_path: Path) -> None:
 
 
 def test_of_a_file_over_its_limit_no_byte_is_read(tmp_path: Path) -> None:
-    """A terabyte would not fit into memory; the twin: a file of just so many bytes as allowed."""
+    """A terabyte would not fit into memory; control: one of as many bytes as allowed."""
     path = tmp_path / "weights"
     path.touch()
     os.truncate(path, 2**40 + 1)

@@ -139,7 +139,7 @@ def test_refuses(signed: Path, author: PublicKey, folder: Path, draft: Any, name
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_twins_without_keys_or_without_the_check_let_it_in(
+def test_control_without_keys_or_without_the_check_lets_it_in(
     signed: Path,
     author: PublicKey,
     folder: Path,
