@@ -19,7 +19,7 @@ from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
-HEADER = "| model | `model_type` | most tokens | as a backbone |\n|---|---|---|---|\n"
+START = "<!-- tried -->\n"
 TEXTS = ["x", "What is 37 plus 12?", "GOOD MORNING", "🇩🇪 ✓", "שלום", "the new budget " * 200]
 
 
@@ -72,25 +72,31 @@ def plain(folder: Path, longest: int | None) -> Tensor:
 
 
 def test_the_page_lists_them() -> None:
-    """`ARCHITECTURES=write` writes the table, after models were added."""
-    table = HEADER + "".join(f"{line(name, model)}\n" for name, model in MODELS.items())
+    """`ARCHITECTURES=write` writes the lists, after models were added."""
     page = PAGE.read_text("utf-8")
-    before = page[: page.index("| model |")]
+    before = page[: page.index(START)] + START
     if os.environ.get("ARCHITECTURES") == "write":
-        PAGE.write_text(before + table, "utf-8")
-    assert PAGE.read_text("utf-8") == before + table
+        PAGE.write_text(before + lists(), "utf-8")
+    assert PAGE.read_text("utf-8") == before + lists()
 
 
-def line(name: str, model: Model) -> str:
-    """Return a model's row of the table."""
-    says = "yes" if model.refused is None else f"refused: {model.why}"
-    return f"| {name} | `{model.kind}` | {limit(model)} | {says} |"
+def lists() -> str:
+    """Return the models by what limits a text's tokens, then those refused with the reason."""
+    backbones: dict[str, list[str]] = {}
+    refused = []
+    for name, model in MODELS.items():
+        named = f"{name} (`{model.kind}`)"
+        if model.refused is None:
+            backbones.setdefault(limit(model), []).append(named)
+        else:
+            refused.append(f"- {named}: {model.why}\n")
+    by_limit = "".join(f"- **{cut}**: {'; '.join(names)}\n" for cut, names in backbones.items())
+    heading = "\nBackbones, by what limits a text's tokens:\n\n"
+    return f"{heading}{by_limit}\nRefused:\n\n{''.join(refused)}"
 
 
 def limit(model: Model) -> str:
     """Return what limits a text's tokens."""
-    if model.refused is not None:
-        return ""
     if model.reads is None:
         return "any number"
     if model.limit is not None:
