@@ -175,17 +175,17 @@ def inside_reader(
 
 
 def read_tokens(expert: Expert, backbone: Backbone, ids: Tensor) -> Tensor:
-    """Return the bus input ``(N, D)`` of an expert that changes h, for token ids ``(N, T)``.
+    """Return the bus input ``(N, D)`` of an expert inside the trunk, for token ids ``(N, T)``.
 
     It is computed in float32 independent of the trunk's precision, because it is compared with the
     author's canary.
 
     Raises:
-        ContractError: If the expert does not fit the backbone, or does not change h.
+        ContractError: If the expert does not fit the backbone, or does not act inside.
     """
     acts, trunk = intervention_of(expert, backbone), backbone.trunk
-    if acts is None or not acts.changes_h:
-        raise ContractError("an expert", expected="one that changes h", found="another")
+    if acts is None:
+        raise ContractError("an expert", expected="one that acts inside", found="another")
     ids = ids.to(trunk.device)
     with trunk.in_float32(), torch.inference_mode():
         passes = trunk.hidden_states(ids), states_with(trunk, ids, acts)

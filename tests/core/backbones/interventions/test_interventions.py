@@ -19,6 +19,7 @@ from redhost.core.backbones.interventions import Intervention, InTrunk, PassEnde
 from redhost.core.backbones.interventions.layout import (
     bus_part,
     check_inside,
+    read_tokens,
     with_layout,
 )
 from redhost.core.bus.experts import InTrunkExpert
@@ -285,6 +286,9 @@ def test_one_that_only_reads_gives_what_it_ended_the_pass_with(bare) -> None:
         )
         for t in TEXTS
     ]
+    ids = torch.tensor([bare.trunk.tokens(TEXTS[0])])
+    normalised = torch.nn.functional.layer_norm(expected[0], expected[0].shape[-1:])
+    torch.testing.assert_close(read_tokens(one, bare, ids), normalised, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
         layout.segments[0].compute(TEXTS),  # type: ignore[misc]
         torch.cat(expected),
