@@ -102,13 +102,13 @@ def _refuse_absent(name: str, needed_for: str = "") -> None:
     Raises:
         MissingError: If one has it; the message says what to install.
     """
+    from ..registry.environment.extras import how_to_install
     from ..registry.errors import MissingError
 
     for extra, commands in PLUGINS.items():
         if name in commands:
-            hint = f"Run: pip install 'redhost[{extra}]'"
             what = needed_for or f"command {name!r}"
-            raise MissingError(f"{what} is part of redhost-{extra}", hint=hint)
+            raise MissingError(f"{what} is part of redhost-{extra}", hint=how_to_install(extra))
 
 
 def _typed(ctx: click.Context, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..registry.environment.extras import how_to_install
 from ..registry.errors import MissingError, UnknownNameError
 from ..registry.package.forms import DEFAULT_TASK, PLUGIN_TASKS, TASKS, VALUE, TaskSpec
 from ..registry.package.manifest import BackboneManifest, ExpertManifest
@@ -30,9 +31,7 @@ def make_task(name: str, *, resolution: float = 1.0) -> Task:
         extra = PLUGIN_TASKS.get(name)
         if extra is None:
             raise UnknownNameError("task", name, TASKS)
-        raise MissingError(
-            f"task {name!r} is part of redhost-{extra}", hint=f"Run: pip install 'redhost[{extra}]'"
-        )
+        raise MissingError(f"task {name!r} is part of redhost-{extra}", hint=how_to_install(extra))
     spec = TASKS[name]
     return Task(name=name, unit=UNITS[spec.unit](), head=HEADS[spec.head](resolution=resolution))
 

@@ -402,7 +402,9 @@ class ComposedModel:
         chosen = list(self.evaluation) if rows is None else as_list(rows, Row, "row")
         if not chosen:
             raise MissingError(
-                f"backbone {self.backbone.name!r} ships no evaluation rows",
+                f"backbone {self.backbone.name!r} ships no evaluation rows"
+                if rows is None
+                else "there are no rows to evaluate on",
                 hint="Give some with --data FILE.",
             )
         return chosen

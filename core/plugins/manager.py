@@ -23,6 +23,7 @@ import pluggy
 
 from ... import __version__
 from ...registry.environment import trust
+from ...registry.environment.extras import how_to_install
 from ...registry.environment.importing import import_digested, stoppable
 from ...registry.errors import PluginError, RedhostError, short, suggest, summary
 from ...registry.package.discover import EntryPointInfo, canonical, plugin_entry_points
@@ -318,7 +319,7 @@ class Plugins:
                 return state(
                     state="untrusted",
                     reason="its code was not read or allowed by you",
-                    hint=f"Run: pip install 'redhost[{outdated}]'"
+                    hint=how_to_install(outdated)
                     if outdated
                     else f"Run 'redhost trust {entry.dist}'.",
                 )
@@ -347,7 +348,7 @@ class Plugins:
         if state is not None and state.state == "failed":
             return f"{state.dist} cannot be loaded: {state.reason} {state.hint or ''}".rstrip()
         if extra and (state is None or state.version != __version__):
-            return f"Run: pip install 'redhost[{extra}]'"
+            return how_to_install(extra)
         failed = [s.dist for s in self.states if s.state == "failed"]
         named = f"Failed: {', '.join(failed)} (see 'redhost plugins')." if failed else ""
         return f"{self.untrusted_hint()} {named}".strip() or "Install its plugin."

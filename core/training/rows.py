@@ -472,5 +472,5 @@ def _missing(cells: Mapping[str, Any], where: str, field: str, what: str, found:
         shown = f"no such field among {named}{more}"
         hint = f"Name the field with --{what}-field."
         if len(cells) == 1 and (between := [c for c in ";\t,|" if c in next(iter(cells))]):
-            hint = f"Is {between[0]!r} between its cells? .csv has ',' there and .tsv '\\t'."
+            hint = f"Is {between[0]!r} between its cells? Write ',' there in .csv, '\\t' in .tsv."
     return UsageError(where, expected=f"a {what} in {field!r}", found=shown, hint=hint)

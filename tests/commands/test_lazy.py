@@ -13,6 +13,7 @@ import pytest
 from redhost import MissingError
 from redhost.cli import COMMANDS, cli
 from redhost.commands.lazy import PLUGINS, import_beside
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import plugin_entry_points
 from redhost.registry.package.forms import PLUGIN_TASKS
 
@@ -125,7 +126,7 @@ def test_a_list_of_commands_cuts_no_sentence_short(call, monkeypatch) -> None:
 def test_a_command_whose_plugin_is_absent_says_what_to_install(call, monkeypatch, extra) -> None:
     monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
     for name in PLUGINS[extra]:
-        line = f"command {name!r} is part of redhost-{extra}. Run: pip install 'redhost[{extra}]'"
+        line = f"command {name!r} is part of redhost-{extra}. {how_to_install(extra)}"
         assert call(name, "anything", "--option") == (3, "", f"redhost: {line}\n")
 
 
@@ -150,7 +151,7 @@ def test_the_table_of_commands_and_the_extras_are_those_of_the_plugins() -> None
 @pytest.mark.parametrize("command", ["check", "evaluate", "recompose"])
 def test_workers_without_their_plugin_say_what_to_install(call, monkeypatch, command, option):
     monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
-    line = "an engine with workers is part of redhost-ray. Run: pip install 'redhost[ray]'"
+    line = f"an engine with workers is part of redhost-ray. {how_to_install('ray')}"
     assert call(command, *option) == (3, "", f"redhost: {line}\n")
 
 
@@ -161,7 +162,7 @@ def test_more_of_evaluate_without_its_plugin_says_what_to_install(home, call, mo
     monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
     code, out, err = call("evaluate", *option)
     what = "evaluate with --outside, --mixtures, --plot or --curves"
-    line = f"{what} is part of redhost-report. Run: pip install 'redhost[report]'"
+    line = f"{what} is part of redhost-report. {how_to_install('report')}"
     assert (code, out, err) == (3, "", f"redhost: {line}\n")
 
 

@@ -26,6 +26,7 @@ from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
 from redhost.core.types import BackgroundRow
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.errors import MissingError, UnknownNameError, UsageError
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.manifest import parse_backbone
@@ -304,7 +305,7 @@ def test_a_task_of_a_plugin_that_is_not_loaded_names_the_extra(name, monkeypatch
     monkeypatch.delitem(TASKS, name, raising=False)
     with pytest.raises(MissingError) as e:
         make_task(name)
-    assert e.value.hint == f"Run: pip install 'redhost[{PLUGIN_TASKS[name]}]'"
+    assert e.value.hint == how_to_install(PLUGIN_TASKS[name])
 
 
 def test_a_name_is_registered_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import redhost
 from redhost.cli import main
 from redhost.core.plugins.manager import PluginState
 from redhost.registry.environment import trust
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.errors import HarmError, PluginError
 from redhost.registry.package.project import ExpertPlan, package_in
 
@@ -291,8 +293,8 @@ def test_a_plugin_of_this_project_of_another_version_is_to_be_installed_again(to
         "1.0",
         "untrusted",
     )
-    assert state_of("redhost-peft").hint == "Run: pip install 'redhost[peft]'"
-    with pytest.raises(PluginError, match=r"Run: pip install 'redhost\[peft\]'"):
+    assert state_of("redhost-peft").hint == how_to_install("peft")
+    with pytest.raises(PluginError, match=re.escape(how_to_install("peft"))):
         redhost.plugins.Plugins().make("redhost_register_forms", "lora", what="a form")
 
 

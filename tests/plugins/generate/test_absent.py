@@ -10,9 +10,10 @@ from redhost.core.model.build import read_package
 from redhost.core.model.verify import verify_backbone
 from redhost.core.tasks import HEADS, make_task
 from redhost.errors import PluginError
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import from_folder
 
-RUN = "Run: pip install 'redhost[generate]'"
+RUN = how_to_install("generate")
 
 
 @pytest.fixture

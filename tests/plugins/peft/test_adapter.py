@@ -25,6 +25,7 @@ from redhost.cli import cli
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.plugins import manager
 from redhost.errors import ContractError, PluginError
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import discover, from_folder
 from redhost.registry.package.project import ExpertPlan, package_in
 
@@ -277,7 +278,7 @@ def test_without_the_plugin_it_is_shown_and_left_out_and_the_extra_is_named(
     installed.install(take_in(adapter))
     (tmp_path / "rows.csv").write_text("text,label\n" + "red 1 a,a\nred 2 b,b\n" * 20)
     monkeypatch.chdir(tmp_path)
-    home, other, how = tmp_path / "home", tmp_path / "other", "pip install 'redhost[peft]'"
+    home, other, how = tmp_path / "home", tmp_path / "other", how_to_install("peft")
     with redhost.Host.open(home, backbone="toy") as host:
         assert "wave" in host.recompose(accept=True).experts
     monkeypatch.setattr(manager, "plugin_entry_points", lambda _: ())

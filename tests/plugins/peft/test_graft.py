@@ -23,6 +23,7 @@ from redhost.core.plugins import manager
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertSettings
 from redhost.core.training.recipes import train_package
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.package.readers import read_expert
@@ -183,7 +184,7 @@ def test_without_the_plugin_it_is_left_out_and_the_extra_is_named(
     assert all("the form 'inside'" in x.reason for x in receipt.left_out)
     files = read_expert(from_folder(folders["red"])).unwrap("red")
     [wrong] = verify_expert(files, backbone=None)
-    assert wrong.code == "form_unknown" and "redhost[peft]" in wrong.hint
+    assert wrong.code == "form_unknown" and how_to_install("peft") in wrong.hint
 
 
 def test_a_form_with_an_intervention_of_its_own_keeps_it(folders) -> None:

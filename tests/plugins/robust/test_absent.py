@@ -14,9 +14,10 @@ import redhost
 from redhost.core.plugins import manager
 from redhost.core.plugins.hooks import PLUGIN_ROUTERS
 from redhost.errors import PluginError
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import plugin_entry_points
 
-RUN = "Run: pip install 'redhost[robust]'"
+RUN = how_to_install("robust")
 KINDS = sorted(kind for kind, extra in PLUGIN_ROUTERS.items() if extra == "robust")
 TEXT = "hello there"
 

@@ -27,6 +27,7 @@ from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task
+from redhost.registry.environment.extras import how_to_install
 from redhost.registry.errors import RedhostError, UsageError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.forms import TASKS
@@ -292,7 +293,7 @@ def test_without_the_plugin_a_verb_names_the_extra(
     monkeypatch.setattr("redhost.core.plugins.manager.plugin_entry_points", lambda group: ())
     done = CliRunner().invoke(cli, [part.format(model=model_folder) for part in command])
     assert done.exit_code == 1
-    assert "pip install 'redhost[spans]'" in f"{done.output}{done.exception}"
+    assert how_to_install("spans") in f"{done.output}{done.exception}"
 
 
 def test_an_expert_alone_names_the_extra_too(composed, monkeypatch) -> None:
@@ -300,7 +301,7 @@ def test_an_expert_alone_names_the_extra_too(composed, monkeypatch) -> None:
     [file] = (composed / "red-expert-red").rglob("expert.json")
     files = read_expert(from_folder(file.parent)).unwrap("red")
     [wrong] = verify_expert(files, backbone=None, plugins=redhost.plugins.Plugins(()))
-    assert (wrong.code, wrong.hint) == ("task_unknown", "Run: pip install 'redhost[spans]'")
+    assert (wrong.code, wrong.hint) == ("task_unknown", how_to_install("spans"))
 
 
 def test_a_manifest_that_its_task_forbids_is_refused_once_the_task_is_known(

@@ -1,0 +1,38 @@
+"""How to install another part of this project, by where this redhost came from."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from .trust import source_tree
+
+
+def how_to_install(extra: str) -> str:
+    """Return the sentence that says how to install the plugin ``redhost-EXTRA``.
+
+    A clone has its folder, and a wheel's folder its wheel; otherwise pip takes it from an index.
+    """
+    tree = source_tree()
+    folder = tree and tree / "plugins" / f"redhost-{extra}"
+    if folder and folder.is_dir():
+        return f"Run: pip install -e {shlex.quote(str(folder))}"
+    wheels = _folder_of_wheel()
+    links = f"--find-links {shlex.quote(str(wheels))} " if wheels else ""
+    return f"Run: pip install {links}'redhost[{extra}]'"
+
+
+def _folder_of_wheel() -> Path | None:
+    """Return the folder that pip installed redhost's own wheel from, if it is still there."""
+    try:
+        recorded = metadata.distribution("redhost").read_text("direct_url.json")
+        url = urlsplit(json.loads(recorded or "{}").get("url", ""))
+    except (metadata.PackageNotFoundError, ValueError, AttributeError):
+        return None
+    folder = Path(unquote(url.path)).parent
+    return (
+        folder if url.scheme == "file" and url.path.endswith(".whl") and folder.is_dir() else None
+    )
