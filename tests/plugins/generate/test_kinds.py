@@ -8,7 +8,6 @@ import pytest
 from redhost_generate import hooks
 from redhost_generate.causal import KINDS
 
-import redhost
 from redhost.core.routers.base import Router
 
 from ...core.routers import test_base, test_routers
@@ -25,7 +24,8 @@ def of_the_plugin(monkeypatch) -> None:
     def build(kind: str, *arguments: Any) -> Router:
         return registered[kind.partition(":")[0]](kind, *arguments)
 
-    monkeypatch.setattr(redhost.plugins, "build_router", build)
+    for module in (test_base, test_routers):
+        monkeypatch.setattr(module, "build_router", build)
 
 
 @PARAMETRIZED

@@ -8,7 +8,6 @@ import pytest
 from redhost_robust import hooks
 from redhost_robust.routers import KINDS, shortlist
 
-import redhost
 from redhost.core.plugins.hooks import PLUGIN_ROUTERS
 from redhost.core.routers.base import Router
 
@@ -30,7 +29,8 @@ def of_the_plugin(monkeypatch) -> dict[str, Any]:
     def build(kind: str, *arguments: Any) -> Router:
         return registered[kind.partition(":")[0]](kind, *arguments)
 
-    monkeypatch.setattr(redhost.plugins, "build_router", build)
+    for module in (test_base, test_routers):
+        monkeypatch.setattr(module, "build_router", build)
     return registered
 
 
