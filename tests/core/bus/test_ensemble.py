@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.experts import ClassifierExpert, LowRank
 from redhost.core.bus.strategies import ForwardStrategy
+from redhost.core.routers import build_router
 
 B, D, C, E = 6, 12, 4, 5
 LABELS = tuple("wxyz")
@@ -22,7 +25,7 @@ def draw(*shape: int, seed: int) -> Tensor:
 
 def expert(n: int, *, space: Any = "hidden") -> redhost.Expert:
     out = D if space == "hidden" else C
-    return redhost.plugins.LowRank(
+    return LowRank(
         U=draw(2, D, seed=n),
         V=draw(out, 2, seed=n + 9),
         activation="gelu",
@@ -32,7 +35,7 @@ def expert(n: int, *, space: Any = "hidden") -> redhost.Expert:
 
 
 def classifier_expert(n: int, *, labels: int) -> redhost.Expert:
-    return redhost.plugins.ClassifierExpert(
+    return ClassifierExpert(
         U=draw(3, D, seed=n),
         V=draw(D, 3, seed=n + 1),
         W=draw(labels, D, seed=n + 2),
@@ -62,15 +65,13 @@ def bus_of(
         for n, space in enumerate(spaces)
     }
     columns = (*experts, "backbone")
-    router = redhost.plugins.build_router(
-        f"topk:k={k}", redhost.BusConfig(width=D, labels=LABELS), columns, 0
-    )
+    router = build_router(f"topk:k={k}", redhost.BusConfig(width=D, labels=LABELS), columns, 0)
     with torch.no_grad():
         for p in router.parameters():
             p.copy_(draw(*p.shape, seed=1))
     bus = redhost.Bus(
-        redhost.Readout(classifier=draw(C, D, seed=99), labels=LABELS),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
+        Readout(classifier=draw(C, D, seed=99), labels=LABELS),
+        norm=LayerNorm(width=D, eps=1e-5),
         router=router,
         experts=experts,
         backbone_column=True,
@@ -143,9 +144,9 @@ def test_the_grouped_pass_computes_outputs_where_there_is_a_weight(name: str) ->
 def test_an_expert_with_fewer_labels_than_its_rank_is_folded_once() -> None:
     experts = {"deep": classifier_expert(1, labels=6), "flat": classifier_expert(2, labels=2)}
     bus = redhost.Bus(
-        redhost.Readout(),
-        norm=redhost.plugins.LayerNorm(width=D, eps=1e-5),
-        router=redhost.plugins.build_router(
+        Readout(),
+        norm=LayerNorm(width=D, eps=1e-5),
+        router=build_router(
             "linear", redhost.BusConfig(width=D, labels=()), (*experts, "backbone"), 0
         ),
         experts=experts,

@@ -176,7 +176,7 @@ def test_without_the_plugin_it_is_left_out_and_the_extra_is_named(
     backbone_folder, folders, monkeypatch
 ) -> None:
     monkeypatch.setattr(manager, "plugin_entry_points", lambda _: ())
-    receipt = redhost.compose(backbone_folder, list(folders.values())).receipt
+    receipt = compose(backbone_folder, list(folders.values())).receipt
     assert receipt.experts.keys() == {"blue"}
     assert {x.id: x.code for x in receipt.left_out} == dict.fromkeys(
         ("green", "red"), "form_unknown"
