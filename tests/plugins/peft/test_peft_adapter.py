@@ -14,7 +14,6 @@ from redhost_peft.adapter_targets import Targets
 from redhost_peft.folder import read_folder
 from redhost_peft.peft_adapter import (
     CONFIG,
-    LARGEST,
     WEIGHTS,
     check_targets,
     parse_config,
@@ -24,6 +23,7 @@ from redhost_peft.target_patterns import Ends
 from safetensors.numpy import save
 
 from redhost.registry.errors import IntegrityError, RedhostError
+from redhost.registry.package.safetensors_check import LARGEST
 
 from .peft_files import LINEARS, MODULES, START, D, R, Tensors, bias, config, files, tensors
 
