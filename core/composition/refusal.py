@@ -66,7 +66,11 @@ class Refusal:
         """Return the same as the fault of one expert."""
         first = self.violations[0]
         # What an exception says is about the package already; a gate's is about the composition.
-        about = first if self.cause else replace(first, field="package", found=first.reason)
+        about = (
+            first
+            if self.cause
+            else replace(first, field="package", found=f"{first.field}: {first.found}")
+        )
         return replace(self, expert=expert, violations=(about,))
 
     def error(self, *, hint: str | None = None) -> RedhostError:

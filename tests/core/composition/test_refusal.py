@@ -38,7 +38,11 @@ def test_the_same_as_one_experts_fault_says_what_it_does_to_the_whole() -> None:
     blamed = refusal.of("blue")
     (about,) = blamed.violations
     assert (blamed.expert, blamed.code, blamed.retry) == ("blue", Code.HARM, True)
-    assert (about.code, about.field, about.found) == ("harm", "package", FALL.reason)
+    assert (about.code, about.field, about.found) == (
+        "harm",
+        "package",
+        f"{FALL.field}: {FALL.found}",
+    )
     assert (about.expected, about.hint) == (FALL.expected, FALL.hint)
 
 
