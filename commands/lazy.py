@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -35,24 +35,30 @@ PLUGINS: Mapping[str, Sequence[str]] = {
 
 
 class PluginGroup(click.Group):
-    """A group whose commands may also come from the entry points `redhost.commands`.
+    """A group whose commands may also come from entry points.
 
     Built-in names take precedence. Help and completion use a stub with the distribution's summary,
     so a package's code runs only when its command is invoked.
+
+    Attributes:
+        entry_points: The group of the entry points.
     """
+
+    entry_points = "redhost.commands"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return built-in and installed command names, sorted."""
-        return sorted({*super().list_commands(ctx), *_installed(ctx)})
+        return sorted({*super().list_commands(ctx), *self._installed(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a built-in command, or a stub that loads the installed one when invoked."""
         command = super().get_command(ctx, cmd_name)
-        if command is not None or cmd_name not in _installed(ctx):
+        installed = self._installed(ctx)
+        if command is not None or cmd_name not in installed:
             return command
-        entry, *others = _installed(ctx)[cmd_name]
+        entry, *others = installed[cmd_name]
         if ctx.resilient_parsing or not _typed(ctx, cmd_name):
-            summary = _summary(entry, _installed(ctx))
+            summary = _summary(entry, installed)
             return click.Command(cmd_name, short_help=summary, help=summary)
         return _load(entry, others)
 
@@ -70,6 +76,18 @@ class PluginGroup(click.Group):
             hint = f"Did you mean {meant}?" if close else "All commands: 'redhost --help'."
             raise click.UsageError(f"unknown command {args[0]!r}. {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+    def _installed(self, ctx: click.Context) -> dict[str, list[EntryPointInfo]]:
+        """Return who provides each installed command; read once per command line."""
+        from ..registry.package.discover import plugin_entry_points
+
+        if self.entry_points not in ctx.meta:
+            entries = sorted(plugin_entry_points(self.entry_points), key=attrgetter("name"))
+            ctx.meta[self.entry_points] = {
+                name: [*providers] for name, providers in groupby(entries, key=attrgetter("name"))
+            }
+        installed: dict[str, list[EntryPointInfo]] = ctx.meta[self.entry_points]
+        return installed
 
 
 def import_beside(name: str, value: str, *, needed_for: str) -> Any:
@@ -113,19 +131,6 @@ def _refuse_absent(name: str, needed_for: str = "") -> None:
 
 def _typed(ctx: click.Context, name: str) -> bool:
     return bool(ctx.meta.get("redhost.typed") == name)
-
-
-def _installed(ctx: click.Context) -> dict[str, list[EntryPointInfo]]:
-    """Return who provides each installed command; entry points are read once per command line."""
-    from ..registry.package.discover import plugin_entry_points
-
-    if "redhost.installed" not in ctx.meta:
-        providers: defaultdict[str, list[EntryPointInfo]] = defaultdict(list)
-        for entry in plugin_entry_points("redhost.commands"):
-            providers[entry.name].append(entry)
-        ctx.meta["redhost.installed"] = dict(providers)
-    installed: dict[str, list[EntryPointInfo]] = ctx.meta["redhost.installed"]
-    return installed
 
 
 def _summary(entry: EntryPointInfo, installed: Mapping[str, list[EntryPointInfo]]) -> str:

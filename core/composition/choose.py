@@ -139,8 +139,8 @@ def _rows(data: ColumnData, index: Sequence[int]) -> ColumnData:
     """Return some rows of a column."""
     signals = data.signals
     if signals is not None:
-        values_there = {name: values[index] for name, values in signals.known.items()}
-        signals = RouterSignals(signals.features[index], reads=signals.reads, values=values_there)
+        chosen = {name: values[index] for name, values in signals.known.items()}
+        signals = RouterSignals(signals.features[index], reads=signals.reads, values=chosen)
     return dataclasses.replace(
         data, z=data.z[index], labels=tuple(data.labels[n] for n in index), signals=signals
     )

@@ -118,12 +118,12 @@ def select_installed(
 def _nobody_answers(home: Path, inventory: Inventory) -> MissingError:
     """Return the error to raise if all installed experts answer other questions."""
     question, others = question_of(home), questions_of(inventory)
-    here = "the default question" if question is None else f"question {question!r}"
+    unanswered = "the default question" if question is None else f"question {question!r}"
     names = [name or "the default question" for name in others]
     commands = [f"'redhost recompose{option(name)}'" for name in others]
     closest = "" if question is None else suggest(question, filter(None, others))
     return MissingError(
-        f"no installed expert answers {here}",
+        f"no installed expert answers {unanswered}",
         found=f"experts that answer {', '.join(names)}",
         hint=f"{closest}Run {' or '.join(commands)}.",
     )

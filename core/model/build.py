@@ -113,9 +113,8 @@ def _built_before(
     files: ExpertFiles, built: BuiltExperts, *, plugins: Plugins, providers: Providers
 ) -> Expert | None:
     """Return the expert that is built from these bytes already, and note what provided it."""
-    maker = Providers()
-    for name in files.manifest.makers:
-        maker |= plugins.providers(FORMS, name)
+    makers = (plugins.providers(FORMS, name) for name in files.manifest.makers)
+    maker = dict(item for provider in makers for item in provider.items())
     expert = built.get(_source(files, maker))
     if expert is not None:
         providers |= maker
@@ -133,6 +132,7 @@ def make_expert_module(
     """Make one expert and check its canary; return the violations, if any."""
     manifest, provider = files.manifest, Providers()
     expert: Any = None
+    tensors = safetensors.torch.load(files.weights)
     try:
         for name in manifest.makers:
             expert = plugins.make(
@@ -141,7 +141,7 @@ def make_expert_module(
                 what=f"the form {name!r} of expert {manifest.id!r}",
                 providers=provider,
                 manifest=manifest,
-                tensors=safetensors.torch.load(files.weights),
+                tensors=tensors,
                 files=files.files,
                 bus=bus,
                 expert=expert,

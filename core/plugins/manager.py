@@ -114,18 +114,18 @@ class Plugins:
         """
         self._load_waiting(map(canonical, providers))
         for dist, digest in sorted(providers.items()):
-            digest_now = self._digests.get(dist, "")
-            if digest_now != digest:
+            loaded_digest = self._digests.get(dist, "")
+            if loaded_digest != digest:
                 hint = (
                     "See 'redhost plugins'; install and trust it again, or compose without it: "
                     "'redhost recompose --accept', with another --router if it made that."
                 )
-                if not digest_now and (extra := extra_of(dist)):
+                if not loaded_digest and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)
                 raise PluginError(
                     f"plugin {dist!r} made a part of this composition",
                     expected=short(digest),
-                    found=short(digest_now) if digest_now else "no such plugin loaded",
+                    found=short(loaded_digest) if loaded_digest else "no such plugin loaded",
                     hint=hint,
                 )
         allowed = copy.copy(self)

@@ -114,7 +114,7 @@ class DataSplits:
         for row in self.rows:
             labels.setdefault(row.text, set()).add(row.label)
         if len(labels) < len(self.rows):
-            several = sum(len(of_text) > 1 for of_text in labels.values())
+            several = sum(len(names) > 1 for names in labels.values())
             under = f", and {several} of these stand under several labels" if several else ""
             yield f"{len(self.rows)} rows have {len(labels)} distinct texts{under}"
 

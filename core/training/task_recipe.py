@@ -163,7 +163,7 @@ class TaskRecipe:
             HarmError: If it is.
         """
         held_out = {"valid": recipe.splits.valid, "gate": recipe.splits.gate}
-        held_out = {name: rows_of for name, rows_of in held_out.items() if name in metrics}
+        held_out = {name: part for name, part in held_out.items() if name in metrics}
         rows, numbers = [r for rows in held_out.values() for r in rows], "train_mae" in metrics
         if "micro_f1" in metrics:
             subject = f"expert {recipe.plan.id!r}"
@@ -172,9 +172,7 @@ class TaskRecipe:
             )
             return
         kind = "_mae" if numbers else ""
-        total = sum(
-            metrics[f"{name}{kind}"] * len(rows_of) for name, rows_of in held_out.items() if rows_of
-        )
+        total = sum(metrics[f"{name}{kind}"] * len(part) for name, part in held_out.items() if part)
         refuse_below_constant(
             f"expert {recipe.plan.id!r}",
             total / max(len(rows), 1),

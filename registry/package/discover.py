@@ -144,10 +144,8 @@ def discover_all(
     }
 
 
-def plugin_entry_points(
-    group: Literal["redhost.plugins", "redhost.commands"],
-) -> tuple[EntryPointInfo, ...]:
-    """Return the entry points of a group of plugins, without importing any of them."""
+def plugin_entry_points(group: str) -> tuple[EntryPointInfo, ...]:
+    """Return the entry points of a group that names code, without importing any of it."""
     points, infos = list[EntryPointInfo](), defaultdict[str, set[Path]](set)
     for _, info, text, fields in _distributions((group,)):
         infos[canonical(fields["name"])].add(info)

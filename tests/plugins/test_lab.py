@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from red_lab import arithmetic, newsgroups
 from red_lab.arithmetic import Split
 from red_lab.base import adaptation_pairs, language_model
-from red_lab.cli import lab
+from red_lab.cli import StudyGroup, lab
 from red_lab.intervals import interval
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.readme import BLOCKS, PAGES, refresh
-from red_lab.studies import GROUP
 from red_lab.tiny_model import Shape, make_model, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 
 import redhost
+from redhost.registry.errors import PluginError
 
 ROOT = Path(__file__).parents[2]
 SMALL = Shape(width=16, blocks=2, heads=2, inner=32)
@@ -197,19 +197,21 @@ STUDY = "import click\n@click.command()\ndef tides() -> None:\n    click.echo('h
 
 
 def test_a_study_of_another_package_is_listed_and_imported_when_it_is_typed(
-    tmp_path, monkeypatch
+    redhost_environment,
 ) -> None:
     """The lab's own commands take precedence over another package's of the same name."""
-    (tmp_path / "sea_study.py").write_text(STUDY)
-    folder = tmp_path / "sea-1.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: sea\nVersion: 1\n")
-    points = "tides = sea_study:tides\nshare = sea_study:tides\n"
-    (folder / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
-    monkeypatch.syspath_prepend(tmp_path)
+    points = {StudyGroup.entry_points: "tides = sea_study:tides\nshare = sea_study:tides"}
+    redhost_environment.install_code("sea-study", {"__init__.py": STUDY}, points)
     shown = CliRunner().invoke(lab, ["--help"])
-    assert re.search(r"^  tides +From sea\.$", shown.output, re.MULTILINE)
+    assert re.search(r"^  tides ", shown.output, re.MULTILINE)
     assert "sea_study" not in sys.modules
     assert CliRunner().invoke(lab, ["tides"]).output == "high water\n"
     assert "high water" not in CliRunner().invoke(lab, ["share", "--help"]).output
     assert CliRunner().invoke(lab, ["ebb"]).exit_code == 2
+
+
+def test_a_study_whose_module_is_another_package_s_is_not_imported(redhost_environment) -> None:
+    points = {StudyGroup.entry_points: "tides = antigravity:tides"}
+    redhost_environment.install_code("sea-study", {"__init__.py": STUDY}, points)
+    done = CliRunner().invoke(lab, ["tides"])
+    assert isinstance(done.exception, PluginError) and "antigravity" not in sys.modules

@@ -12,8 +12,8 @@ __all__ = ["ARCHIVED", "ROOT", "Block", "Page", "all_pages", "archived_at", "rea
 ROOT = Path(__file__).parents[2]
 
 ARCHIVED = re.compile(
-    r"^Archived: made by commit (?P<commit>[0-9a-f]{8}) of this repository with "
-    r"`redhost lab (?P<study>[a-z-]+)`; the code is in that commit\.",
+    r"^Archived: `redhost lab (?P<study>[a-z-]+)` made this page; its code is in commit "
+    r"(?P<commit>[0-9a-f]{8}) of this repository\.",
     re.MULTILINE,
 )
 """The line of a page whose study has been removed."""

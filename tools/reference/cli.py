@@ -82,7 +82,7 @@ def _section(path: str, command: click.Command, dist: str) -> str:
 def _help(path: str, command: click.Command) -> str:
     """Return a command's help; groups list their own commands, whatever is installed."""
     context = click.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
-    context.meta.update({"redhost.installed": {}, "redhost.studies": {}})
+    context.meta.update({group: {} for group in GROUPS})
     return command.get_help(context)
 
 

@@ -96,6 +96,13 @@ def test_the_distance_of_rows_is_its_formula(at: float, labels: list[str]) -> No
     assert at < 50 or expected > 20
 
 
+def test_labels_without_a_row_do_not_thin_the_distance() -> None:
+    """Two of three labels, moved apart: the sum over labels is the larger of the two terms."""
+    sums, labels = Statistics.of_rows(rows(), LABELS), ["a", "c", "a", "c"]
+    z = sums.means[[0, 2, 0, 2]] + 30.0 * torch.tensor([1.0, -1.0, 1.0, -1.0])[:, None]
+    assert sums.distance(z, labels) == pytest.approx(by_hand(sums, z, labels), rel=1e-9)
+
+
 def test_rows_under_exchanged_labels_are_far_though_their_mean_is_right() -> None:
     generator = torch.Generator().manual_seed(2)
     noise = torch.randn(400, D, generator=generator)

@@ -31,6 +31,12 @@ def test_in_a_clone_it_is_the_plugin_s_folder() -> None:
         assert how_to_install(extra) == f"Run: pip install -e {plugin}"
 
 
+def test_a_clone_without_its_folder_takes_it_from_an_index(tmp_path, monkeypatch) -> None:
+    recorded(monkeypatch, None)
+    monkeypatch.setattr(extras, "source_tree", lambda: tmp_path)
+    assert how_to_install("peft") == "Run: pip install 'redhost[peft]'"
+
+
 def test_of_a_wheel_s_folder_pip_takes_the_others_from_there(tmp_path, monkeypatch) -> None:
     folder = tmp_path / "a dist"
     folder.mkdir()

@@ -17,11 +17,17 @@ from red_lab.red.command import red
 from red_lab.robust.command import robust
 from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
-from red_lab.studies import StudyGroup
 from red_lab.text.command import text
 from red_lab.toy.command import toy
+from redhost.commands.lazy import PluginGroup
 
-__all__ = ["build", "lab", "results", "share"]
+__all__ = ["StudyGroup", "build", "lab", "results", "share"]
+
+
+class StudyGroup(PluginGroup):
+    """The lab's own commands, and studies of other packages."""
+
+    entry_points = "redhost.studies"
 
 
 @click.group(cls=StudyGroup)
