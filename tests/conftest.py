@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
+from warm_start import warm_command
 
 import redhost
 from redhost.core.types import BackgroundRow
@@ -185,7 +186,7 @@ class Venv:
         """Run a command of redhost as its users do."""
         variables = {"REDHOST_HOME": str(home), "REDHOST_CONFIG": str(home / "config")}
         return subprocess.run(
-            [self.python, "-m", "redhost", *arguments],
+            warm_command("-m", "redhost", *arguments, python=self.python),
             check=False,
             capture_output=True,
             text=True,
@@ -196,7 +197,7 @@ class Venv:
     def session(self, *commands: tuple[str, ...], home: Path) -> list[tuple[int, str, str]]:
         """Run commands one after the other in one process: code, stdout and stderr of each."""
         done = subprocess.run(
-            [self.python, "-c", SESSION, json.dumps(commands)],
+            warm_command("-c", SESSION, json.dumps(commands), python=self.python),
             check=False,
             capture_output=True,
             text=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from warm_start import warm_command
 
 import redhost
 from redhost.cli import cli, main
@@ -26,7 +27,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "redhost", *arguments],
+        warm_command("-m", "redhost", *arguments),
         check=False,
         capture_output=True,
         text=True,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_start import warm_command
 
 from redhost.cli import main
 from redhost.testing import Environment
@@ -57,7 +58,7 @@ class Place(Environment):
         """Run a command in a process of its own; it must do its work."""
         path = {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
         subprocess.run(
-            [sys.executable, "-m", "redhost", *command],
+            warm_command("-m", "redhost", *command),
             check=True,
             capture_output=True,
             cwd=self.folder.parent,

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from warm_start import warm_command
 
 import redhost
 
@@ -18,7 +19,7 @@ import redhost
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_a_killed_recompose_leaves_a_generation_that_answers(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    command = [sys.executable, "-m", "redhost", "recompose", "--home", str(home), "--accept"]
+    command = warm_command("-m", "redhost", "recompose", "--home", str(home), "--accept")
     subprocess.run(command, check=True, capture_output=True)
     start = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)

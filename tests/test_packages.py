@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_start import warm_command
 
 import redhost
 from redhost.registry.home.composition import LOCK
@@ -217,7 +218,7 @@ def broken_add(venv: Any, home: Path) -> Callable[..., subprocess.CompletedProce
 
     def run(change: str, wheel: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [venv.python, "-c", BREAK.format(change=change), "add", str(wheel)],
+            warm_command("-c", BREAK.format(change=change), "add", str(wheel), python=venv.python),
             check=False,
             capture_output=True,
             text=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_start import warm_command
 
 from redhost.registry.home.composition import LOCK
 from redhost.registry.wheel.signing import make_signer, new_key, read_keys, signature_path
@@ -171,7 +172,7 @@ def test_control_without_the_check_installs_it(
 ) -> None:
     replaced(index, draft)
     subprocess.run(
-        [venv.python, "-c", CARELESS, "add", *by_flag(index, keys, venv)],
+        warm_command("-c", CARELESS, "add", *by_flag(index, keys, venv), python=venv.python),
         check=True,
         capture_output=True,
         env={**os.environ, "REDHOST_HOME": str(home)},

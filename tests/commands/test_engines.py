@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from warm_start import warm_command
 
 import redhost
 from redhost.core.types import write_rows
@@ -103,7 +103,7 @@ def test_ctrl_c_keeps_what_is_finished(plan, tmp_path) -> None:
     # So many rows that only to encode them takes many times as long as the other expert as a whole.
     rows = [redhost.Row(text=f"{n}", label=f"{n * n % 97}") for n in range(100_000)]
     (tmp_path / "moon.jsonl").write_bytes(write_rows(rows))
-    command = [sys.executable, "-m", "redhost", "train-many", str(plan), "--workers", "2"]
+    command = warm_command("-m", "redhost", "train-many", str(plan), "--workers", "2")
     home = tmp_path / "home"
     with subprocess.Popen(
         command,

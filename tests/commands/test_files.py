@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from decimal import Decimal
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from pyarrow import Table, parquet
+from warm_start import warm_command
 
 import redhost
 from redhost.commands import files, row_writers
@@ -281,7 +281,7 @@ def test_what_was_stopped_goes_on_only_with_the_same_options(
 def test_a_killed_run_loses_no_row_and_doubles_none(home, tmp_path) -> None:
     texts = [f"What is {n} plus {n % 89}?" for n in range(3 * files.PART + 5)]
     source, target = write(tmp_path / "in.jsonl", rows(texts)), tmp_path / "out.jsonl"
-    command = [sys.executable, "-P", "-m", "redhost", *options(source, target)]
+    command = warm_command("-P", "-m", "redhost", *options(source, target))
     environment = {**os.environ, "REDHOST_HOME": str(home), "OMP_NUM_THREADS": "1"}
     folder = tmp_path / "out.jsonl.parts"
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)

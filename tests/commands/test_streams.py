@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from warm_start import warm_command
 
 from redhost.registry.environment import python_command
 
@@ -33,7 +34,7 @@ def shell(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in a shell that redirects its streams; return its exit code and output."""
     script = f'"$@" {streams}; exit {status}'
-    command = ["bash", "-c", script, "bash", *python_command("-m", "redhost", *arguments)]
+    command = ["bash", "-c", script, "bash", *warm_command("-P", "-m", "redhost", *arguments)]
     return subprocess.run(
         command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_start import warm_command
 
 import redhost
 from redhost.registry.queries.inventory import take_status
@@ -87,9 +88,10 @@ def run_python(installed: Any, home: Path, tmp_path: Path) -> Callable[..., Any]
     """Return what a process of its own says of the home, which it may be unable to write."""
 
     def ask(*command: str, read_only: bool = False) -> subprocess.CompletedProcess[str]:
-        run = [sys.executable, *command]
-        if read_only:
-            run = ["unshare", "-rm", "sh", "-c", BIND.format(home=home), "sh", *run]
+        run = warm_command(*command)
+        if read_only:  # in a namespace of its own, to which no warm start can belong
+            script = BIND.format(home=home)
+            run = ["unshare", "-rm", "sh", "-c", script, "sh", sys.executable, *command]
         path = os.pathsep.join([str(installed.folder), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         return subprocess.run(

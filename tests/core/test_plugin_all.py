@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_start import warm_command
 
 from redhost.registry.home.generations import Generations
 
@@ -175,7 +176,7 @@ def test_one_package_replaces_every_part_and_every_verb_works_with_it(
     assert record.providers.keys() == {"acme-toy"}
     assert json.loads(evaluated)["overall"] > 0.9
     assert json.loads(predicted)[0]["label"] == "red"
-    command = [toy.python, "-c", SERVE, str(home)]
+    command = warm_command("-c", SERVE, str(home), python=toy.python)
     served = subprocess.run(command, check=True, capture_output=True, text=True, cwd=place)
     assert "'red'" in served.stdout
 

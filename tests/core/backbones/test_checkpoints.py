@@ -57,28 +57,50 @@ def change(folder: Path, edit: Any) -> None:
     safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_with_any_head_is_one_backbone_in_every_process(
-    kind: str, tmp_path: Path
-) -> None:
-    source = write(tmp_path / "model", kind)
-    manifest = new_backbone(
-        tmp_path / "here", BackbonePlan(id="mine", source=f"hf:{source}", features=None)
-    )
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from redhost.core.training.new_backbone import BackbonePlan, new_backbone\n"
-        "plan = BackbonePlan(id='mine', source=sys.argv[2], features=None)\n"
-        "made = new_backbone(Path(sys.argv[1]), plan)\n"
-        "print(made.fingerprint)"
-    )
-    made = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "there"), f"hf:{source}"],
+ELSEWHERE = """
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from redhost.core.training import new_backbone as module
+
+with module.BackboneTrial() as trial:  # one for all of them: each start takes seconds
+    module.BackboneTrial = lambda: nullcontext(trial)
+    for place in sys.argv[1:]:
+        plan = module.BackbonePlan(id="mine", source=f"hf:{place}/model", features=None)
+        print(module.new_backbone(Path(place) / "there", plan).fingerprint)
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder with a random model of each kind."""
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in KINDS}
+    for kind, folder in folders.items():
+        write(folder / "model", kind)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def elsewhere(models: dict[str, Path]) -> dict[str, str]:
+    """The fingerprints of the backbones that another process makes of them, by kind."""
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, *map(str, models.values())],
         check=True,
         capture_output=True,
         text=True,
     )
-    assert made.stdout.split()[-1] == manifest.fingerprint
+    return dict(zip(models, done.stdout.split()[-len(models) :], strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_with_any_head_is_one_backbone_in_every_process(
+    kind: str, models: dict[str, Path], elsewhere: dict[str, str], tmp_path: Path
+) -> None:
+    source = models[kind] / "model"
+    manifest = new_backbone(
+        tmp_path / "here", BackbonePlan(id="mine", source=f"hf:{source}", features=None)
+    )
+    assert elsewhere[kind] == manifest.fingerprint
     context = open_for_training(package_in(tmp_path / "here"), cache=tmp_path / "cache")
     assert context.backbone.fingerprint() == manifest.fingerprint
     plain = transformers.AutoModel.from_pretrained(source).eval()

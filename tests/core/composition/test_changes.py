@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from warm_start import warm_command
 
 import redhost
 from redhost.core.types import CardRow
@@ -272,7 +272,7 @@ def test_two_processes_lose_no_change(pair, build_expert, environment, tmp_path)
         f"import sys; sys.path.insert(0, {str(environment.folder)!r}); import redhost\n"
         "redhost.Host.open(sys.argv[1], backbone='toy').attach(sys.argv[2], accept=True)"
     )
-    command = [sys.executable, "-c", code, str(pair.home)]
+    command = warm_command("-c", code, str(pair.home))
     running = [subprocess.Popen([*command, str(f)], stderr=subprocess.PIPE) for f in folders]
     for process in running:
         _, err = process.communicate()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from warm_start import warm_command
 
 import redhost
 from redhost.cli import cli
@@ -288,7 +289,7 @@ def test_ctrl_c_keeps_what_was_printed_and_ends_the_line(home) -> None:
     ours, its = os.pipe()
     page = fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
     filled = os.write(its, bytes(page - len(PROMPT) - 100))
-    command = [sys.executable, "-m", "redhost", "generate", PROMPT, "--temperature", "0"]
+    command = warm_command("-m", "redhost", "generate", PROMPT, "--temperature", "0")
     process = subprocess.Popen(
         [*command, "--max-tokens", "500"],
         stdout=its,

@@ -18,6 +18,7 @@ import pytest
 import torch
 from redhost_port.migrate import Migrated
 from safetensors.torch import load_file, save_file
+from warm_start import warm_command
 
 import redhost
 from redhost.authoring import (
@@ -175,7 +176,7 @@ class Killed:
     def start(self, *before: str) -> subprocess.Popen[str]:
         code = ["-c", KILLED, *before] if before else ["-m", "redhost"]
         return subprocess.Popen(
-            [self.venv.python, *code, *self.command],
+            warm_command(*code, *self.command, python=self.venv.python),
             cwd=self.venv.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", "REDHOST_HOME": str(self.home)},
             stdout=subprocess.DEVNULL,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from warm_start import warm_command
 
 
 def test_entry_points_that_are_no_text_stop_no_server(tmp_path: Path) -> None:
@@ -14,7 +15,7 @@ def test_entry_points_that_are_no_text_stop_no_server(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: red-expert-x\nVersion: 1\n\n")
     (info / "entry_points.txt").write_bytes(b"[redhost.experts]\nx = \xff\n")
     done = subprocess.run(
-        [sys.executable, "-m", "redhost", "serve", "--home", str(tmp_path / "home")],
+        warm_command("-m", "redhost", "serve", "--home", str(tmp_path / "home")),
         env={**os.environ, "PYTHONPATH": str(info.parent)},
         capture_output=True,
         text=True,

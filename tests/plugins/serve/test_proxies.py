@@ -18,6 +18,7 @@ from redhost_serve.app import create_app
 from redhost_serve.client import INFER, Client
 from redhost_serve.server import running
 from redhost_serve.service import Options, Service
+from warm_start import warm_command
 
 import redhost
 
@@ -173,7 +174,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def command(home: Path, *options: str) -> list[str]:
-    return redhost.plugins.python_command("-m", "redhost", "serve", "--home", str(home), *options)
+    return warm_command("-P", "-m", "redhost", "serve", "--home", str(home), *options)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from redhost_serve.client import Client
 from redhost_serve.listener import bind
 from redhost_serve.service import Service
 from redhost_serve.watch import Watch, packages_changed
+from warm_start import warm_command
 
 import redhost
 from redhost.testing import Environment
@@ -51,7 +51,7 @@ def place(tmp_path: Path, projects: dict[str, Path]) -> Environment:
 
 @contextmanager
 def serve(place: Environment, home: Path, *options: str) -> Iterator[tuple[Client, Any]]:
-    command = [sys.executable, "-m", "redhost", "serve", "--home", str(home), "--port", "0"]
+    command = warm_command("-m", "redhost", "serve", "--home", str(home), "--port", "0")
     environment = {**os.environ, "PYTHONPATH": str(place.folder), "OMP_NUM_THREADS": "1"}
     chosen = ["--backbone", "tiny-random", *options]
     with subprocess.Popen(
@@ -138,7 +138,7 @@ def test_it_follows_what_another_shell_makes_current(place, tmp_path) -> None:
     home = tmp_path / "home"
     with serve(place, home, "--watch") as (client, _):
         until(client, settled(1, "published"))
-        command = [sys.executable, "-m", "redhost", "recompose", "--home", str(home)]
+        command = warm_command("-m", "redhost", "recompose", "--home", str(home))
         environment = {**os.environ, "PYTHONPATH": str(place.folder)}
         options = ["--backbone", "tiny-random", "--router", "centroid", "--accept"]
         subprocess.run([*command, *options], env=environment, check=True, capture_output=True)

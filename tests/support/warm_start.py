@@ -1,0 +1,259 @@
+"""Processes that start in milliseconds: copies of a Python that has imported torch already.
+
+Most of a command's time is importing torch, and the suite starts hundreds of them. Instead of
+``python -m redhost …`` a test runs `warm_client.py`, which passes its arguments, environment,
+folder and streams to a server; the server forks, and the copy runs what ``-m MODULE`` or
+``-c CODE`` names. It is a process of its own, with its own exit code, streams and signals. What a
+copy cannot show is how Python starts: tests of imports, of the time to start and of terminals use
+a fresh interpreter. So does a command that changes a variable which libraries read while they are
+imported (`warm_client.READ_AT_IMPORT`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import traceback
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from warm_client import LENGTH, STREAMS, at_import, read_exactly
+
+__all__ = ["warm_command"]
+
+CLIENT = Path(__file__).with_name("warm_client.py")
+MODULES = (
+    "redhost.cli",
+    "redhost.core.host",
+    "redhost.core.composition.recompose",
+    "safetensors.torch",
+    "tokenizers",
+    "transformers",
+)
+"""What the server imports. None of it starts a thread: only the forking one would be copied."""
+
+
+def warm_command(*arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command line that does what ``python ARGUMENT …`` does, only sooner.
+
+    Args:
+        arguments: ``-m MODULE …`` or ``-c CODE …``, and ``-P`` before them.
+        python: This interpreter, or that of a virtual environment which sees its packages.
+    """
+    return [sys.executable, "-ISE", str(CLIENT), str(address()), python, *arguments]
+
+
+@functools.cache
+def address() -> Path:
+    """Return the socket of this process's server, which ends with it."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(folder / "socket")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdin is not None and server.stdout is not None
+    server.stdout.readline()  # it listens
+
+    def end() -> None:
+        server.communicate()  # closes its standard input
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    return folder / "socket"
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a copy is to run, and where."""
+
+    python: str
+    arguments: Sequence[str]
+    folder: str
+    environment: dict[str, str]
+    umask: int
+    ignored: Sequence[int]
+    streams: dict[int, int]
+
+
+def serve(address: str) -> _Order | None:
+    """Listen until standard input ends; in a copy, return what it is to run."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    Path(f"{address}.env").write_text(json.dumps(at_import(os.environ)), "utf-8")
+    sys.stdout.write("listening\n")
+    sys.stdout.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return None
+        client, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            return keep(client)
+        client.close()
+
+
+def keep(client: socket.socket) -> _Order:
+    """Start the copy, pass signals on to it, and tell the client how it ended.
+
+    Returns only in the copy; the process that keeps it ends here.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    order = receive(client)
+    pid = os.fork()
+    if pid == 0:
+        client.close()
+        return order
+    for descriptor in order.streams.values():
+        os.close(descriptor)
+    ended = os.pidfd_open(pid)
+    while True:
+        ready, _, _ = select.select([client, ended], [], [])
+        if ended in ready:
+            _, status = os.waitpid(pid, 0)
+            client.sendall(status.to_bytes(4, "big"))
+            os._exit(0)
+        number = client.recv(1)
+        os.kill(pid, number[0] if number else signal.SIGKILL)  # no number: the client is dead
+        if not number:
+            os._exit(0)
+
+
+def receive(client: socket.socket) -> _Order:
+    """Receive the order of a client, with its open streams."""
+    head, descriptors, _, _ = socket.recv_fds(client, LENGTH, len(STREAMS))
+    message = json.loads(read_exactly(client, int.from_bytes(head, "big")))
+    streams = dict(zip(message.pop("open"), descriptors, strict=True))
+    return _Order(**message, streams=streams)
+
+
+def run(order: _Order) -> None:
+    """Become the process that a client asked for."""
+    for number in order.ignored:
+        signal.signal(number, signal.SIG_IGN)
+    os.umask(order.umask)
+    os.environ.clear()
+    os.environ.update(order.environment)
+    os.chdir(order.folder)
+    move_streams(order.streams)
+    sys.path.pop(0)  # this file's folder
+    enter(order.python)
+    sys.path[:0] = filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))
+    options = list(order.arguments)
+    while options[0] not in {"-c", "-m"}:
+        assert options.pop(0) == "-P", order.arguments  # the only option that tests use
+    kind, target, *rest = options
+    if "-P" not in order.arguments:
+        sys.path.insert(0, "" if kind == "-c" else order.folder)
+    sys.argv = ["-c" if kind == "-c" else target, *rest]
+    if kind == "-m":
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(target, "<string>", "exec"), main.__dict__)
+
+
+def end(order: _Order) -> None:
+    """Run a copy to its end, and end as Python does, but for taking every library apart again."""
+    code: Any = 0
+    try:
+        run(order)
+    except SystemExit as e:
+        code = e.code
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except OSError:
+        traceback.print_exc()
+        code = 120
+    os._exit(code or 0)
+
+
+def move_streams(streams: dict[int, int]) -> None:
+    """Make the client's streams this process's, closed ones closed, as Python opens them."""
+    for number in STREAMS:
+        if number in streams:
+            os.dup2(streams[number], number)
+            os.close(streams[number])
+        else:
+            os.close(number)
+    for number, name in STREAMS.items():
+        stream = open_stream(number) if number in streams else None
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def open_stream(number: int) -> TextIO:
+    """Open a standard stream as Python does when it starts."""
+    direct = number > 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
+    mode = "rb" if number == 0 else "wb"
+    binary: Any = os.fdopen(number, mode, buffering=0 if direct else -1, closefd=False)
+    return io.TextIOWrapper(
+        binary,
+        errors="backslashreplace" if number == 2 else "strict",
+        line_buffering=number == 2 or (number == 1 and os.isatty(1)),
+        write_through=direct,
+    )
+
+
+def enter(python: str) -> None:
+    """Be the interpreter of a virtual environment that sees this one's packages after its own."""
+    if python == sys.executable:
+        return
+    folder = Path(python).parents[1]
+    sys.executable = python
+    sys.prefix = sys.exec_prefix = str(folder)
+    site.PREFIXES[:] = [sys.prefix]
+    sysconfig._CONFIG_VARS = None  # type: ignore[attr-defined]  # made again from the new prefix
+    sysconfig._PREFIX = sysconfig._EXEC_PREFIX = sys.prefix  # type: ignore[attr-defined]
+    own = Path(sysconfig.get_path("purelib"))
+    before = len(sys.path)
+    site.addsitedir(str(own))
+    added = sys.path[before:]
+    first = next(n for n, p in enumerate(sys.path) if p.endswith("site-packages"))
+    sys.path[:] = [*sys.path[:first], *added, *sys.path[first:before]]
+    importlib.invalidate_caches()
+
+
+if __name__ == "__main__":
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.freeze()  # collecting garbage would copy every page
+    order = serve(sys.argv[1])
+    if order is not None:
+        end(order)

@@ -1,0 +1,81 @@
+"""A process that is started warm is one like any other: its code, streams, signals and folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from warm_start import warm_command
+
+RAISE = "raise ValueError('no')"
+CATCH = """
+import time
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+def outcome(command: list[str], **options: object) -> tuple[int, str, str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    return done.returncode, done.stdout, done.stderr.splitlines()[-1] if done.stderr else ""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('hello')",
+        "raise SystemExit(7)",
+        "raise SystemExit('a reason')",
+        RAISE,
+        "import os, sys; sys.stdout.write('lost'); os.close(1)",
+        "import os; os._exit(9)",
+        "import os; os.abort()",
+        "import atexit; atexit.register(print, 'at last')",
+        "import sys; print(sys.stdin.read(), sys.argv, sys.path[0])",
+        "import os; print(os.getcwd(), os.environ['COLOUR'], os.umask(0))",
+    ],
+)
+def test_it_ends_and_prints_as_a_fresh_one(code: str, tmp_path: Path) -> None:
+    options = {"cwd": tmp_path, "env": {**os.environ, "COLOUR": "red"}, "input": "typed"}
+    warm, fresh = warm_command("-c", code, "one"), [sys.executable, "-c", code, "one"]
+    assert outcome(warm, **options) == outcome(fresh, **options)
+
+
+@pytest.mark.parametrize("streams", [">&-", ">/dev/full", "2>&-", "<&- >&- 2>&-"])
+def test_its_streams_are_closed_where_its_own_are(streams: str) -> None:
+    code = "import os, sys; print([s is None for s in (sys.stdin, sys.stdout, sys.stderr)])"
+    shell = ["bash", "-c", f'"$@" {streams}', "bash"]
+    warm, fresh = warm_command("-c", code), [sys.executable, "-c", code]
+    assert outcome([*shell, *warm]) == outcome([*shell, *fresh])
+
+
+def test_ctrl_c_reaches_it() -> None:
+    with subprocess.Popen(warm_command("-c", CATCH), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+
+
+def test_it_dies_with_what_started_it() -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60); print('alive')"
+    with subprocess.Popen(warm_command("-c", code), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        assert process.stdout.read() == ""  # its end of the pipe is closed: it is gone
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_what_libraries_read_as_they_are_imported_needs_a_fresh_one() -> None:
+    code = "import sys; print('torch' in sys.modules)"
+    environment = {**os.environ, "OMP_NUM_THREADS": "3"}
+    assert outcome(warm_command("-c", code))[1] == "True\n"
+    assert outcome(warm_command("-c", code), env=environment)[1] == "False\n"
