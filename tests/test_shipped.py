@@ -187,11 +187,11 @@ def test_what_is_37_plus_12(outcome: RecomposeResult) -> None:
     assert max(answer.weights, key=lambda c: answer.weights[c]) == "range3"
 
 
-def test_all_orders_of_discovery_give_one_router(cache: Path) -> None:
+def test_all_orders_of_discovery_of_four_give_one_router(cache: Path) -> None:
     torch.set_num_threads(1)
     digests = {
         compose(backbone_folder(), order, cache=cache).receipt.router.digest
-        for order in itertools.permutations(expert_folders())
+        for order in itertools.permutations(expert_folders()[:4])
     }
     assert len(digests) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -86,6 +87,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+EXAMPLES = int(os.environ.get("EXAMPLES", "4"))
+"""Examples of each case; `make test-full` tries more."""
+
 LENGTHS = st.lists(st.sampled_from([*range(1, 20), 31, 32, 33, 48, 49, 90]), min_size=2, max_size=9)
 
 
@@ -94,7 +98,7 @@ def texts_of(lengths: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(lengths=LENGTHS, repeated=st.integers(1, 40), data=st.data())
 def test_a_texts_bits_are_its_own(bare, threads, case, lengths, repeated, data) -> None:
     trunk = encoder(case, bare.trunk.tokenizer)
