@@ -1,4 +1,4 @@
-"""The bench's sections `bus` and `peers`: pages from files, small real runs, what is counted."""
+"""The bench's section `peers`: pages from files, small real runs, what is counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from red_lab.bench import bus
 from red_lab.bench.peers.changes import exchange
 from red_lab.bench.peers.compare import compare
 from red_lab.bench.peers.domains import DOMAINS, NEWCOMER, domain_of, held_out, rows_of
@@ -32,17 +31,11 @@ from redhost.core.bus.experts import LowRank
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "bench"
-BUSES = (("linear", 2), ("topk:k=2", 1), ("topk:k=2", 4))
 
 
 @pytest.fixture(scope="module")
 def trunk() -> redhost.authoring.TextEncoder:
     return open_trunk("tiny")
-
-
-@pytest.fixture(scope="module")
-def measured(trunk) -> dict:
-    return bus.measure_on(trunk, buses=BUSES, rounds=1, batches=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +53,6 @@ def test_the_page_is_written_from_the_sections_files(tmp_path) -> None:
     assert (tmp_path / "README.md").read_text("utf-8") == (RESULTS / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", ["bus", "peers"])
-def test_every_figure_of_the_page_is_there(name: str) -> None:
-    assert f"]({name}.svg)" in (RESULTS / "README.md").read_text("utf-8")
-    assert (RESULTS / f"{name}.svg").read_text("utf-8").startswith("<?xml")
-
-
 def test_an_aim_that_is_missed_is_called_missed() -> None:
     found = json.loads((RESULTS / "peers.json").read_text("utf-8"))
     worse = copy.deepcopy(found)
@@ -77,34 +64,6 @@ def test_an_aim_that_is_missed_is_called_missed() -> None:
     assert [ok for _, _, ok in aims(worse)][-2:] == [False, False]
     assert [ok for _, _, ok in aims(better)][-2:] == [True, True]
     assert page(worse).count("**missed**") >= 2
-
-
-# -- the section bus -------------------------------------------------------------------------------
-
-
-def test_every_bus_is_timed_at_every_batch(measured) -> None:
-    cells = [(r["router"], r["experts"], r["batch"]) for r in measured["rows"]]
-    assert sorted(cells) == sorted((k, n, b) for k, n in BUSES for b in (1, 2))
-    for row in measured["rows"]:
-        ratio = row["bus_seconds"]["median"] / row["backbone_seconds"]["median"]
-        assert row["share"]["ratio"] == pytest.approx(ratio) and ratio > 0
-
-
-def test_an_expert_more_is_its_tensors_more_and_nothing_else(measured) -> None:
-    """Weights, with a stacked copy or without, a row of the router, and a few numbers more."""
-    width, rank = measured["width"], measured["rank"]
-    assert (width, rank) == (128, 32)
-    size = {(r["router"], r["experts"]): r["bytes"] for r in measured["rows"]}
-    one = (size["topk:k=2", 4] - size["topk:k=2", 1]) / 3
-    weights = 4 * 2 * width * rank
-    assert weights <= one <= 2 * weights + 16 * (width + rank)
-
-
-def test_routers_that_start_even_are_made_to_choose(trunk) -> None:
-    made = bus._bus("topk:k=2", Load(config="", experts=50), width=16)
-    _, alpha = made(torch.randn(64, 16, generator=torch.Generator().manual_seed(0)))
-    assert (alpha > 0).sum(-1).unique().tolist() == [2]
-    assert (alpha.sum(0) > 0).sum() > 20
 
 
 def test_texts_have_one_length_in_tokens(trunk) -> None:

@@ -38,13 +38,6 @@ RESULTS = Path("docs/results")
     help="Texts of the largest call (answers).",
 )
 @click.option(
-    "--rows",
-    type=click.IntRange(min=1000),
-    default=1_000_000,
-    show_default=True,
-    help="Rows of the largest file (files).",
-)
-@click.option(
     "--backbone",
     "backbones",
     multiple=True,
@@ -59,7 +52,6 @@ def bench(
     out: Path | None,
     runs: int,
     texts: int,
-    rows: int,
     backbones: tuple[str, ...],
     serve: bool,
     work: Path,
@@ -81,9 +73,7 @@ def bench(
         sections = [name for name in sections if name != "adapters"]
         if not sections:
             return
-    settings = SectionSettings(
-        runs=runs, work=work / "bench", texts=texts, backbones=backbones, rows=rows
-    )
+    settings = SectionSettings(runs=runs, work=work / "bench", texts=texts, backbones=backbones)
     for name in sections or SECTIONS:
         click.echo(run(name, out=out or RESULTS / "bench", settings=settings))
     refresh_here()

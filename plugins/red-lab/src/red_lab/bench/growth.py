@@ -13,10 +13,9 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import redhost
-from red_lab.bench.bus import tensor_bytes
 from red_lab.bench.growth_page import page
 from red_lab.bench.rounds import in_turns, spread
 from red_lab.bench.section import SectionSettings
@@ -173,7 +172,7 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
     width, labels_of = shape.width, len(card.labels)
     return {
         **{name: spread(took) for name, took in seconds.items()},
-        "bytes": tensor_bytes(bus),
+        "bytes": _bytes(bus),
         "card": 4 * (labels_of * (width + 1) + width * (width + 1) // 2),  # a packed triangle
     }
 
@@ -185,3 +184,10 @@ def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
         given = [f"What is {n % 997} plus {n // 997}?" for n in range(count)]
         took = in_turns({"read": partial(trunk.encode, given)}, rounds=min(rounds, 3))
         yield {"at": count, "seconds": spread(took["read"])}
+
+
+def _bytes(module: nn.Module) -> int:
+    """Return the bytes of parameters and buffers; shared ones are counted once."""
+    tensors = (*module.parameters(), *module.buffers())
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
+    return sum(s.nbytes() for s in storages.values())

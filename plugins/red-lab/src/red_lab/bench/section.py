@@ -23,17 +23,12 @@ from red_lab.metrics import write_json
 __all__ = ["SECTIONS", "Section", "SectionSettings", "load", "machine", "run", "write_page"]
 
 SECTIONS: tuple[str, ...] = (
-    "startup",
     "profile",
     "answers",
     "heads",
-    "files",
-    "bus",
-    "decode",
     "peers",
     "scale",
     "growth",
-    "engine",
 )
 """In the order of the page."""
 
@@ -49,14 +44,12 @@ class SectionSettings:
         work: Folder for checkpoints of long work.
         texts: Texts of a large call.
         backbones: Backbones to measure, where a section has a choice; empty for all.
-        rows: Rows of the largest file.
     """
 
     runs: int
     work: Path
     texts: int = 10_000
     backbones: tuple[str, ...] = ()
-    rows: int = 1_000_000
 
 
 class Section(Protocol):

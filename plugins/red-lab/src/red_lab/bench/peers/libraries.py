@@ -13,7 +13,7 @@ __all__ = ["ADAPTERS", "adapters_python", "peft"]
 ADAPTERS = Path("build/peers-adapters")
 """AdapterHub requires an older transformers, so it has its own virtual environment."""
 
-HINT = "Run 'make .venv/peers', or name other sections: 'redhost lab bench startup bus'."
+HINT = "Run 'make .venv/peers', or name other sections: 'redhost lab bench profile scale'."
 
 
 def peft() -> Any:
