@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from red_lab.bench import profile_child
 from red_lab.bench.processes import Process, take_turns
-from red_lab.bench.profile import PREDICT, RECOMPOSE, tables
+from red_lab.bench.profile import PREDICT, RECOMPOSE
 from red_lab.bench.profile_child import Clock, find
+from red_lab.bench.section import page
 
 
 @pytest.mark.parametrize("steps", [PREDICT, RECOMPOSE], ids=["predict", "recompose"])
@@ -43,7 +44,7 @@ def test_a_wrapped_function_does_what_it_did(monkeypatch) -> None:
 
 
 def test_tables_tell_the_longest_step_first_and_what_was_not_found() -> None:
-    text = tables({"steps": {"predict": {"a": 0.001, "b": 1.5}}, "lost": ["m:f"]})
+    text = page("profile", {"steps": {"predict": {"a": 0.001, "b": 1.5}}, "lost": ["m:f"]})
     assert "**predict**: 1.50 s" in text
     assert text.index("| b | 1.50 s | 99.9% |") < text.index("| a | 1.00 ms | 0.1% |")
     assert text.endswith("m:f.")

@@ -7,6 +7,7 @@ and experts are linear: every expert gets a weight, so a query evaluates all of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -16,21 +17,21 @@ import torch
 from torch import Tensor, nn
 
 import redhost
-from red_lab.bench.growth_page import page
+from red_lab.bench.models import open_trunk
 from red_lab.bench.rounds import in_turns, spread
-from red_lab.bench.section import SectionSettings
-from red_lab.bench.trunks import open_trunk
+from red_lab.bench.section import Section, SectionSettings
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Linear
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 
-__all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
-
-TITLE = "Growth of costs with size"
+__all__ = ["AXES", "SECTION", "Shape", "exponent", "measure_shape"]
 
 SHOWN, ANSWERED = 32, 4096
 """Rows in a card; rows of a pass."""
+
+LAST = 3
+"""Number of largest points to which an exponent is fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,3 +192,23 @@ def _bytes(module: nn.Module) -> int:
     tensors = (*module.parameters(), *module.buffers())
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
     return sum(s.nbytes() for s in storages.values())
+
+
+def exponent(points: Sequence[Mapping[str, Any]], cost: str) -> float:
+    """Return the slope of log cost over log size, through the largest points.
+
+    Args:
+        points: Measurements with their sizes under ``at``, ascending.
+        cost: Name of a number of each point, or of a spread with its median.
+    """
+    costs = [p[cost]["median"] if isinstance(p[cost], Mapping) else p[cost] for p in points]
+    x, y = (
+        [math.log(value) for value in values[-LAST:]]
+        for values in ([p["at"] for p in points], costs)
+    )
+    middle, level = sum(x) / len(x), sum(y) / len(y)
+    above = sum((a - middle) * (b - level) for a, b in zip(x, y, strict=True))
+    return float(above / sum((a - middle) ** 2 for a in x))
+
+
+SECTION = Section(name="growth", measure=measure, names={"exponent": exponent, "last": LAST})

@@ -19,12 +19,10 @@ from statistics import median
 from typing import Any
 
 from red_lab.bench.processes import REDHOST
-from red_lab.bench.section import SectionSettings
+from red_lab.bench.section import Section, SectionSettings
 from redhost.registry.environment import python_command
 
-__all__ = ["PREDICT", "RECOMPOSE", "TITLE", "measure", "page", "tables"]
-
-TITLE = "Time by step"
+__all__ = ["PREDICT", "RECOMPOSE", "SECTION"]
 
 QUESTION = "What is 37 plus 12?"
 REPEATS = 30
@@ -95,28 +93,6 @@ RECOMPOSE: Steps = {
 }
 
 
-SHOWN = {
-    "predict, a process of its own": "predict, new process",
-    "predict, the process is warm (tiny)": "predict, warm process (tiny)",
-    "predict, the process is warm (SmolLM2-135M)": "predict, warm process (SmolLM2-135M)",
-    "recompose, nothing remembered": "recompose, cold caches",
-    "recompose, features remembered": "recompose, feature cache warm",
-    "what is installed, and its verdicts": "list installed packages and cached checks",
-    "what columns learn from": "training data of the router's columns",
-    "judge on gate rows": "evaluate on gate rows",
-    "background and evaluation rows": "read background and evaluation rows",
-    "tokens": "tokenize",
-    "trunk": "trunk's forward pass",
-    "bus": "bus",
-    "cards": "read cards",
-    "canaries": "check canaries",
-    "write": "publish the generation",
-    "Python starts": "start Python",
-    "Python ends": "end Python",
-}
-"""Names of commands and steps in the metrics → names on the page, where they differ."""
-
-
 def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
@@ -150,32 +126,6 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     }
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """Return the section's tables."""
-    return f"[Profiles](../../profiles.md) describes what was tried.\n\n{tables(found)}"
-
-
-def tables(found: Mapping[str, Any]) -> str:
-    """Return a table for each command, the longest step first."""
-    parts = []
-    for name, steps in found["steps"].items():
-        total = sum(steps.values())
-        title = SHOWN.get(name, name)
-        parts += [f"**{title}**: {_shown(total)}", "", "| step | time | share |", "|---|---|---|"]
-        parts += [
-            f"| {SHOWN.get(step, step)} | {_shown(seconds)} | {seconds / total:.1%} |"
-            for step, seconds in sorted(steps.items(), key=lambda pair: -pair[1])
-        ]
-        parts.append("")
-    if found["lost"]:
-        parts.append(f"Functions not found, counted in other steps: {', '.join(found['lost'])}.")
-    return "\n".join(parts).rstrip()
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
-
-
 def _run(
     command: Sequence[str],
     steps: Steps,
@@ -207,3 +157,6 @@ def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return each step's median; a step that did not occur in a run counts as zero."""
     steps = sorted({step for run in runs for step in run})
     return {step: median(run.get(step, 0.0) for run in runs) for step in steps}
+
+
+SECTION = Section(name="profile", measure=measure)

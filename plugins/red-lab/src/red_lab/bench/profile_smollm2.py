@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import redhost
-from red_lab.bench.in_memory import in_memory
+from red_lab.bench.models import in_memory
 from red_lab.bench.profile_child import REST, Clock
 from red_lab.red.run import open_source
 from redhost.core.bus.bus import LayerNorm, Readout

@@ -1,8 +1,9 @@
-"""The compared systems: each opens a subject and returns a function that answers texts."""
+"""The compared systems, and the calls that are timed; each opens a subject and answers texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,11 +13,27 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
-from red_lab.bench.answers.texts import HEAD_ROWS, pick, training_rows
+from red_lab.bench.answers.subject import (
+    ENGINES,
+    HEAD_ROWS,
+    MAX_TOKENS,
+    Subject,
+    pick,
+    training_rows,
+)
 from redhost.core.backbones.bfloat16 import BF16
 
-__all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory", "resting"]
+__all__ = [
+    "FLOOR",
+    "LARGE",
+    "SYSTEMS",
+    "Answering",
+    "Case",
+    "cases",
+    "memory",
+    "resting",
+    "works",
+]
 
 Answering = Callable[[Sequence[str]], object]
 
@@ -32,6 +49,61 @@ LARGE = (
     *(f"redhost, {device}" for device in ENGINES),
 )
 """Systems that sort many texts by length; one padded batch in the given order is mostly padding."""
+
+
+PIECES = 5
+"""Calls into which the largest case is split: each has its own ratio."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A call that is timed.
+
+    Attributes:
+        kind: The texts, ``lines`` or ``posts``.
+        size: Texts of a call.
+        rounds: Number of counted calls.
+        large: Whether it measures throughput instead of latency.
+    """
+
+    kind: str
+    size: int
+    rounds: int
+    large: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name on the page."""
+        size = self.size * self.rounds if self.large else self.size
+        return f"{size:,} {self.kind if size > 1 else self.kind.removesuffix('s')}"
+
+
+def cases(*, runs: int, texts: int, posts: int) -> list[Case]:
+    """Return the cases of a backbone.
+
+    Args:
+        runs: Rounds of the cases in the middle; short ones have more, for their 99th percentile.
+        texts: Lines of the largest case.
+        posts: Posts of a batch call.
+    """
+    return [
+        Case(kind="lines", size=1, rounds=20 * runs),
+        Case(kind="posts", size=1, rounds=2 * runs),
+        Case(kind="lines", size=8, rounds=2 * runs),
+        Case(kind="lines", size=64, rounds=runs),
+        Case(kind="posts", size=posts, rounds=-(-runs // 2)),
+        Case(kind="lines", size=-(-texts // PIECES), rounds=PIECES, large=True),
+    ]
+
+
+def works(case: Case, texts: Sequence[str]) -> list[Sequence[str]]:
+    """Return the texts of each call, disjoint while there are enough; the first call warms up."""
+    warm = min(case.size, 64)
+    starts = (warm + n * case.size for n in range(case.rounds))
+    return [
+        texts[:warm],
+        *([texts[(s + i) % len(texts)] for i in range(case.size)] for s in starts),
+    ]
 
 
 def _transformers(subject: Subject, dtype: torch.dtype = torch.float32) -> Answering:

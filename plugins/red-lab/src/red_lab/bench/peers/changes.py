@@ -1,27 +1,28 @@
-"""redhost: time until the next correct answer after an expert is added, removed or exchanged."""
+"""Time until the next correct answer after an expert, or an adapter of PEFT, is changed.
+
+PEFT has no router, so the caller names the adapter; nothing has to be trained.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import safetensors.torch
 import torch
 
 import redhost
 from red_lab.arithmetic import ArithmeticRow
-from red_lab.bench.peers.domains import CUT, DOMAINS, NEWCOMER, build_experts, held_out
-from red_lab.bench.peers.under_load import under_load
+from red_lab.base import LABELS
+from red_lab.bench.peers.domains import CUT, DOMAINS, NEWCOMER, batches, build_experts, held_out
+from red_lab.bench.peers.lora import load_adapters, train_adapters
 from red_lab.bench.rounds import seconds_of, spread
-from redhost.core.bus.experts import LowRank
 
-__all__ = ["exchange", "measure"]
+__all__ = ["measure", "measure_peft"]
 
 FEATURES = "five"
 """The five experts' feature cache, restored before every change, so the newcomer's card is new."""
@@ -37,9 +38,7 @@ def measure(*, work: str, rounds: int) -> dict[str, Any]:
         host.recompose(seed=0)
         host.replace(CUT, built[CUT])
         shutil.copytree(host.cache, Path(folder, FEATURES))
-        found = _changes(host, built, Path(folder, FEATURES), rounds=rounds)
-        found |= _bus_swap(host.composed, built["other"], rounds=rounds)
-        return {"changes": found, "live": _live(host, built, rounds=rounds)}
+        return _changes(host, built, Path(folder, FEATURES), rounds=rounds)
 
 
 def _changes(
@@ -78,74 +77,6 @@ def _changes(
     return found
 
 
-def _bus_swap(composed: redhost.ComposedModel, package: Path, *, rounds: int) -> dict[str, Any]:
-    """Time an exchange on the bus alone: weights are in memory, the router is unchanged."""
-    tensors = safetensors.torch.load((package / "expert.safetensors").read_bytes())
-    row = _row(CUT)
-    serving = [composed]
-    swapped, answered, right = [], [], True
-
-    def swap() -> None:
-        bus = exchange(composed.bus, CUT, tensors)
-        serving[0] = dataclasses.replace(composed, bus=bus)
-
-    for _ in range(10 * rounds):
-        start = perf_counter()
-        swapped.append(seconds_of(swap))
-        right &= serving[0].answer([row.text])[0].label == row.label
-        answered.append(perf_counter() - start)
-    return {
-        "bus swap": {"seconds": spread(swapped), "correct": right},
-        "bus swap, answered": {"seconds": spread(answered), "correct": right},
-    }
-
-
-def exchange(bus: redhost.Bus, name: str, tensors: Mapping[str, torch.Tensor]) -> redhost.Bus:
-    """Return a bus with one low-rank expert rebuilt from tensors, and the rest unchanged."""
-    experts = dict(zip(bus.ids, bus.parts(), strict=True))
-    old = experts[name]
-    if not isinstance(old, LowRank):
-        raise redhost.UsageError("only low-rank experts are exchanged here")
-    experts[name] = LowRank(
-        U=tensors["U"],
-        V=tensors["V"],
-        activation=old.activation,
-        space=old.space,
-        labels=old.labels,
-    )
-    made = redhost.Bus(
-        bus.readout,
-        norm=bus.norm,
-        router=bus.router,
-        experts=experts,
-        backbone_column=len(bus.columns) > len(bus.ids),
-    )
-    return made.eval().requires_grad_(False)
-
-
-def _live(host: redhost.Host, built: Mapping[str, Path], *, rounds: int) -> dict[str, Any]:
-    """Swap two generations under a client that queries without a pause."""
-    first = host.generations.current()
-    second = host.replace(CUT, built["other"]).generation
-    rows = _right_in_both(host, [n for n in (first, second) if n is not None])
-    texts, labels = [r.text for r in rows], [r.label for r in rows]
-    live = redhost.Live(host.session)
-    live.predict(texts)
-    with under_load(lambda: [a.label for a in live.predict(texts)], labels) as tally:
-        swaps = [(first, second)[n % 2] for n in range(10 * rounds)]
-        seconds = [seconds_of(partial(live.swap, number)) for number in swaps]
-    return {"seconds": spread(seconds), "swaps": len(seconds), **tally.summary()}
-
-
-def _right_in_both(host: redhost.Host, generations: Sequence[int]) -> list[ArithmeticRow]:
-    """Return a row of each domain that every generation answers correctly."""
-    rows = [_row(d) for d in DOMAINS if d != NEWCOMER]
-    for number in generations:
-        answers = host.load(number).answer([r.text for r in rows])
-        rows = [r for r, a in zip(rows, answers, strict=True) if a.label == r.label]
-    return rows
-
-
 def _row(domain: str) -> ArithmeticRow:
     """Return a held-out row of a domain."""
     return next(r for r in held_out() if r.domain == domain)
@@ -156,3 +87,65 @@ def _accuracy(host: redhost.Host) -> float:
     rows = held_out()
     answers = host.predict([r.text for r in rows])
     return sum(a.label == r.label for a, r in zip(answers, rows, strict=True)) / len(rows)
+
+
+def measure_peft(*, folder: str, work: str, rounds: int) -> dict[str, Any]:
+    """Load, delete and swap adapters next to five repeatedly, and query after each change."""
+    saved = train_adapters(Path(folder), Path(work))
+    model = load_adapters(Path(folder), {d: saved[d] for d in DOMAINS if d != NEWCOMER})
+    swap = importlib.import_module("peft.utils.hotswap").hotswap_adapter
+    rows = _right(model, saved, swap)
+    steps: dict[str, tuple[Callable[[], object], str]] = {
+        "add": (partial(model.load_adapter, saved[NEWCOMER], NEWCOMER), NEWCOMER),
+        "remove": (partial(model.delete_adapter, NEWCOMER), CUT),
+        "swap": (partial(swap, model, str(saved["other"]), adapter_name=CUT), CUT),
+    }
+    timings: dict[str, list[float]] = {name: [] for name in steps}
+    right: dict[str, bool] = dict.fromkeys(timings, True)
+    for _ in range(rounds):
+        for name, (change, domain) in steps.items():
+            answers: list[str] = []
+            work_ = partial(_change_and_ask, model, change, rows[domain], answers)
+            timings[name].append(seconds_of(work_))
+            right[name] &= answers == [rows[domain].label]
+        swap(model, str(saved[CUT]), adapter_name=CUT)
+    return {
+        name: {"seconds": spread(values), "correct": right[name]}
+        for name, values in timings.items()
+    }
+
+
+def _change_and_ask(
+    model: Any, change: Callable[[], object], row: ArithmeticRow, answers: list[str]
+) -> None:
+    """Change the adapters and append the next answer."""
+    change()
+    model.eval()
+    answers.append(_ask(model, row))
+
+
+def _right(model: Any, saved: Mapping[str, Path], swap: Any) -> dict[str, ArithmeticRow]:
+    """Return a row of each changed domain that every build answers correctly."""
+    model.load_adapter(saved[NEWCOMER], NEWCOMER)
+    model.eval()
+    rows = {
+        d: _rightly_answered(model, [r for r in held_out() if r.domain == d])
+        for d in (CUT, NEWCOMER)
+    }
+    swap(model, str(saved["other"]), adapter_name=CUT)
+    rows[CUT] = _rightly_answered(model, rows[CUT])
+    swap(model, str(saved[CUT]), adapter_name=CUT)
+    model.delete_adapter(NEWCOMER)
+    return {d: right[0] for d, right in rows.items()}
+
+
+def _rightly_answered(model: Any, rows: list[ArithmeticRow]) -> list[ArithmeticRow]:
+    return [r for r in rows if _ask(model, r) == r.label]
+
+
+def _ask(model: Any, row: ArithmeticRow) -> str:
+    """Answer a row with the adapter of its domain."""
+    [batch] = batches([row], 1)
+    with torch.inference_mode():
+        logits = model(input_ids=batch.ids, adapter_names=list(batch.domains)).logits
+    return LABELS[int(logits.argmax())]

@@ -13,16 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from red_lab.bench.peers.compare import Pass, compare
-from red_lab.bench.peers.model import EXPERTS, Answers, load, token_ids
+from red_lab.bench.peers.model import EXPERTS, Answers, Pass, compare, floor, load, token_ids
 from red_lab.bench.rounds import seconds_of, spread
 
 __all__ = ["SYSTEMS", "changes", "measure", "memory"]
-
-
-def _floor(folder: Path) -> Pass:
-    model = load(folder)
-    return lambda ids: model(input_ids=ids).logits
 
 
 def _five(folder: Path, *, combine: str) -> Pass:
@@ -38,7 +32,7 @@ def _five(folder: Path, *, combine: str) -> Pass:
 
 
 SYSTEMS: Mapping[str, Callable[[Path], Pass]] = {
-    "floor": _floor,
+    "floor": floor,
     "adapters fuse": partial(_five, combine="Fuse"),
     "adapters average": partial(_five, combine="Average"),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import random
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,19 +17,30 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.answers.author import AUTHOR_ROWS
 from red_lab.bench.answers.over_http import measure_http
-from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, runs_here
-from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
-from red_lab.bench.answers.texts import Case, cases, pick, works
-from red_lab.bench.peers.worker import ask
+from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, pick, runs_here
+from red_lab.bench.answers.systems import (
+    FLOOR,
+    LARGE,
+    SYSTEMS,
+    Answering,
+    Case,
+    cases,
+    works,
+)
 from red_lab.bench.processes import PYTHON, REDHOST, Process, take_turns
 from red_lab.bench.rounds import in_turns_over, percentile, spread, times
 from red_lab.bench.section import SectionSettings
+from red_lab.bench.worker import ask
 from red_lab.newsgroups import rows
 from red_lab.progress import Bar
+from redhost.authoring import ExpertPlan, ExpertSettings, split_rows
+from redhost.core.training.context import AuthoringContext
 
-__all__ = ["BACKBONES", "measure"]
+__all__ = ["BACKBONES", "author", "measure"]
+
+AUTHOR_ROWS = 2000
+"""Training posts of the expert, over all labels."""
 
 PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "scikit-learn")
 
@@ -111,7 +124,7 @@ def _processor() -> str:
 def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     folder, load = settings.work / "answers", BACKBONES[name]
     # In a separate process: export and training leave gigabytes of memory behind.
-    ask("subject:prepare", package=__package__, name=name, folder=str(folder.absolute()))
+    ask("answers.subject:prepare", name=name, folder=str(folder.absolute()))
     subject = Subject.under(folder, name)
     texts = {kind: pick(kind) for kind in ("lines", "posts")}
     memory = _memory(name, folder, texts=min(load.memory, settings.texts))
@@ -127,10 +140,9 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     )
     bar.update(len(chosen) + 1, "http")
     engines = _engines(subject, posts=4 * load.posts)
-    at_rest = ask("systems:resting", package=__package__, name=name, folder=str(folder.absolute()))
+    at_rest = ask("answers.systems:resting", name=name, folder=str(folder.absolute()))
     training = ask(
-        "author:author",
-        package=__package__,
+        "answers.measure:author",
         name=name,
         folder=str(folder.absolute()),
         texts=min(AUTHOR_ROWS // load.share, settings.texts),
@@ -209,8 +221,46 @@ def _timed(
 
 
 def _memory(name: str, folder: Path, *, texts: int) -> dict[str, int]:
-    measured = partial(ask, "systems:memory", package=__package__, folder=str(folder.absolute()))
+    measured = partial(ask, "answers.systems:memory", folder=str(folder.absolute()))
     return {
         side: measured(name=name, system=side, texts=texts)["peak_bytes"]
         for side in filter(runs_here, SYSTEMS)
     }
+
+
+def author(*, folder: str, name: str, texts: int) -> dict[str, Any]:
+    """Train an expert on posts, as its author would, and encode the same posts alone.
+
+    Runs in a separate process. The second training finds all features in the cache, like a second
+    expert on the same texts.
+
+    Args:
+        folder: The folder of the subjects.
+        name: The backbone's name.
+        texts: Number of posts.
+    """
+    torch.set_num_threads(1)
+    subject = Subject.under(Path(folder), name)
+    data = random.Random(2).sample(rows("train"), texts)  # noqa: S311  (a sample, no secret)
+    package = next((subject.home.parent / "packages" / f"red-backbone-{name}" / "src").iterdir())
+    with tempfile.TemporaryDirectory() as scratch:
+        context = redhost.authoring.open_for_training(package, cache=Path(scratch, "cache"))
+        context.backbone.encode(["loaded now"])
+        seconds = [_train(Path(scratch, n), data, context) for n in ("first", "second")]
+        start = time.perf_counter()
+        context.backbone.encode([row.text for row in data])
+        alone = time.perf_counter() - start
+    return {"texts": texts, "encoder": alone, "first": seconds[0], "second": seconds[1]}
+
+
+def _train(project: Path, data: list[redhost.Row], context: AuthoringContext) -> float:
+    start = time.perf_counter()
+    redhost.authoring.write_project(project, kind="expert", package_id="posts", summary="posts")
+    redhost.authoring.train_package(
+        project,
+        ExpertPlan(id="posts", writes="labels"),
+        split_rows(data),
+        context=context,
+        settings=ExpertSettings(space="labels", seed=0),
+    )
+    return time.perf_counter() - start
