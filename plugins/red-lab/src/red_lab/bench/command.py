@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+import redhost
 from red_lab.bench.section import SECTIONS, SectionSettings, run
 from red_lab.options import WORK
 from red_lab.readme import refresh_here
 
-__all__ = ["bench"]
+__all__ = ["bench", "server_bench"]
 
 RESULTS = Path("docs/results")
 
@@ -62,9 +63,7 @@ def bench(
     With --serve: one query over HTTP against a call in process, and the gain of micro-batching.
     """
     if serve:
-        from red_lab.serving import command
-
-        command().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
+        server_bench().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
         return
     if "adapters" in sections:
         from red_lab.adapters.measure import run as choose
@@ -77,3 +76,18 @@ def bench(
     for name in sections or SECTIONS:
         click.echo(run(name, out=out or RESULTS / "bench", settings=settings))
     refresh_here()
+
+
+def server_bench() -> click.Command:
+    """Return the command that times the server.
+
+    Raises:
+        MissingError: If redhost-serve is not installed.
+    """
+    try:
+        from redhost_serve.cli import bench as command
+    except ImportError as e:
+        raise redhost.MissingError(
+            "the server is not installed", hint="Install it with 'pip install redhost-serve'."
+        ) from e
+    return command

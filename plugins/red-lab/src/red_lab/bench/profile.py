@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from red_lab.bench.processes import REDHOST
+from red_lab.bench.profile_child import REST, Clock
 from red_lab.bench.section import Section, SectionSettings
 from redhost.registry.environment import python_command
 
@@ -109,9 +110,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
         first = [_run(fresh, RECOMPOSE, before=forget) for _ in range(settings.runs)]
         cached = [_run(again, RECOMPOSE) for _ in range(settings.runs)]
-    from red_lab.bench.profile_smollm2 import warm_smollm2  # torch, once the others are done
-
-    large = warm_smollm2(PREDICT, question=QUESTION, runs=settings.runs, work=settings.work)
+    large = _warm_smollm2(runs=settings.runs, work=settings.work)
     runs = {
         "predict, a process of its own": [r["cold"] for r in predict],
         "predict, the process is warm (tiny)": [w for r in predict for w in r["warm"]],
@@ -124,6 +123,28 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
         "lost": sorted({place for r in (*predict, *first, *cached) for place in r["lost"]}),
         "steps": {name: _medians(found) for name, found in runs.items()},
     }
+
+
+def _warm_smollm2(*, runs: int, work: Path) -> list[dict[str, float]]:
+    """Answer on SmolLM2-135M with five random experts; return the seconds by step of each run."""
+    from red_lab.bench.models import in_memory  # torch, once the commands are done
+    from red_lab.cost_measure import Load, build_bus
+    from red_lab.red.run import open_source
+
+    backbone = open_source("smollm2", seed=0, work=work)
+    bus = build_bus("linear", Load(config="smollm2-135m"), width=backbone.width)
+    composed = in_memory(backbone, bus, kind="linear")
+    composed.answer([QUESTION])
+    clock, measured = Clock(), []
+    for step, places in PREDICT.items():
+        for place in places:
+            clock.wrap(step, place)
+    for _ in range(runs):
+        clock.seconds.clear()
+        with clock.step(REST):
+            composed.answer([QUESTION])
+        measured.append(dict(clock.seconds))
+    return measured
 
 
 def _run(

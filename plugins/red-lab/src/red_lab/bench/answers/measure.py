@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import random
-import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +15,6 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.answers.over_http import measure_http
 from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, pick, runs_here
 from red_lab.bench.answers.systems import (
     FLOOR,
@@ -34,13 +31,8 @@ from red_lab.bench.section import SectionSettings
 from red_lab.bench.worker import ask
 from red_lab.newsgroups import rows
 from red_lab.progress import Bar
-from redhost.authoring import ExpertPlan, ExpertSettings, split_rows
-from redhost.core.training.context import AuthoringContext
 
-__all__ = ["BACKBONES", "author", "measure"]
-
-AUTHOR_ROWS = 2000
-"""Training posts of the expert, over all labels."""
+__all__ = ["BACKBONES", "measure"]
 
 PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "scikit-learn")
 
@@ -130,30 +122,14 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     memory = _memory(name, folder, texts=min(load.memory, settings.texts))
     systems = {side: SYSTEMS[side](subject) for side in filter(runs_here, SYSTEMS)}
     chosen = cases(runs=settings.runs, texts=settings.texts // load.share, posts=load.posts)
-    bar, timed = Bar(f"answers {name}", total=len(chosen) + 1), {}
-    for n, case in enumerate(chosen):
-        bar.update(n, case.name)
+    bar, timed = Bar(f"answers {name}", total=len(chosen)), {}
+    for n, case in enumerate(chosen, start=1):
         timed[case.name] = _timed(case, systems, texts[case.kind])
-    bar.update(len(chosen), "http")
-    http = measure_http(
-        subject, texts["lines"], runs=-(-settings.runs // 2), seconds=min(3.0, settings.runs)
-    )
-    bar.update(len(chosen) + 1, "http")
-    engines = _engines(subject, posts=4 * load.posts)
-    at_rest = ask("answers.systems:resting", name=name, folder=str(folder.absolute()))
-    training = ask(
-        "answers.measure:author",
-        name=name,
-        folder=str(folder.absolute()),
-        texts=min(AUTHOR_ROWS // load.share, settings.texts),
-    )
+        bar.update(n, case.name)
     return {
         "cases": timed,
-        "http": http,
         "memory": memory,
-        "resting": {key: at_rest[key] for key in ("experts", "bytes")},
-        "engines": engines,
-        "author": {key: training[key] for key in ("texts", "encoder", "first", "second")},
+        "engines": _engines(subject, posts=4 * load.posts),
         "cold": _cold(subject, texts["lines"][0], rounds=settings.runs),
     }
 
@@ -226,41 +202,3 @@ def _memory(name: str, folder: Path, *, texts: int) -> dict[str, int]:
         side: measured(name=name, system=side, texts=texts)["peak_bytes"]
         for side in filter(runs_here, SYSTEMS)
     }
-
-
-def author(*, folder: str, name: str, texts: int) -> dict[str, Any]:
-    """Train an expert on posts, as its author would, and encode the same posts alone.
-
-    Runs in a separate process. The second training finds all features in the cache, like a second
-    expert on the same texts.
-
-    Args:
-        folder: The folder of the subjects.
-        name: The backbone's name.
-        texts: Number of posts.
-    """
-    torch.set_num_threads(1)
-    subject = Subject.under(Path(folder), name)
-    data = random.Random(2).sample(rows("train"), texts)  # noqa: S311  (a sample, no secret)
-    package = next((subject.home.parent / "packages" / f"red-backbone-{name}" / "src").iterdir())
-    with tempfile.TemporaryDirectory() as scratch:
-        context = redhost.authoring.open_for_training(package, cache=Path(scratch, "cache"))
-        context.backbone.encode(["loaded now"])
-        seconds = [_train(Path(scratch, n), data, context) for n in ("first", "second")]
-        start = time.perf_counter()
-        context.backbone.encode([row.text for row in data])
-        alone = time.perf_counter() - start
-    return {"texts": texts, "encoder": alone, "first": seconds[0], "second": seconds[1]}
-
-
-def _train(project: Path, data: list[redhost.Row], context: AuthoringContext) -> float:
-    start = time.perf_counter()
-    redhost.authoring.write_project(project, kind="expert", package_id="posts", summary="posts")
-    redhost.authoring.train_package(
-        project,
-        ExpertPlan(id="posts", writes="labels"),
-        split_rows(data),
-        context=context,
-        settings=ExpertSettings(space="labels", seed=0),
-    )
-    return time.perf_counter() - start

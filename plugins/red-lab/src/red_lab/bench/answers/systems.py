@@ -31,7 +31,6 @@ __all__ = [
     "Case",
     "cases",
     "memory",
-    "resting",
     "works",
 ]
 
@@ -219,23 +218,3 @@ def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]
     for start in range(0, len(chosen), step):
         answer(chosen[start : start + step])
     return {}
-
-
-def resting(*, folder: str, name: str) -> dict[str, Any]:
-    """Hold an encoder and the experts' tensors, without redhost; return their memory at rest.
-
-    Args:
-        folder: The folder of the subjects.
-        name: The backbone's name.
-    """
-    from safetensors.torch import load_file
-
-    torch.set_num_threads(1)
-    subject = Subject.under(Path(folder), name)
-    encode = _transformers(subject)
-    experts = [load_file(path) for path in subject.home.glob("store/*/expert.safetensors")]
-    for text in pick("lines")[:BATCH]:
-        encode([text])
-    status = Path("/proc/self/status").read_text("ascii")
-    [kib] = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-    return {"experts": len(experts), "bytes": int(kib) * 1024}

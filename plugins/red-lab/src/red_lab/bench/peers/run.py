@@ -20,7 +20,7 @@ from red_lab.bench.peers.lora import HINT, peft
 from red_lab.bench.peers.model import CLASSIFIER, IDS
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.worker import ask
-from red_lab.cost_build import CLASSES
+from red_lab.cost_measure import CLASSES
 from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 
@@ -57,7 +57,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     folders = {name: write_model(name, work / name) for name in TRUNKS}
     jobs = {
         **_forward(folders, python, rounds=settings.runs),
-        **_changes(folders, work, python, rounds=settings.runs),
+        **_changes(folders["tiny"], work, rounds=settings.runs),
     }
     found, bar = {}, Bar("peers", total=len(jobs) + 1)
     for n, (name, job) in enumerate(jobs.items(), start=1):
@@ -67,7 +67,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
     xlora = {}
     for name, roles in ROLES.items():
-        job = partial(ask, "peers.adding:measure", roles=roles, **options)
+        job = partial(ask, "peers.changes:measure_xlora", roles=roles, **options)
         xlora[name] = cached_json(parts / f"x-lora {name}.json", job)
     bar.update(len(jobs) + 1, "x-lora")
     results = _tell(found, xlora, target=target, runs=settings.runs)
@@ -99,16 +99,13 @@ def _forward(
     return jobs
 
 
-def _changes(
-    folders: dict[str, Path], work: Path, python: Path, *, rounds: int
-) -> dict[str, Callable[[], dict[str, Any]]]:
+def _changes(model: Path, work: Path, *, rounds: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the jobs that measure changes and the router's training, by name."""
-    tiny, here = str(folders["tiny"]), str(work)
+    tiny, here = str(model), str(work)
     return {
         "redhost": partial(ask, "peers.changes:measure", work=here, rounds=rounds),
-        "oracle": partial(ask, "peers.adding:adapters", folder=tiny, work=here),
+        "oracle": partial(ask, "peers.changes:measure_oracle", folder=tiny, work=here),
         "peft": partial(ask, "peers.changes:measure_peft", folder=tiny, work=here, rounds=rounds),
-        "adapters": partial(ask, "peers.hub:changes", python=python, folder=tiny, rounds=rounds),
     }
 
 
@@ -139,7 +136,6 @@ def _tell(
         "changes": {
             "redhost": _bare(ours),
             "peft": _bare(found["peft"]),
-            "adapters": _bare(found["adapters"]),
         },
         "adding": {
             "target": target,
