@@ -80,16 +80,16 @@ class _Made:
     def columns(self) -> list[redhost.plugins.ColumnData]:
         """The router's training data for each expert."""
         count = max(SHOWN, 2 * self.shape.labels)
-        labels = self.answers(count)
-        found = []
-        for name in self.ids:
-            z = self.rows(count)
-            sums = Statistics.of_rows(z, labels)
-            column = redhost.plugins.ColumnData(
-                column=name, z=z[:SHOWN], statistics=sums, labels=labels[:SHOWN]
+        labels, z = self.answers(count), {name: self.rows(count) for name in self.ids}
+        return [
+            redhost.plugins.ColumnData(
+                column=name,
+                z=z[name][:SHOWN],
+                statistics=Statistics.of_rows(z[name], labels),
+                labels=labels[:SHOWN],
             )
-            found.append(column)
-        return found
+            for name in self.ids
+        ]
 
     @cached_property
     def bus(self) -> redhost.Bus:

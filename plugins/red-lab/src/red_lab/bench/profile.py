@@ -8,9 +8,7 @@ built here from five random low-rank experts, since none ships. Takes about five
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from red_lab.bench.processes import REDHOST
-from red_lab.bench.profile_child import REST, Clock
+from red_lab.bench.processes import REDHOST, run_command
+from red_lab.bench.profile_child import Clock
 from red_lab.bench.section import Section, SectionSettings
 from redhost.registry.environment import python_command
 
@@ -98,8 +96,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         home, cold = Path(folder, "home"), Path(folder, "cold")
-        command = [*REDHOST, "recompose", "--home", str(home)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603  (our own command)
+        run_command([*REDHOST, "recompose", "--home", str(home)])
         ask = ["predict", "--json", "--home", str(home), QUESTION]
         predict = [_run(ask, PREDICT, repeats=REPEATS) for _ in range(settings.runs)]
         fresh = ["recompose", "--json", "--home", str(cold)]
@@ -135,16 +132,11 @@ def _warm_smollm2(*, runs: int, work: Path) -> list[dict[str, float]]:
     bus = build_bus("linear", Load(config="smollm2-135m"), width=backbone.width)
     composed = in_memory(backbone, bus, kind="linear")
     composed.answer([QUESTION])
-    clock, measured = Clock(), []
+    clock = Clock()
     for step, places in PREDICT.items():
         for place in places:
             clock.wrap(step, place)
-    for _ in range(runs):
-        clock.seconds.clear()
-        with clock.step(REST):
-            composed.answer([QUESTION])
-        measured.append(dict(clock.seconds))
-    return measured
+    return clock.repeated(lambda: composed.answer([QUESTION]), runs)
 
 
 def _run(
@@ -157,17 +149,11 @@ def _run(
     """Run one process; return its seconds by step, the end of the process included."""
     if before is not None:
         before()
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
         module = "red_lab.bench.profile_child"
         child = python_command("-m", module, str(time.time()), str(out))
-        subprocess.run(  # noqa: S603  (our own command)
-            [*child, json.dumps(steps), str(repeats), *command],
-            check=True,
-            capture_output=True,
-            env=env,
-        )
+        run_command([*child, json.dumps(steps), str(repeats), *command])
         ended = time.time()
         found: dict[str, Any] = json.loads(out.read_text("utf-8"))
     found["cold"]["Python ends"] = ended - found["ended"]

@@ -25,8 +25,8 @@ from red_lab.bench.answers.systems import (
     cases,
     works,
 )
-from red_lab.bench.processes import PYTHON, REDHOST, Process, take_turns
-from red_lab.bench.rounds import in_turns_over, percentile, spread, times
+from red_lab.bench.processes import PYTHON, REDHOST, run_command
+from red_lab.bench.rounds import in_turns, in_turns_over, percentile, spread, times
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.worker import ask
 from red_lab.newsgroups import rows
@@ -136,20 +136,19 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
 
 def _cold(subject: Subject, text: str, *, rounds: int) -> dict[str, Any]:
     """Return the time of a process that answers one line and exits, for each system."""
-    env = {"OMP_NUM_THREADS": "1"}
     commands = {
         "transformers": (*PYTHON, COLD, str(subject.model), text),
         "redhost predict": (*REDHOST, "predict", "--home", str(subject.home), text),
         "redhost onnx predict": (*REDHOST, "onnx", "predict", str(subject.exported), text),
     }
-    seen = take_turns(
-        {name: Process(command=command, env=env) for name, command in commands.items()},
-        rounds=rounds,
-    )
-    seconds = {name: [x.seconds for x in found] for name, found in seen.items()}
+    runs = {
+        name: partial(run_command, command, OMP_NUM_THREADS="1")
+        for name, command in commands.items()
+    }
+    seconds = in_turns(runs, rounds=rounds)
     return {
-        name: {"seconds": spread(found), "times": times(found, seconds["transformers"])}
-        for name, found in seconds.items()
+        name: {"seconds": spread(taken), "times": times(taken, seconds["transformers"])}
+        for name, taken in seconds.items()
     }
 
 

@@ -35,7 +35,6 @@ __all__ = [
     "HEAD_ROWS",
     "MAX_TOKENS",
     "Subject",
-    "compose_minilm",
     "pick",
     "prepare",
     "runs_here",
@@ -141,18 +140,6 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
         from redhost_onnx.generation import export_generation
 
         export_generation(redhost.Host.open(subject.home).composed, subject.exported)
-    return {}
-
-
-def compose_minilm(*, folder: str) -> dict[str, Any]:
-    """Compose only the home on MiniLM; runs in a separate process.
-
-    Args:
-        folder: The folder of the subjects.
-    """
-    subject = Subject.under(Path(folder), "minilm")
-    shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
-    _compose("minilm", f"hf:{encoder()}", subject)
     return {}
 
 

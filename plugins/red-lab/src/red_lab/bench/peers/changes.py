@@ -35,7 +35,7 @@ from red_lab.bench.peers.domains import (
 )
 from red_lab.bench.peers.lora import load_adapters, make_xlora, oracle, train_adapters
 from red_lab.bench.peers.model import load
-from red_lab.bench.rounds import seconds_of, spread
+from red_lab.bench.rounds import spread
 
 __all__ = ["measure", "measure_oracle", "measure_peft", "measure_xlora"]
 
@@ -49,7 +49,10 @@ FEATURES = "five"
 
 
 def measure(*, work: str, rounds: int) -> dict[str, Any]:
-    """Change a home of five experts repeatedly, and query after each change."""
+    """Change a home of five experts repeatedly, and query after each published change.
+
+    A change checks a package, trains the router, evaluates, writes a generation and loads it.
+    """
     built = build_experts(Path(work))
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -57,45 +60,67 @@ def measure(*, work: str, rounds: int) -> dict[str, Any]:
     ):
         host.recompose(seed=0)
         host.replace(CUT, built[CUT])
-        shutil.copytree(host.cache, Path(folder, FEATURES))
-        return _changes(host, built, Path(folder, FEATURES), rounds=rounds)
+        features = Path(folder, FEATURES)
+        shutil.copytree(host.cache, features)
+        router: list[float] = []
+
+        def add() -> None:
+            router.append(host.attach(built[NEWCOMER]).router.seconds)
+
+        def forget() -> None:
+            shutil.rmtree(host.cache)
+            shutil.copytree(features, host.cache)
+
+        changes = _repeated(
+            {
+                "add": (add, _row(NEWCOMER)),
+                "remove": (partial(host.detach, NEWCOMER), _row("range1")),
+                "swap": (partial(host.replace, CUT, built["other"]), _row(CUT)),
+            },
+            ask=lambda row: host.predict([row.text])[0].label,
+            before=forget,
+            restore=partial(host.replace, CUT, built[CUT]),
+            rounds=rounds,
+        )
+        changes["add"]["router_seconds"] = spread(router)
+        add()
+        changes["add"]["accuracy"] = _accuracy(host)
+    return changes
 
 
-def _changes(
-    host: redhost.Host, built: Mapping[str, Path], features: Path, *, rounds: int
-) -> dict[str, Any]:
-    """Time a host's published changes: check, train, evaluate, write, load, and query."""
-    timings: dict[str, list[float]] = {"add": [], "remove": [], "swap": []}
-    right: dict[str, bool] = dict.fromkeys(timings, True)
-    router, held = [], 0.0
+Steps = Mapping[str, tuple[Callable[[], object], ArithmeticRow]]
+"""Name → a change, and the row that is asked after it."""
 
-    def step(name: str, change: Callable[[], redhost.Receipt], domain: str) -> None:
-        nonlocal held
-        row, answers, receipts = _row(domain), [], []
-        shutil.rmtree(host.cache)
-        shutil.copytree(features, host.cache)
 
-        def work() -> None:
-            receipts.append(change())
-            answers.extend(host.predict([row.text]))
+def _repeated(
+    steps: Steps,
+    *,
+    ask: Callable[[ArithmeticRow], str],
+    before: Callable[[], object],
+    restore: Callable[[], object],
+    rounds: int,
+) -> dict[str, dict[str, Any]]:
+    """Return for each change the seconds until its answer, and whether all answers are correct.
 
-        timings[name].append(seconds_of(work))
-        right[name] &= answers[0].label == row.label
-        if name == "add":
-            router.append(receipts[0].router.seconds)
-            held = _accuracy(host)
-
+    Args:
+        steps: The changes of a round.
+        ask: Answers a row.
+        before: Called before each change, not timed.
+        restore: Returns to the state before a round.
+        rounds: Number of rounds.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    correct = dict.fromkeys(steps, True)
     for _ in range(rounds):
-        step("add", partial(host.attach, built[NEWCOMER]), NEWCOMER)
-        step("remove", partial(host.detach, NEWCOMER), "range1")
-        step("swap", partial(host.replace, CUT, built["other"]), CUT)
-        host.replace(CUT, built[CUT])
-    found: dict[str, Any] = {
-        name: {"seconds": spread(values), "correct": right[name]}
-        for name, values in timings.items()
-    }
-    found["add"] |= {"router_seconds": spread(router), "accuracy": held}
-    return found
+        for name, (change, row) in steps.items():
+            before()
+            start = perf_counter()
+            change()
+            answer = ask(row)
+            seconds[name].append(perf_counter() - start)
+            correct[name] &= answer == row.label
+        restore()
+    return {name: {"seconds": spread(seconds[name]), "correct": correct[name]} for name in steps}
 
 
 def _row(domain: str) -> ArithmeticRow:
@@ -116,33 +141,17 @@ def measure_peft(*, folder: str, work: str, rounds: int) -> dict[str, Any]:
     model = load_adapters(Path(folder), {d: saved[d] for d in DOMAINS if d != NEWCOMER})
     swap = importlib.import_module("peft.utils.hotswap").hotswap_adapter
     rows = _right(model, saved, swap)
-    steps: dict[str, tuple[Callable[[], object], str]] = {
-        "add": (partial(model.load_adapter, saved[NEWCOMER], NEWCOMER), NEWCOMER),
-        "remove": (partial(model.delete_adapter, NEWCOMER), CUT),
-        "swap": (partial(swap, model, str(saved["other"]), adapter_name=CUT), CUT),
-    }
-    timings: dict[str, list[float]] = {name: [] for name in steps}
-    right: dict[str, bool] = dict.fromkeys(timings, True)
-    for _ in range(rounds):
-        for name, (change, domain) in steps.items():
-            answers: list[str] = []
-            work_ = partial(_change_and_ask, model, change, rows[domain], answers)
-            timings[name].append(seconds_of(work_))
-            right[name] &= answers == [rows[domain].label]
-        swap(model, str(saved[CUT]), adapter_name=CUT)
-    return {
-        name: {"seconds": spread(values), "correct": right[name]}
-        for name, values in timings.items()
-    }
-
-
-def _change_and_ask(
-    model: Any, change: Callable[[], object], row: ArithmeticRow, answers: list[str]
-) -> None:
-    """Change the adapters and append the next answer."""
-    change()
-    model.eval()
-    answers.append(_ask(model, row))
+    return _repeated(
+        {
+            "add": (partial(model.load_adapter, saved[NEWCOMER], NEWCOMER), rows[NEWCOMER]),
+            "remove": (partial(model.delete_adapter, NEWCOMER), rows[CUT]),
+            "swap": (partial(swap, model, str(saved["other"]), adapter_name=CUT), rows[CUT]),
+        },
+        ask=partial(_ask, model),
+        before=lambda: None,
+        restore=partial(swap, model, str(saved[CUT]), adapter_name=CUT),
+        rounds=rounds,
+    )
 
 
 def _right(model: Any, saved: Mapping[str, Path], swap: Any) -> dict[str, ArithmeticRow]:
@@ -165,7 +174,8 @@ def _rightly_answered(model: Any, rows: list[ArithmeticRow]) -> list[ArithmeticR
 
 
 def _ask(model: Any, row: ArithmeticRow) -> str:
-    """Answer a row with the adapter of its domain."""
+    """Answer a row with the adapter of its domain; a change may have left evaluation mode."""
+    model.eval()
     [batch] = batches([row], 1)
     with torch.inference_mode():
         logits = model(input_ids=batch.ids, adapter_names=list(batch.domains)).logits

@@ -8,18 +8,17 @@ resumes. Takes a quarter of an hour on two cores, half of it for making the pack
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.processes import REDHOST
+from red_lab.bench.processes import REDHOST, run_command
 from red_lab.bench.scale.family import SIZES, SLICES, SumDomain, install
 from red_lab.bench.section import Section, SectionSettings
 from red_lab.bench.worker import ask
+from red_lab.hotswap_measure import shipped
 from red_lab.metrics import cached_json
 
 __all__ = ["SECTION"]
@@ -31,7 +30,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     """Measure every point of the curve, then one expert more than at the last point."""
     work = (settings.work / "scale").absolute()
     work.mkdir(parents=True, exist_ok=True)
-    folders = install(work, _backbone(), count=SLICES[-1][1])
+    folders = install(work, shipped()[0], count=SLICES[-1][1])
     points = {}
     for n in COUNTS:
         job = partial(_point, work, folders, n, runs=settings.runs)
@@ -50,8 +49,7 @@ def _point(work: Path, folders: Sequence[Path], count: int, *, runs: int) -> dic
     home = work / f"home-{count}"
     shutil.rmtree(home, ignore_errors=True)
     for other in _others():
-        command = [*REDHOST, "disable", other, "--home", str(home)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603  (our own command)
+        run_command([*REDHOST, "disable", other, "--home", str(home)])
     chosen = [s for s, (first, _) in zip(folders, SLICES, strict=True) if first < count]
     return ask("scale.point:measure", sites=chosen, count=count, home=str(home), runs=runs)
 
@@ -67,13 +65,6 @@ def _more(work: Path, folders: Sequence[Path], *, level: str) -> dict[str, Any]:
 def _others() -> list[str]:
     """Return the experts that are installed here and do not belong to the family."""
     return sorted(point.name for point in entry_points(group="redhost.experts"))
-
-
-def _backbone() -> Path:
-    spec = find_spec("red_backbone_tiny")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError("red_backbone_tiny is not installed; run 'make demo' first")
-    return Path(spec.origin).parent
 
 
 def draw(found: Mapping[str, Any], folder: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.rounds import peak_bytes
+from red_lab.bench.rounds import in_turns_over, peak_bytes
 from red_lab.bench.scale.family import domains
 from redhost.core.routers import build_router
 from redhost.core.training.router import RouterSettings, train_router
@@ -185,16 +185,18 @@ def _query(host: redhost.Host, texts: Sequence[str], runs: int) -> dict[str, dic
     """Time backbone and bus separately, alternately, for batches of uncached texts."""
     composed, medians = host.composed, {}
     for batch in BATCHES:
-        spans: dict[str, list[float]] = {"backbone": [], "bus": []}
-        for run in range(runs + 2):  # the first two warm up
+        works = []
+        for run in range(runs + 1):
             first = run * batch % max(1, len(texts) - batch)
             some = (list(texts[first : first + batch]) * batch)[:batch]
-            with torch.inference_mode():
-                start = time.perf_counter()
-                h = composed.backbone.encode(some)
-                middle = time.perf_counter()
-                composed.bus(h)
-            spans["bus"].append(1000 * (time.perf_counter() - middle))
-            spans["backbone"].append(1000 * (middle - start))
-        medians[str(batch)] = {name: statistics.median(s[2:]) for name, s in spans.items()}
+            works.append((some, composed.backbone.encode(some)))
+        with torch.inference_mode():
+            seconds = in_turns_over(
+                {
+                    "backbone": lambda work: composed.backbone.encode(work[0]),
+                    "bus": lambda work: composed.bus(work[1]),
+                },
+                works,
+            )
+        medians[str(batch)] = {n: 1000 * statistics.median(s) for n, s in seconds.items()}
     return medians
