@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from red_lab.bench.processes import PYTHON, REDHOST
-from red_lab.hotswap_measure import Site
+from red_lab.hotswap_site import Site
 from redhost_serve.process import compose_home, serving
 
 import redhost

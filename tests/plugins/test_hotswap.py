@@ -10,17 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from red_lab.hotswap_measure import (
-    BUILDS,
-    Site,
-    Step,
-    build_all,
-    bytes_changed,
-    levels_of,
-    orders,
-    shipped,
-    swaps,
-)
+from red_lab.hotswap_measure import BUILDS, build_all, levels_of, orders, shipped, swaps
+from red_lab.hotswap_site import Site, Step, bytes_changed
 
 import redhost
 

@@ -73,7 +73,8 @@ def cost(
     """Count parameters, seconds and memory of a bus on a backbone of full size, random weights."""
     import torch
 
-    from red_lab.cost_measure import Load, measure
+    from red_lab.cost_build import Load
+    from red_lab.cost_measure import measure
 
     torch.set_num_threads(threads)
     load = Load(
