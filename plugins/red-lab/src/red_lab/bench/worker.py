@@ -1,6 +1,6 @@
 """A process that measures: ``python -m red_lab.bench.worker '{"call": "MODULE:NAME", …}'``.
 
-Its result is the last line of stdout, as JSON, with the process's peak memory.
+Its result is the last line of stdout, as JSON.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from red_lab.bench.rounds import peak_bytes
 
 __all__ = ["ask", "main"]
 
@@ -33,7 +31,7 @@ def ask(
         options: The function's keyword arguments, as JSON values.
 
     Returns:
-        The function's result, and ``peak_bytes``.
+        The function's result.
 
     Raises:
         MissingError: If the process failed; the last line that it wrote gives the reason.
@@ -64,7 +62,7 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     module, name = options.pop("call").split(":")
     found = getattr(importlib.import_module(f"red_lab.bench.{module}"), name)(**options)
-    sys.stdout.write("\n" + json.dumps({**found, "peak_bytes": peak_bytes()}) + "\n")
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

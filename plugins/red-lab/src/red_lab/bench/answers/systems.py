@@ -21,6 +21,7 @@ from red_lab.bench.answers.subject import (
     pick,
     training_rows,
 )
+from red_lab.bench.rounds import peak_bytes
 from redhost.core.backbones.bfloat16 import BF16
 
 __all__ = [
@@ -202,7 +203,7 @@ SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
 
 
 def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]:
-    """Let one system answer lines in one call, and one post; the process reports its peak memory.
+    """Let one system answer lines in one call, and one post; return the process's peak memory.
 
     Args:
         folder: The folder of the subjects.
@@ -217,4 +218,4 @@ def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]
     step = len(chosen) if system in LARGE else BATCH
     for start in range(0, len(chosen), step):
         answer(chosen[start : start + step])
-    return {}
+    return {"peak_bytes": peak_bytes()}

@@ -21,6 +21,7 @@ from red_lab.bench.peers.model import (
     load,
     token_ids,
 )
+from red_lab.bench.rounds import peak_bytes
 from red_lab.cost_build import Load, build_bus
 from redhost import Bus
 
@@ -88,8 +89,8 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
 
 
 def memory(*, folder: str, system: str) -> dict[str, Any]:
-    """Build one system and let it answer the largest batch; the process then reports its peak."""
+    """Build one system and let it answer the largest batch; return the process's peak memory."""
     run = SYSTEMS[system](Path(folder))
     with torch.inference_mode():
         run(token_ids(Path(folder))[: max(BATCHES)])
-    return {}
+    return {"peak_bytes": peak_bytes()}

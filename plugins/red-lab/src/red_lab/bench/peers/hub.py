@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from red_lab.bench.peers.model import EXPERTS, Answers, Pass, compare, floor, load, token_ids
+from red_lab.bench.rounds import peak_bytes
 
 __all__ = ["SYSTEMS", "measure", "memory"]
 
@@ -45,11 +46,11 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
 
 
 def memory(*, folder: str, system: str) -> dict[str, Any]:
-    """Build one system and let it answer the largest batch; the process then reports its peak."""
+    """Build one system and let it answer the largest batch; return the process's peak memory."""
     run = SYSTEMS[system](Path(folder))
     with torch.inference_mode():
         run(token_ids(Path(folder)))
-    return {}
+    return {"peak_bytes": peak_bytes()}
 
 
 def _model(folder: Path) -> Answers:

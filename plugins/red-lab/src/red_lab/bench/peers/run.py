@@ -113,8 +113,7 @@ def _tell(
     found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
 ) -> dict[str, Any]:
     """Return the section's results."""
-    ours = found["redhost"]
-    add = ours["add"]
+    add = found["redhost"]["add"]
     return {
         "runs": runs,
         "threads": found["forward tiny"]["threads"],
@@ -134,8 +133,8 @@ def _tell(
         },
         "memory": {name: _memory(found, name) for name in TRUNKS},
         "changes": {
-            "redhost": _bare(ours),
-            "peft": _bare(found["peft"]),
+            "redhost": found["redhost"],
+            "peft": found["peft"],
         },
         "adding": {
             "target": target,
@@ -145,7 +144,7 @@ def _tell(
                 "router_seconds": add["router_seconds"]["median"],
                 "accuracy": add["accuracy"],
             },
-            "x-lora": {n: _bare(x) for n, x in xlora.items()},
+            "x-lora": xlora,
             "oracle": found["oracle"]["oracle"],
         },
     }
@@ -154,10 +153,6 @@ def _tell(
 def _hubs(system: str) -> str:
     """Return the name of an AdapterHub system: its floor uses another transformers version."""
     return "hub floor" if system == "floor" else system
-
-
-def _bare(results: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in results.items() if k != "peak_bytes"}
 
 
 def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:

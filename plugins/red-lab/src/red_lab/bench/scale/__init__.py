@@ -1,8 +1,8 @@
 """Section `scale`: the cost of recompose, memory and a query with 1 to 1,000 experts.
 
 Every point is a separate process, on packages that are really installed, each with its own domain
-(`family`). Packages and finished points are kept in the work folder, so a stopped run
-resumes. Takes a quarter of an hour on two cores, half of it for making the packages.
+(`family`). Packages and finished points are kept in the work folder, so a stopped run resumes.
+Takes a quarter of an hour on two cores, half of it for making the packages.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _point(work: Path, folders: Sequence[Path], count: int, *, runs: int) -> dic
     """Measure one point with a new home, in which other experts are disabled."""
     home = work / f"home-{count}"
     shutil.rmtree(home, ignore_errors=True)
-    for other in _others():
-        run_command([*REDHOST, "disable", other, "--home", str(home)])
+    for point in entry_points(group="redhost.experts"):
+        run_command([*REDHOST, "disable", point.name, "--home", str(home)])
     chosen = [s for s, (first, _) in zip(folders, SLICES, strict=True) if first < count]
     return ask("scale.point:measure", sites=chosen, count=count, home=str(home), runs=runs)
 
@@ -60,11 +60,6 @@ def _more(work: Path, folders: Sequence[Path], *, level: str) -> dict[str, Any]:
     shutil.rmtree(home, ignore_errors=True)
     shutil.copytree(work / f"home-{COUNTS[-1]}", home)
     return ask("scale.point:add_one", sites=folders, expert=expert, home=str(home), level=level)
-
-
-def _others() -> list[str]:
-    """Return the experts that are installed here and do not belong to the family."""
-    return sorted(point.name for point in entry_points(group="redhost.experts"))
 
 
 def draw(found: Mapping[str, Any], folder: Path) -> None:
