@@ -201,7 +201,7 @@ results: .venv/generative
 	$(BIN)/redhost lab seeds
 	$(BIN)/redhost lab bench adapters
 
-# About two hours on two quiet cores, most of it section files (`--rows 100000` is a tenth of that).
+# About an hour on two quiet cores.
 bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve

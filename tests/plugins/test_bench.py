@@ -1,48 +1,32 @@
-"""The bench's sections `bus` and `peers`: pages from files, small real runs, what is counted."""
+"""The bench's section `peers`: pages from files, small real runs, what is counted."""
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import torch
-from red_lab.bench import bus
-from red_lab.bench.peers.changes import exchange
-from red_lab.bench.peers.compare import compare
+from red_lab.bench.models import open_trunk, texts
 from red_lab.bench.peers.domains import DOMAINS, NEWCOMER, domain_of, held_out, rows_of
-from red_lab.bench.peers.folders import write_model
-from red_lab.bench.peers.libraries import adapters_python
-from red_lab.bench.peers.model import load, rank_for, token_ids
-from red_lab.bench.peers.tables import aims, page
-from red_lab.bench.peers.under_load import under_load
-from red_lab.bench.peers.worker import ask
+from red_lab.bench.peers.model import compare, load, rank_for, token_ids
+from red_lab.bench.peers.run import adapters_python, write_model
 from red_lab.bench.rounds import in_pairs, in_turns, overhead, share, spread
-from red_lab.bench.section import write_page
-from red_lab.bench.trunks import open_trunk, texts
-from red_lab.cost_build import Load, build_bus
+from red_lab.bench.section import page, write_page
+from red_lab.bench.worker import ask
 
 import redhost
-from redhost.core.bus.experts import LowRank
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "bench"
-BUSES = (("linear", 2), ("topk:k=2", 1), ("topk:k=2", 4))
 
 
 @pytest.fixture(scope="module")
 def trunk() -> redhost.authoring.TextEncoder:
     return open_trunk("tiny")
-
-
-@pytest.fixture(scope="module")
-def measured(trunk) -> dict:
-    return bus.measure_on(trunk, buses=BUSES, rounds=1, batches=(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -60,51 +44,18 @@ def test_the_page_is_written_from_the_sections_files(tmp_path) -> None:
     assert (tmp_path / "README.md").read_text("utf-8") == (RESULTS / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", ["bus", "peers"])
-def test_every_figure_of_the_page_is_there(name: str) -> None:
-    assert f"]({name}.svg)" in (RESULTS / "README.md").read_text("utf-8")
-    assert (RESULTS / f"{name}.svg").read_text("utf-8").startswith("<?xml")
-
-
-def test_an_aim_that_is_missed_is_called_missed() -> None:
-    found = json.loads((RESULTS / "peers.json").read_text("utf-8"))
-    worse = copy.deepcopy(found)
-    worse["live"]["redhost"]["wrong"] = 1
-    worse["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"] = 0.06
-    better = copy.deepcopy(found)
-    better["live"]["redhost"]["wrong"] = 0
-    better["changes"]["redhost"]["bus swap, answered"]["seconds"]["median"] = 0.04
-    assert [ok for _, _, ok in aims(worse)][-2:] == [False, False]
-    assert [ok for _, _, ok in aims(better)][-2:] == [True, True]
-    assert page(worse).count("**missed**") >= 2
-
-
-# -- the section bus -------------------------------------------------------------------------------
-
-
-def test_every_bus_is_timed_at_every_batch(measured) -> None:
-    cells = [(r["router"], r["experts"], r["batch"]) for r in measured["rows"]]
-    assert sorted(cells) == sorted((k, n, b) for k, n in BUSES for b in (1, 2))
-    for row in measured["rows"]:
-        ratio = row["bus_seconds"]["median"] / row["backbone_seconds"]["median"]
-        assert row["share"]["ratio"] == pytest.approx(ratio) and ratio > 0
-
-
-def test_an_expert_more_is_its_tensors_more_and_nothing_else(measured) -> None:
-    """Weights, with a stacked copy or without, a row of the router, and a few numbers more."""
-    width, rank = measured["width"], measured["rank"]
-    assert (width, rank) == (128, 32)
-    size = {(r["router"], r["experts"]): r["bytes"] for r in measured["rows"]}
-    one = (size["topk:k=2", 4] - size["topk:k=2", 1]) / 3
-    weights = 4 * 2 * width * rank
-    assert weights <= one <= 2 * weights + 16 * (width + rank)
-
-
-def test_routers_that_start_even_are_made_to_choose(trunk) -> None:
-    made = bus._bus("topk:k=2", Load(config="", experts=50), width=16)
-    _, alpha = made(torch.randn(64, 16, generator=torch.Generator().manual_seed(0)))
-    assert (alpha > 0).sum(-1).unique().tolist() == [2]
-    assert (alpha.sum(0) > 0).sum() > 20
+def test_a_target_that_is_missed_is_called_missed() -> None:
+    """Ten times redhost's overhead at three batches, and X-LoRA's seconds twice."""
+    metrics = json.loads((RESULTS / "peers.json").read_text("utf-8"))
+    systems = metrics["forward"]["smollm2"]["systems"]
+    for times, missed in ((9.99, 3), (10.01, 0)):
+        for batch, cell in systems["peft five"].items():
+            ours = systems["redhost bus"][batch]["overhead"]["ratio"]
+            cell["overhead"]["ratio"] = times * ours
+        for x in metrics["adding"]["x-lora"].values():
+            x["seconds"] = 5 * times * metrics["adding"]["redhost"]["seconds"]
+        shown = page("peers", metrics)
+        assert shown.count("**missed**") == missed + 2 * (missed > 0)
 
 
 def test_texts_have_one_length_in_tokens(trunk) -> None:
@@ -188,48 +139,6 @@ def test_six_domains_share_all_rows() -> None:
     assert learnt.isdisjoint(r.text for r in held_out())
 
 
-def test_an_exchanged_expert_answers_as_in_a_bus_built_with_it() -> None:
-    one, two = (build_bus("linear", Load(config="", experts=n), width=32) for n in (3, 4))
-    h = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
-    new = dict(zip(two.ids, two.parts(), strict=True))["expert3"]
-    assert isinstance(new, LowRank)
-    tensors = {"U": new.U.detach(), "V": new.V.detach()}
-    made = exchange(one, "expert1", tensors)
-    experts = dict(zip(one.ids, one.parts(), strict=True)) | {"expert1": new}
-    expected = redhost.Bus(
-        one.readout,
-        norm=one.norm,
-        router=one.router,
-        experts=experts,
-        backbone_column=True,
-    )
-    with torch.inference_mode():
-        assert torch.equal(made(h)[0], expected(h)[0])
-        assert not torch.equal(made(h)[0], one(h)[0])
-
-
-def test_a_client_counts_what_is_wrong_and_what_fails() -> None:
-    answers, seen = ["right"], threading.Event()
-
-    def ask() -> list[str]:
-        if answers[0] == "right":
-            return ["a", "b"]
-        seen.set()
-        if answers[0] == "wrong":
-            return ["a", "?"]
-        raise RuntimeError("half a swap")
-
-    with under_load(ask, ["a", "b"]) as tally:
-        pass
-    assert tally.answers == 2 * (tally.answers // 2) and not tally.wrong
-    for state in ("wrong", "fails"):
-        answers[0] = state
-        seen.clear()
-        with under_load(ask, ["a", "b"]) as tally:
-            assert seen.wait(10)
-        assert tally.wrong == (tally.answers // 2) if state == "wrong" else tally.errors
-
-
 def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:
     with pytest.raises(redhost.MissingError, match=r"make \.venv/peers"):
         adapters_python(tmp_path)
@@ -246,10 +155,10 @@ def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:
 
 
 def test_a_side_measures_in_a_process_of_its_own_and_tells_its_peak(folder) -> None:
-    result = ask("forward:memory", folder=str(folder), system="floor")
+    result = ask("peers.forward:memory", folder=str(folder), system="floor")
     assert set(result) == {"peak_bytes"} and result["peak_bytes"] > 50 * 2**20
     with pytest.raises(redhost.MissingError, match=r"forward:memory.*KeyError: 'nobody'"):
-        ask("forward:memory", folder=str(folder), system="nobody")
+        ask("peers.forward:memory", folder=str(folder), system="nobody")
 
 
 # -- what needs PEFT -------------------------------------------------------------------------------

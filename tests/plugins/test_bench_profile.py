@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from red_lab.bench import profile_child
-from red_lab.bench.processes import Process, take_turns
-from red_lab.bench.profile import PREDICT, RECOMPOSE, tables
+from red_lab.bench.processes import run_command
+from red_lab.bench.profile import PREDICT, RECOMPOSE
 from red_lab.bench.profile_child import Clock, find
+from red_lab.bench.section import page
 
 
 @pytest.mark.parametrize("steps", [PREDICT, RECOMPOSE], ids=["predict", "recompose"])
@@ -43,25 +44,13 @@ def test_a_wrapped_function_does_what_it_did(monkeypatch) -> None:
 
 
 def test_tables_tell_the_longest_step_first_and_what_was_not_found() -> None:
-    text = tables({"steps": {"predict": {"a": 0.001, "b": 1.5}}, "lost": ["m:f"]})
+    text = page("profile", {"steps": {"predict": {"a": 0.001, "b": 1.5}}, "lost": ["m:f"]})
     assert "**predict**: 1.50 s" in text
     assert text.index("| b | 1.50 s | 99.9% |") < text.index("| a | 1.00 ms | 0.1% |")
     assert text.endswith("m:f.")
 
 
-def test_processes_take_turns_and_the_first_round_is_not_counted(tmp_path) -> None:
-    notes = tmp_path / "notes"
-    code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
-    seen = take_turns(
-        {name: Process(command=[sys.executable, "-c", code, str(notes), name]) for name in "ab"},
-        rounds=2,
-    )
-    assert notes.read_text() == "ababab"
-    assert {name: len(found) for name, found in seen.items()} == {"a": 2, "b": 2}
-    assert all(s.seconds > 0 and s.peak > 1 for found in seen.values() for s in found)
-
-
 def test_a_process_that_fails_says_so() -> None:
-    broken = Process(command=[sys.executable, "-c", "raise SystemExit('no such thing')"])
+    run_command([sys.executable, "-c", "import os; assert os.environ['TURN'] == '1'"], TURN="1")
     with pytest.raises(RuntimeError, match="no such thing"):
-        take_turns({"broken": broken}, rounds=1)
+        run_command([sys.executable, "-c", "raise SystemExit('no such thing')"])

@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from red_lab.bench.growth import AXES, Shape, measure_shape, page
-from red_lab.bench.growth_page import exponent
+from red_lab.bench.growth import AXES, Shape, exponent, measure_shape
+from red_lab.bench.section import page
 
-SMALL = Shape(experts=3, labels=2, width=16, rows=50)
+SMALL = Shape(experts=3, labels=2, width=16)
 
 
 def test_an_exponent_is_the_slope_of_the_largest_points() -> None:
-    assert exponent([(1, 100), (10, 5), (100, 500), (1000, 50_000)]) == pytest.approx(2.0)
-    assert exponent([(10, 3), (100, 30)]) == pytest.approx(1.0)
+    costs = {1: 100, 10: 5, 100: 500, 1000: 50_000}
+    points = [{"at": n, "bytes": cost, "sums": {"median": 3 * n}} for n, cost in costs.items()]
+    assert exponent(points, "bytes") == pytest.approx(2.0)
+    assert exponent(points[1:3], "sums") == pytest.approx(1.0)
 
 
 def test_a_shape_is_measured_as_large_as_it_is() -> None:
     found = measure_shape(SMALL, rounds=1)
     assert found["card"] == 4 * (2 * 17 + 16 * 17 // 2)
-    wider = measure_shape(Shape(experts=3, labels=2, width=32, rows=50), rounds=1)
+    wider = measure_shape(Shape(experts=3, labels=2, width=32), rounds=1)
     assert wider["bytes"] > found["bytes"]
     assert all(found[n]["median"] > 0 for n in ("solve", "query", "sums", "answer"))
 
@@ -28,8 +30,7 @@ def test_the_page_has_every_axis_with_an_exponent_for_each_column() -> None:
     point = measure_shape(SMALL, rounds=1)
     point["solve"]["median"] = 0.003  # its slope over equal points is -1.5e-31
     axes = {axis: [{"at": 10**n, **point} for n in range(1, 4)] for axis in AXES}
-    read = [{"at": 10**n, "seconds": {"median": 10.0**n}} for n in range(1, 4)]
-    lines = page({"threads": 1, "base": asdict(SMALL), "axes": axes, "read": read}).splitlines()
+    metrics = {"threads": 1, "base": {**asdict(SMALL), "rows": 9}, "axes": axes}
+    lines = page("growth", metrics).splitlines()
     slopes = [line for line in lines if line.startswith("| exponent")]
     assert slopes == ["| exponent | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 |"] * len(AXES)
-    assert "exponent 1.00" in lines[-1]

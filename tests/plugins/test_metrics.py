@@ -13,10 +13,10 @@ from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
-    "cost": "red_lab.cost_report",
+    "cost": "red_lab.cost",
     "fleet": "redhost_fleet.study.report",
     "generative": "red_lab.generative.study.page",
-    "hotswap": "red_lab.hotswap_report",
+    "hotswap": "red_lab.hotswap",
     "kills": "kills.report",
     "matched": "red_lab.matched.report",
     "mutants": "mutants.report",

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 from red_lab.arithmetic import pairs_in
-from red_lab.bench.scale import page
-from red_lab.bench.scale.family import SIZES, SumDomain, domains
-from red_lab.bench.scale.packages import install, sites
-from red_lab.bench.scale.page import draw
+from red_lab.bench.scale.family import SIZES, SumDomain, domains, install, sites
+from red_lab.bench.section import load, page
 
 from redhost.registry.package.discover import from_folder
 from redhost.testing import assert_expert_contract
@@ -107,17 +105,19 @@ def found(same: bool) -> dict:
 
 
 def test_the_page_says_what_was_found() -> None:
-    text = page(found(True))
+    text = page("scale", found(True))
     assert (
         "| 1,000 | 60.0 (50.0) | 30.0 | 4.0 | 3.0 | 0.1 | 22.9 | 12.0 (11.0) | 9.0 (8.0) | 0.81 |"
         in text
     )
     assert "| 1,000 | 64 | 130.00 | 13.00 | 0.100 |" in text
     assert "at every point" in text and "NO" not in text
-    broken = page(found(False))
+    broken = page("scale", found(False))
     assert "not with [1000] experts" in broken and "NO" in broken
 
 
 def test_the_figure_is_drawn(tmp_path) -> None:
+    draw = load("scale").draw
+    assert draw is not None
     draw(json.loads(json.dumps(found(True))), tmp_path)
     assert (tmp_path / "scale.svg").read_text().startswith("<?xml")

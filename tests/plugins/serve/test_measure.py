@@ -84,12 +84,12 @@ def _value(text: str, name: str) -> str:
 
 
 def test_without_the_server_the_lab_says_what_to_install(monkeypatch) -> None:
-    from red_lab.serving import command
+    from red_lab.bench.command import server_bench
 
-    assert command().name == "bench"
+    assert server_bench().name == "bench"
     monkeypatch.setitem(sys.modules, "redhost_serve.cli", None)
     with pytest.raises(redhost.MissingError, match="pip install redhost-serve") as e:
-        command()
+        server_bench()
     assert e.value.exit_code == 3
 
 

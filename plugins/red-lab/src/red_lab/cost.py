@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from red_lab.metrics import read_metrics, write_results
+from red_lab.metrics import Metrics, read_metrics, write_results
 from red_lab.options import out_option
+from red_lab.rendering import render
 
-__all__ = ["cost", "run"]
+__all__ = ["cost", "page", "run"]
 
 CONFIGS = ("qwen3-0.6b", "smollm2-135m", "tiny")
 
@@ -95,8 +96,14 @@ def run(measured: dict[str, Any], *, out: Path) -> Path:
         measured: The result of `measure`.
         out: Folder of the results.
     """
-    from red_lab.cost_report import page
-
     runs = read_metrics(out).get("runs", {})
     runs[f"{measured['config']} {measured['device']}"] = measured
     return write_results({"schema": "red-lab.cost/1", "runs": runs}, out, page=page)
+
+
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.cost/1``."""
+    runs = sorted(metrics["runs"].values(), key=lambda r: -r["parameters"]["trunk"])
+    # Parameters are the same on every device.
+    shapes = {(r["config"], r["experts"], r["rank"]): r for r in runs}
+    return render("cost", {}, runs=runs, shapes=[*shapes.values()])

@@ -6,7 +6,7 @@ Legend for shapes: B batch, T tokens, D model width, N queries, R rank, K column
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from redhost.core.bus.experts import LowRank
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 
-__all__ = ["ROUTERS", "Load", "build_bus", "make_trunk", "rank_of"]
+__all__ = ["CLASSES", "ROUTERS", "Load", "build_bus", "make_trunk", "rank_of"]
 
 CLASSES = 99
 """C of the seed's additions: the sums 2 to 100."""
@@ -77,14 +77,15 @@ def make_trunk(config: str) -> Any:
     from red_lab.tiny_model import Shape, make_model
 
     if config == "tiny":
-        return _frozen(make_model(Shape(), seed=0).encoder)
-    shapes = {"qwen3-0.6b": (Qwen3Config, QWEN3), "smollm2-135m": (LlamaConfig, SMOLLM2)}
-    make, options = shapes[config]
-    auto: Any = AutoModel
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = auto.from_config(make(**options, use_cache=False), dtype=torch.float32)
-    return _frozen(model)
+        model: Any = make_model(Shape(), seed=0).encoder
+    else:
+        shapes = {"qwen3-0.6b": (Qwen3Config, QWEN3), "smollm2-135m": (LlamaConfig, SMOLLM2)}
+        make, options = shapes[config]
+        auto: Any = AutoModel
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = auto.from_config(make(**options, use_cache=False), dtype=torch.float32)
+    return model.eval().requires_grad_(False)
 
 
 def build_bus(kind: str, load: Load, *, width: int) -> redhost.Bus:
@@ -124,28 +125,24 @@ def _router(
         raise redhost.UsageError("unknown router", expected=", ".join(ROUTERS), found=kind)
     if router.closed_form:
         answers = {**{i: e.labels for i, e in experts.items()}, "backbone": ("",)}
-        data = [_column(c, answers[c], width, seed=n) for n, c in enumerate(columns)]
-        router.solve([replace(d, signals=_random_signals(d.z, len(columns))) for d in data])
+        router.solve([_column(n, columns, answers[c], width=width) for n, c in enumerate(columns)])
     return router
 
 
-def _random_signals(z: torch.Tensor, columns: int) -> redhost.plugins.RouterSignals:
-    return redhost.plugins.RouterSignals(z, values={"confidences": z[:, :columns]})
-
-
 def _column(
-    column: str, labels: Sequence[str], width: int, *, seed: int
+    n: int, columns: Sequence[str], labels: Sequence[str], *, width: int
 ) -> redhost.plugins.ColumnData:
     """Return random rows of a column; a router's shape depends only on the number of labels."""
     answers = [y for y in labels for _ in range(ROWS_A_LABEL)]
-    z = torch.randn(len(answers), width, generator=torch.Generator().manual_seed(seed))
-    return redhost.plugins.ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, answers))
+    z = torch.randn(len(answers), width, generator=torch.Generator().manual_seed(n))
+    return redhost.plugins.ColumnData(
+        column=columns[n],
+        z=z,
+        statistics=Statistics.of_rows(z, answers),
+        signals=redhost.plugins.RouterSignals(z, values={"confidences": z[:, : len(columns)]}),
+    )
 
 
 def rank_of(load: Load, width: int) -> int:
     """Return R, or a quarter of D if none is given."""
     return load.rank or max(1, width // 4)
-
-
-def _frozen(model: Any) -> Any:
-    return model.eval().requires_grad_(False)

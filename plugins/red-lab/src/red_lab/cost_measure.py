@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -16,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import redhost
+from red_lab.bench.rounds import in_turns, peak_bytes
 from red_lab.cost_build import ROUTERS, Load, build_bus, make_trunk, rank_of
 
-__all__ = ["TOKENS", "measure", "parameters", "peak"]
+__all__ = ["TOKENS", "measure", "parameters"]
 
 TOKENS = 12
 """T of a query such as "What is 37 plus 12?" in a large model's tokens."""
@@ -74,12 +73,10 @@ def _rounds(
         systems["trunk bf16"] = partial(_trunk, trunk, ids, load, bf16=True)
     for kind, bus in buses.items():
         systems[f"bus {kind}"] = partial(_bus, bus, h, load)
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(load.rounds + 1):
-        for name, work in systems.items():
-            seconds[name].append(_seconds(work, load.device))
+    waited = {name: partial(_waited, work, load.device) for name, work in systems.items()}
+    seconds = in_turns(waited, rounds=load.rounds)
     memory["all"] = peak(load.device)
-    return {name: values[1:] for name, values in seconds.items()}
+    return seconds
 
 
 def _trunk(trunk: nn.Module, ids: Tensor, load: Load, *, bf16: bool = False) -> list[Tensor]:
@@ -97,29 +94,16 @@ def _bus(bus: redhost.Bus, h: Tensor, load: Load) -> list[Tensor]:
     return [bus(h[n : n + load.batch])[0] for n in range(0, len(h), load.batch)]
 
 
-def _seconds(work: Callable[[], object], device: str) -> float:
-    _wait(device)
-    start = time.perf_counter()
+def _waited(work: Callable[[], object], device: str) -> None:
+    """Do some work to its end: a GPU answers before it is done."""
     work()
-    _wait(device)
-    return time.perf_counter() - start
-
-
-def _wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def peak(device: str) -> int | None:
     """Return the peak memory so far in bytes, of the process or of CUDA's allocations."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
+    return torch.cuda.max_memory_allocated() if device == "cuda" else peak_bytes()
 
 
 def parameters(module: nn.Module) -> int:

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.recompose import compose
 from redhost.core.routers import build_router
 
-__all__ = ["BUILDS", "Build", "build_all", "levels_of", "measure", "orders", "shipped", "swaps"]
+__all__ = ["BUILDS", "build_all", "levels_of", "measure", "orders", "shipped", "swaps"]
 
 BUILDS: Mapping[str, redhost.authoring.ExpertSettings] = {
     "seed 1": dataclasses.replace(EXPERT, seed=1),
@@ -32,19 +31,6 @@ LEVELS: tuple[Level, ...] = ("full", "row", "zero")
 IDS = tuple(name for name, _, _ in RANGES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Build:
-    """Another build of an expert.
-
-    Attributes:
-        name: Description of the difference.
-        project: Its project's folder.
-    """
-
-    name: str
-    project: Path
-
-
 def measure(*, router: str) -> dict[str, Any]:
     """Build the replacements, swap at every level, and compose in every order."""
     backbone, experts = shipped()
@@ -53,7 +39,7 @@ def measure(*, router: str) -> dict[str, Any]:
         builds = build_all(backbone, work / "builds", ids=IDS, settings=BUILDS)
         found = {}
         for level in levels_of(router):
-            with Site(work / level, backbone=_id(backbone), router=router) as site:
+            with Site(work / level, backbone=open_backbone(backbone)[0].id, router=router) as site:
                 found[level] = swaps(site, builds, level=level)
         ordered = orders(backbone, experts, router=router, cache=work / "features")
     return {"schema": "red-lab.hotswap/1", "router": router, "levels": found, "orders": ordered}
@@ -86,7 +72,7 @@ def build_all(
     *,
     ids: Sequence[str],
     settings: Mapping[str, redhost.authoring.ExpertSettings],
-) -> dict[str, list[Build]]:
+) -> dict[str, dict[str, Path]]:
     """Train other builds of experts on the rows of the shipped ones.
 
     Args:
@@ -94,17 +80,20 @@ def build_all(
         out: Folder of the projects.
         ids: Ids of the experts.
         settings: Name of a build → its training settings.
+
+    Returns:
+        Id of an expert → name of a build → its project's folder.
     """
     context = open_range_training(backbone, Split.numbered(0))
-    builds: dict[str, list[Build]] = {}
+    builds: dict[str, dict[str, Path]] = {}
     for expert_id, (name, how) in itertools.product(ids, settings.items()):
         project = out / name.replace(" ", "-") / f"red-expert-{expert_id}"
         build_expert(context, expert_id, project, seed=how.seed, settings=how)
-        builds.setdefault(expert_id, []).append(Build(name=name, project=project))
+        builds.setdefault(expert_id, {})[name] = project
     return builds
 
 
-def swaps(site: Site, builds: Mapping[str, Sequence[Build]], *, level: Level) -> dict[str, Any]:
+def swaps(site: Site, builds: Mapping[str, Mapping[str, Path]], *, level: Level) -> dict[str, Any]:
     """Compose the shipped experts, then swap each expert of `builds` at a level.
 
     Returns:
@@ -145,16 +134,16 @@ def _compare(start: Step, before: Step, after: Step, *, expert_id: str) -> dict[
 
 
 def _events(
-    site: Site, expert_id: str, others: Sequence[Build], *, level: Level
+    site: Site, expert_id: str, others: Mapping[str, Path], *, level: Level
 ) -> Iterator[tuple[str, Step]]:
     """Remove one expert, restore it, replace it by each build, and restore it again."""
     site.switch(expert_id, on=False)
     yield "removed", site.recompose(level)
     site.switch(expert_id, on=True)
     yield "added back", site.recompose(level)
-    for build in others:
-        dist = site.environment.install(build.project)
-        yield build.name, site.recompose(level)
+    for name, project in others.items():
+        dist = site.environment.install(project)
+        yield name, site.recompose(level)
         site.environment.uninstall(dist)
     if others:
         yield "restored", site.recompose(level)
@@ -176,10 +165,6 @@ def orders(backbone: Path, experts: Sequence[Path], *, router: str, cache: Path)
         for order in itertools.permutations(experts)
     ]
     return {"orders": len(digests), "routers": len(set(digests)), "router_digest": digests[0]}
-
-
-def _id(backbone: Path) -> str:
-    return open_backbone(backbone)[0].id
 
 
 def _folder(module: str) -> Path:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.growth_page import page as growth_page
-from red_lab.bench.profile import tables
-from red_lab.bench.scale.page import page as scale_page
+from red_lab.bench.section import page
 
 __all__ = [
     "BLOCKS",
@@ -73,9 +72,9 @@ PAGES = ("README.md", "docs/profiles.md", "docs/scale.md")
 BLOCKS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "text": ("docs/results/text/metrics.json", text_block),
     "install": ("docs/results/install/metrics.json", install_block),
-    "profile": ("docs/results/bench/profile.json", tables),
-    "scale": ("docs/results/bench/scale.json", scale_page),
-    "growth": ("docs/results/bench/growth.json", growth_page),
+    "profile": ("docs/results/bench/profile.json", partial(page, "profile")),
+    "scale": ("docs/results/bench/scale.json", partial(page, "scale")),
+    "growth": ("docs/results/bench/growth.json", partial(page, "growth")),
 }
 """Name of a block → its results file, and the function that renders it."""
 
@@ -100,6 +99,6 @@ def refresh(text: str, *, root: Path) -> str:
 
 def refresh_here() -> None:
     """Refresh the blocks in the pages of the current folder, if it has them."""
-    for page in map(Path, PAGES):
-        if page.exists() and "<!-- results: " in page.read_text("utf-8"):
-            page.write_text(refresh(page.read_text("utf-8"), root=Path()), "utf-8")
+    for path in map(Path, PAGES):
+        if path.exists() and "<!-- results: " in path.read_text("utf-8"):
+            path.write_text(refresh(path.read_text("utf-8"), root=Path()), "utf-8")

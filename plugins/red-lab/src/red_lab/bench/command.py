@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+import redhost
 from red_lab.bench.section import SECTIONS, SectionSettings, run
 from red_lab.options import WORK
 from red_lab.readme import refresh_here
 
-__all__ = ["bench"]
+__all__ = ["bench", "server_bench"]
 
 RESULTS = Path("docs/results")
 
@@ -38,13 +39,6 @@ RESULTS = Path("docs/results")
     help="Texts of the largest call (answers).",
 )
 @click.option(
-    "--rows",
-    type=click.IntRange(min=1000),
-    default=1_000_000,
-    show_default=True,
-    help="Rows of the largest file (files).",
-)
-@click.option(
     "--backbone",
     "backbones",
     multiple=True,
@@ -59,7 +53,6 @@ def bench(
     out: Path | None,
     runs: int,
     texts: int,
-    rows: int,
     backbones: tuple[str, ...],
     serve: bool,
     work: Path,
@@ -70,9 +63,7 @@ def bench(
     With --serve: one query over HTTP against a call in process, and the gain of micro-batching.
     """
     if serve:
-        from red_lab.serving import command
-
-        command().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
+        server_bench().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
         return
     if "adapters" in sections:
         from red_lab.adapters.measure import run as choose
@@ -81,9 +72,22 @@ def bench(
         sections = [name for name in sections if name != "adapters"]
         if not sections:
             return
-    settings = SectionSettings(
-        runs=runs, work=work / "bench", texts=texts, backbones=backbones, rows=rows
-    )
+    settings = SectionSettings(runs=runs, work=work / "bench", texts=texts, backbones=backbones)
     for name in sections or SECTIONS:
         click.echo(run(name, out=out or RESULTS / "bench", settings=settings))
     refresh_here()
+
+
+def server_bench() -> click.Command:
+    """Return the command that times the server.
+
+    Raises:
+        MissingError: If redhost-serve is not installed.
+    """
+    try:
+        from redhost_serve.cli import bench as command
+    except ImportError as e:
+        raise redhost.MissingError(
+            "the server is not installed", hint="Install it with 'pip install redhost-serve'."
+        ) from e
+    return command

@@ -1,59 +1,54 @@
 """Section `growth`: how the cost of solving a router, of a query and of a card's sums grows.
 
-One size is varied at a time: experts, labels, the width of h, rows. Cards and weights are random,
+One size is varied at a time: experts, labels, the width of h. Cards and weights are random,
 since times and bytes depend on shapes alone. The router is `ridge`, the default for wide features,
 and experts are linear: every expert gets a weight, so a query evaluates all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from statistics import linear_regression
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import redhost
-from red_lab.bench.bus import tensor_bytes
-from red_lab.bench.growth_page import page
 from red_lab.bench.rounds import in_turns, spread
-from red_lab.bench.section import SectionSettings
-from red_lab.bench.trunks import open_trunk
+from red_lab.bench.section import Section, SectionSettings
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Linear
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 
-__all__ = ["AXES", "TITLE", "measure", "measure_shape", "page"]
+__all__ = ["AXES", "SECTION", "Shape", "exponent", "measure_shape"]
 
-TITLE = "Growth of costs with size"
+SHOWN, ROWS = 32, 1000
+"""Rows in a card; rows to sum or to answer."""
 
-SHOWN, ANSWERED = 32, 4096
-"""Rows in a card; rows of a pass."""
+LAST = 3
+"""Number of largest points to which an exponent is fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a composition: experts, labels of each, width of h, and rows to sum or to answer."""
+    """Sizes of a composition: experts, labels of each, width of h."""
 
     experts: int = 10
     labels: int = 4
     width: int = 384
-    rows: int = 1000
 
 
 AXES: Mapping[str, Sequence[Shape]] = {
     "experts": [Shape(experts=n) for n in (1, 10, 100, 1000)],
     "labels": [Shape(labels=n) for n in (1, 10, 100, 1000)],
     "width": [Shape(width=n) for n in (128, 256, 512, 1024, 2048, 4096)],
-    "rows": [Shape(rows=n) for n in (100, 1000, 10_000, 100_000, 1_000_000)],
 }
 """Shapes by axis; labels are those of each of ten experts."""
-
-READ = (100, 1000, 10_000)
-"""Numbers of texts encoded by the tiny backbone."""
 
 
 class _Made:
@@ -80,16 +75,16 @@ class _Made:
     def columns(self) -> list[redhost.plugins.ColumnData]:
         """The router's training data for each expert."""
         count = max(SHOWN, 2 * self.shape.labels)
-        labels = self.answers(count)
-        found = []
-        for name in self.ids:
-            z = self.rows(count)
-            sums = Statistics.of_rows(z, labels)
-            column = redhost.plugins.ColumnData(
-                column=name, z=z[:SHOWN], statistics=sums, labels=labels[:SHOWN]
+        labels, z = self.answers(count), {name: self.rows(count) for name in self.ids}
+        return [
+            redhost.plugins.ColumnData(
+                column=name,
+                z=z[name][:SHOWN],
+                statistics=Statistics.of_rows(z[name], labels),
+                labels=labels[:SHOWN],
             )
-            found.append(column)
-        return found
+            for name in self.ids
+        ]
 
     @cached_property
     def bus(self) -> redhost.Bus:
@@ -124,7 +119,7 @@ class _Made:
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
-    """Measure every shape of every axis, and the time in which the tiny backbone encodes texts."""
+    """Measure every shape of every axis."""
     axes = {
         axis: [
             {"at": getattr(shape, axis), **measure_shape(shape, rounds=settings.runs)}
@@ -135,9 +130,8 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     return {
         "runs": settings.runs,
         "threads": torch.get_num_threads(),
-        "base": asdict(Shape()),
+        "base": {**asdict(Shape()), "rows": ROWS},
         "axes": axes,
-        "read": list(_read(rounds=settings.runs)),
     }
 
 
@@ -149,23 +143,12 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
         rounds: Number of measured rounds, after one warm-up.
     """
     made = _Made(shape)
-    bus, query, some = made.bus, made.rows(1), made.rows(min(shape.rows, ANSWERED))
-    labels = made.answers(len(some))
-    parts = [len(some)] * (shape.rows // len(some)) + [shape.rows % len(some)]
-
-    def answer() -> None:
-        for count in filter(None, parts):
-            bus(some[:count])
-
-    def sums() -> None:
-        for count in filter(None, parts):
-            Statistics.of_rows(some[:count], labels[:count])
-
+    bus, rows, labels = made.bus, made.rows(ROWS), made.answers(ROWS)
     systems: dict[str, Callable[[], object]] = {
         "solve": made.solved,
-        "query": partial(bus, query),
-        "sums": sums,
-        "answer": answer,
+        "query": partial(bus, rows[:1]),
+        "sums": partial(Statistics.of_rows, rows, labels),
+        "answer": partial(bus, rows),
     }
     with torch.inference_mode():
         seconds = in_turns(systems, rounds=rounds)
@@ -173,15 +156,29 @@ def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
     width, labels_of = shape.width, len(card.labels)
     return {
         **{name: spread(took) for name, took in seconds.items()},
-        "bytes": tensor_bytes(bus),
+        "bytes": _bytes(bus),
         "card": 4 * (labels_of * (width + 1) + width * (width + 1) // 2),  # a packed triangle
     }
 
 
-def _read(*, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield the time in which the tiny backbone encodes each number of texts."""
-    trunk = open_trunk("tiny")
-    for count in READ:
-        given = [f"What is {n % 997} plus {n // 997}?" for n in range(count)]
-        took = in_turns({"read": partial(trunk.encode, given)}, rounds=min(rounds, 3))
-        yield {"at": count, "seconds": spread(took["read"])}
+def _bytes(module: nn.Module) -> int:
+    """Return the bytes of parameters and buffers; shared ones are counted once."""
+    tensors = (*module.parameters(), *module.buffers())
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
+    return sum(s.nbytes() for s in storages.values())
+
+
+def exponent(points: Sequence[Mapping[str, Any]], cost: str) -> float:
+    """Return the slope of log cost over log size, through the largest points.
+
+    Args:
+        points: Measurements with their sizes under ``at``, ascending.
+        cost: Name of a number of each point, or of a spread with its median.
+    """
+    largest = points[-LAST:]
+    costs = (p[cost]["median"] if isinstance(p[cost], Mapping) else p[cost] for p in largest)
+    sizes = [math.log(p["at"]) for p in largest]
+    return linear_regression(sizes, [math.log(taken) for taken in costs]).slope
+
+
+SECTION = Section(name="growth", measure=measure, names={"exponent": exponent, "last": LAST})

@@ -6,24 +6,21 @@ are lines of dialogue, one thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 import redhost
 from red_lab.bench.answers.subject import MAX_TOKENS
-from red_lab.bench.in_memory import in_memory
+from red_lab.bench.models import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
-from red_lab.bench.section import SectionSettings
+from red_lab.bench.section import Section, SectionSettings
 from red_lab.newsgroups import encoder, lines
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Linear
 from redhost.core.routers import build_router
 
-__all__ = ["TITLE", "compose", "measure", "page"]
-
-TITLE = "Every expert's own answer"
+__all__ = ["SECTION", "compose"]
 
 HEADS, LABELS = (1, 10, 100), 10
 SIZES = (1, 8, 64)
@@ -109,30 +106,4 @@ def _by_hand(model: redhost.ComposedModel, h: torch.Tensor) -> list[list[int]]:
     return best
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """Return the section's table."""
-    lines_ = [
-        "Overhead of whole answers over the encoder alone, on the same texts and in turn: random "
-        f"heads of {found['labels']} labels each on MiniLM, lines of dialogue, one thread. *By "
-        "hand* is the code a team without a host would write: one matrix product of torch for all "
-        "heads, a softmax, the most probable label of each. Overheads are medians over rounds of "
-        "the ratio, with quartiles. Memory is that of heads and router, relative to the encoder's "
-        "weights. The target for a hundred heads is 2 % at 8 and at 64 texts, and 5 % of memory.",
-        "",
-        "| heads | texts | encoder alone | by hand | composed answer | and every head's own | "
-        "memory | bitwise as alone |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in found["rows"]:
-        cells = (_percent(row[k]) for k in ("by_hand", "composed", "each"))
-        alone = "yes" if row["as_if_alone"] else "NO"
-        took = 1000 * row["encoder_seconds"]["median"]
-        lines_.append(
-            f"| {row['heads']} | {row['texts']} | {took:.1f} ms | {' | '.join(cells)} | "
-            f"+{row['memory']:.1%} | {alone} |"
-        )
-    return "\n".join(lines_)
-
-
-def _percent(found: Mapping[str, float]) -> str:
-    return f"{found['ratio']:+.1%} ({found['low']:+.1%} … {found['high']:+.1%})"
+SECTION = Section(name="heads", measure=measure)

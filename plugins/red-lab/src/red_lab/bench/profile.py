@@ -8,9 +8,7 @@ built here from five random low-rank experts, since none ships. Takes about five
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from red_lab.bench.processes import REDHOST
-from red_lab.bench.section import SectionSettings
+from red_lab.bench.processes import REDHOST, run_command
+from red_lab.bench.profile_child import Clock
+from red_lab.bench.section import Section, SectionSettings
 from redhost.registry.environment import python_command
 
-__all__ = ["PREDICT", "RECOMPOSE", "TITLE", "measure", "page", "tables"]
-
-TITLE = "Time by step"
+__all__ = ["PREDICT", "RECOMPOSE", "SECTION"]
 
 QUESTION = "What is 37 plus 12?"
 REPEATS = 30
@@ -95,34 +92,11 @@ RECOMPOSE: Steps = {
 }
 
 
-SHOWN = {
-    "predict, a process of its own": "predict, new process",
-    "predict, the process is warm (tiny)": "predict, warm process (tiny)",
-    "predict, the process is warm (SmolLM2-135M)": "predict, warm process (SmolLM2-135M)",
-    "recompose, nothing remembered": "recompose, cold caches",
-    "recompose, features remembered": "recompose, feature cache warm",
-    "what is installed, and its verdicts": "list installed packages and cached checks",
-    "what columns learn from": "training data of the router's columns",
-    "judge on gate rows": "evaluate on gate rows",
-    "background and evaluation rows": "read background and evaluation rows",
-    "tokens": "tokenize",
-    "trunk": "trunk's forward pass",
-    "bus": "bus",
-    "cards": "read cards",
-    "canaries": "check canaries",
-    "write": "publish the generation",
-    "Python starts": "start Python",
-    "Python ends": "end Python",
-}
-"""Names of commands and steps in the metrics → names on the page, where they differ."""
-
-
 def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         home, cold = Path(folder, "home"), Path(folder, "cold")
-        command = [*REDHOST, "recompose", "--home", str(home)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603  (our own command)
+        run_command([*REDHOST, "recompose", "--home", str(home)])
         ask = ["predict", "--json", "--home", str(home), QUESTION]
         predict = [_run(ask, PREDICT, repeats=REPEATS) for _ in range(settings.runs)]
         fresh = ["recompose", "--json", "--home", str(cold)]
@@ -133,9 +107,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
         first = [_run(fresh, RECOMPOSE, before=forget) for _ in range(settings.runs)]
         cached = [_run(again, RECOMPOSE) for _ in range(settings.runs)]
-    from red_lab.bench.profile_smollm2 import warm_smollm2  # torch, once the others are done
-
-    large = warm_smollm2(PREDICT, question=QUESTION, runs=settings.runs, work=settings.work)
+    large = _warm_smollm2(runs=settings.runs, work=settings.work)
     runs = {
         "predict, a process of its own": [r["cold"] for r in predict],
         "predict, the process is warm (tiny)": [w for r in predict for w in r["warm"]],
@@ -150,30 +122,21 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     }
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """Return the section's tables."""
-    return f"[Profiles](../../profiles.md) describes what was tried.\n\n{tables(found)}"
+def _warm_smollm2(*, runs: int, work: Path) -> list[dict[str, float]]:
+    """Answer on SmolLM2-135M with five random experts; return the seconds by step of each run."""
+    from red_lab.bench.models import in_memory  # torch, once the commands are done
+    from red_lab.cost_build import Load, build_bus
+    from red_lab.red.run import open_source
 
-
-def tables(found: Mapping[str, Any]) -> str:
-    """Return a table for each command, the longest step first."""
-    parts = []
-    for name, steps in found["steps"].items():
-        total = sum(steps.values())
-        title = SHOWN.get(name, name)
-        parts += [f"**{title}**: {_shown(total)}", "", "| step | time | share |", "|---|---|---|"]
-        parts += [
-            f"| {SHOWN.get(step, step)} | {_shown(seconds)} | {seconds / total:.1%} |"
-            for step, seconds in sorted(steps.items(), key=lambda pair: -pair[1])
-        ]
-        parts.append("")
-    if found["lost"]:
-        parts.append(f"Functions not found, counted in other steps: {', '.join(found['lost'])}.")
-    return "\n".join(parts).rstrip()
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+    backbone = open_source("smollm2", seed=0, work=work)
+    bus = build_bus("linear", Load(config="smollm2-135m"), width=backbone.width)
+    composed = in_memory(backbone, bus, kind="linear")
+    composed.answer([QUESTION])
+    clock = Clock()
+    for step, places in PREDICT.items():
+        for place in places:
+            clock.wrap(step, place)
+    return clock.repeated(lambda: composed.answer([QUESTION]), runs)
 
 
 def _run(
@@ -186,17 +149,11 @@ def _run(
     """Run one process; return its seconds by step, the end of the process included."""
     if before is not None:
         before()
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
         module = "red_lab.bench.profile_child"
         child = python_command("-m", module, str(time.time()), str(out))
-        subprocess.run(  # noqa: S603  (our own command)
-            [*child, json.dumps(steps), str(repeats), *command],
-            check=True,
-            capture_output=True,
-            env=env,
-        )
+        run_command([*child, json.dumps(steps), str(repeats), *command])
         ended = time.time()
         found: dict[str, Any] = json.loads(out.read_text("utf-8"))
     found["cold"]["Python ends"] = ended - found["ended"]
@@ -207,3 +164,6 @@ def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return each step's median; a step that did not occur in a run counts as zero."""
     steps = sorted({step for run in runs for step in run})
     return {step: median(run.get(step, 0.0) for run in runs) for step in steps}
+
+
+SECTION = Section(name="profile", measure=measure)

@@ -45,6 +45,16 @@ class Clock:
             self.seconds[name] += took - self._inner.pop()
             self._inner[-1] += took
 
+    def repeated(self, work: Callable[[], object], times: int) -> list[dict[str, float]]:
+        """Return the seconds by step of each time that some work is done."""
+        taken = []
+        for _ in range(times):
+            self.seconds.clear()
+            with self.step(REST):
+                work()
+            taken.append(dict(self.seconds))
+        return taken
+
     def wrap(self, name: str, place: str) -> bool:
         """Count a function's time; return whether ``module:Class.function`` exists."""
         found = find(place)
@@ -93,14 +103,8 @@ def main(arguments: Sequence[str]) -> None:
     lost = [p for step, places in steps.items() for p in places if not clock.wrap(step, p)]
     with clock.step(REST):
         _command(command)
-    cold, warm = dict(clock.seconds), []
-    if int(repeats):
-        _again(command)  # opens the host for the repeats
-    for _ in range(int(repeats)):
-        clock.seconds.clear()
-        with clock.step(REST):
-            _again(command)
-        warm.append(dict(clock.seconds))
+    cold = dict(clock.seconds)
+    warm = _again(command, clock, int(repeats)) if int(repeats) else []
     found = {"cold": cold, "warm": warm, "lost": lost, "ended": time.time()}
     Path(out).write_text(json.dumps(found), "utf-8")
 
@@ -115,16 +119,13 @@ def _command(command: Sequence[str]) -> None:
             raise
 
 
-@functools.cache
-def _host(home: str) -> Any:
+def _again(command: Sequence[str], clock: Clock, repeats: int) -> list[dict[str, float]]:
+    """Answer the command's text again, in this process; return the seconds of each time."""
     import redhost
 
-    return redhost.Host.open(home)
-
-
-def _again(command: Sequence[str]) -> None:
-    """Answer the command's text again, in this process."""
-    _host(command[command.index("--home") + 1]).predict([command[-1]])
+    host = redhost.Host.open(command[command.index("--home") + 1])
+    host.predict([command[-1]])
+    return clock.repeated(lambda: host.predict([command[-1]]), repeats)
 
 
 if __name__ == "__main__":

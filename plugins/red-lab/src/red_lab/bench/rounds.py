@@ -132,16 +132,13 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def peak_bytes(process: int | None = None) -> int | None:
-    """Return the peak resident memory of a process so far; None if the system does not report it.
+def peak_bytes() -> int | None:
+    """Return the peak resident memory of this process; None if the system does not report it.
 
     `getrusage` is not used: on Linux its value includes the parent's memory at the start.
-
-    Args:
-        process: The process id; by default this process.
     """
     try:
-        status = Path(f"/proc/{process or 'self'}/status").read_text("ascii")
+        status = Path("/proc/self/status").read_text("ascii")
     except OSError:
         return None
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)

@@ -1,8 +1,13 @@
-"""The subject: a backbone, its plain files for other libraries, and a home of five experts."""
+"""The subject: a backbone, its plain files for other libraries, a home of five experts, and texts.
+
+Lines are those of a television series' transcripts, 18 tokens on average; posts are those of the
+training file of 20 Newsgroups, most of which fill the encoder. The test file is not opened.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 import warnings
@@ -16,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import redhost
-from red_lab.bench.answers.texts import EXPERT_ROWS, training_rows
-from red_lab.bench.peers.folders import plain
-from red_lab.newsgroups import TEAMS, encoder, lines
+from red_lab.bench.models import plain
+from red_lab.newsgroups import TEAMS, encoder, lines, rows
 from red_lab.red.run import smollm2_file
 from redhost.core.backbones.bfloat16 import BF16, is_capable
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
@@ -26,7 +30,16 @@ from redhost.core.types import BackgroundRow
 from redhost.registry.environment.trust import trust
 from redhost.testing import Environment
 
-__all__ = ["ENGINES", "MAX_TOKENS", "Subject", "compose_minilm", "prepare", "runs_here"]
+__all__ = [
+    "ENGINES",
+    "HEAD_ROWS",
+    "MAX_TOKENS",
+    "Subject",
+    "pick",
+    "prepare",
+    "runs_here",
+    "training_rows",
+]
 
 MAX_TOKENS = 128
 """Maximum number of tokens of a text, for every system."""
@@ -35,6 +48,12 @@ ENGINES = (BF16, "onnx", "onnx-int8")
 """Devices other than torch in float32: redhost's own, and those of redhost-onnx."""
 
 BACKGROUND = 32
+
+WORDS = 16
+"""Words of the training texts of heads and experts, which do not affect the cost of answers."""
+
+EXPERT_ROWS, HEAD_ROWS = 15, 5
+"""Rows of each label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +143,6 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
     return {}
 
 
-def compose_minilm(*, folder: str) -> dict[str, Any]:
-    """Compose only the home on MiniLM; runs in a separate process.
-
-    Args:
-        folder: The folder of the subjects.
-    """
-    subject = Subject.under(Path(folder), "minilm")
-    shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
-    _compose("minilm", f"hf:{encoder()}", subject)
-    return {}
-
-
 class _Pooled(nn.Module):
     """An encoder with mean pooling over the tokens that are not padding."""
 
@@ -191,12 +198,12 @@ def _compose(name: str, source: str, subject: Subject) -> None:
     environment = Environment(packages / "site")
     environment.folder.mkdir()
     environment.install(project)
-    rows = training_rows(EXPERT_ROWS)
+    taught = training_rows(EXPERT_ROWS)
     for team in TEAMS:
         plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
         of_team = packages / f"red-expert-{team}"
         redhost.authoring.write_project(of_team, kind="expert", package_id=team, summary=team)
-        split = redhost.authoring.split_rows([r for r in rows if r.domain == team])
+        split = redhost.authoring.split_rows([r for r in taught if r.domain == team])
         settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
         redhost.authoring.train_package(of_team, plan, split, context=context, settings=settings)
         environment.install(of_team)
@@ -211,3 +218,25 @@ def _on_path(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
+
+
+def pick(kind: str) -> list[str]:
+    """Return all texts of a kind, in a fixed random order."""
+    found = lines() if kind == "lines" else [row.text for row in rows("train")]
+    random.Random(0).shuffle(found)  # noqa: S311  (an order, no secret)
+    return found
+
+
+def training_rows(each: int) -> list[redhost.Row]:
+    """Return short rows of every label: the first words of posts.
+
+    Args:
+        each: Number of rows of a label.
+    """
+    found: dict[str, dict[str, redhost.Row]] = {}
+    for row in rows("train"):
+        text = " ".join(row.text.split()[:WORDS])
+        of_label = found.setdefault(row.label, {})
+        if len(of_label) < each:
+            of_label[text] = redhost.Row(text=text, label=row.label, domain=row.domain)
+    return [row for of_label in found.values() for row in of_label.values()]

@@ -1,8 +1,9 @@
-"""The compared systems: each opens a subject and returns a function that answers texts."""
+"""The compared systems, and the calls that are timed; each opens a subject and answers texts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,11 +13,27 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject
-from red_lab.bench.answers.texts import HEAD_ROWS, pick, training_rows
+from red_lab.bench.answers.subject import (
+    ENGINES,
+    HEAD_ROWS,
+    MAX_TOKENS,
+    Subject,
+    pick,
+    training_rows,
+)
+from red_lab.bench.rounds import peak_bytes
 from redhost.core.backbones.bfloat16 import BF16
 
-__all__ = ["FLOOR", "LARGE", "SYSTEMS", "Answering", "memory", "resting"]
+__all__ = [
+    "FLOOR",
+    "LARGE",
+    "SYSTEMS",
+    "Answering",
+    "Case",
+    "cases",
+    "memory",
+    "works",
+]
 
 Answering = Callable[[Sequence[str]], object]
 
@@ -32,6 +49,61 @@ LARGE = (
     *(f"redhost, {device}" for device in ENGINES),
 )
 """Systems that sort many texts by length; one padded batch in the given order is mostly padding."""
+
+
+PIECES = 5
+"""Calls into which the largest case is split: each has its own ratio."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A call that is timed.
+
+    Attributes:
+        kind: The texts, ``lines`` or ``posts``.
+        size: Texts of a call.
+        rounds: Number of counted calls.
+        large: Whether it measures throughput instead of latency.
+    """
+
+    kind: str
+    size: int
+    rounds: int
+    large: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name on the page."""
+        size = self.size * self.rounds if self.large else self.size
+        return f"{size:,} {self.kind if size > 1 else self.kind.removesuffix('s')}"
+
+
+def cases(*, runs: int, texts: int, posts: int) -> list[Case]:
+    """Return the cases of a backbone.
+
+    Args:
+        runs: Rounds of the cases in the middle; short ones have more, for their 99th percentile.
+        texts: Lines of the largest case.
+        posts: Posts of a batch call.
+    """
+    return [
+        Case(kind="lines", size=1, rounds=20 * runs),
+        Case(kind="posts", size=1, rounds=2 * runs),
+        Case(kind="lines", size=8, rounds=2 * runs),
+        Case(kind="lines", size=64, rounds=runs),
+        Case(kind="posts", size=posts, rounds=-(-runs // 2)),
+        Case(kind="lines", size=-(-texts // PIECES), rounds=PIECES, large=True),
+    ]
+
+
+def works(case: Case, texts: Sequence[str]) -> list[Sequence[str]]:
+    """Return the texts of each call, disjoint while there are enough; the first call warms up."""
+    warm = min(case.size, 64)
+    starts = (warm + n * case.size for n in range(case.rounds))
+    return [
+        texts[:warm],
+        *([texts[(s + i) % len(texts)] for i in range(case.size)] for s in starts),
+    ]
 
 
 def _transformers(subject: Subject, dtype: torch.dtype = torch.float32) -> Answering:
@@ -131,7 +203,7 @@ SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
 
 
 def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]:
-    """Let one system answer lines in one call, and one post; the process reports its peak memory.
+    """Let one system answer lines in one call, and one post; return the process's peak memory.
 
     Args:
         folder: The folder of the subjects.
@@ -146,24 +218,4 @@ def memory(*, folder: str, name: str, system: str, texts: int) -> dict[str, Any]
     step = len(chosen) if system in LARGE else BATCH
     for start in range(0, len(chosen), step):
         answer(chosen[start : start + step])
-    return {}
-
-
-def resting(*, folder: str, name: str) -> dict[str, Any]:
-    """Hold an encoder and the experts' tensors, without redhost; return their memory at rest.
-
-    Args:
-        folder: The folder of the subjects.
-        name: The backbone's name.
-    """
-    from safetensors.torch import load_file
-
-    torch.set_num_threads(1)
-    subject = Subject.under(Path(folder), name)
-    encode = _transformers(subject)
-    experts = [load_file(path) for path in subject.home.glob("store/*/expert.safetensors")]
-    for text in pick("lines")[:BATCH]:
-        encode([text])
-    status = Path("/proc/self/status").read_text("ascii")
-    [kib] = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
-    return {"experts": len(experts), "bytes": int(kib) * 1024}
+    return {"peak_bytes": peak_bytes()}

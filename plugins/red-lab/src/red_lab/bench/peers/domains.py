@@ -1,20 +1,40 @@
 """Six domains of sums on the tiny backbone: the five ranges, with the middle one split in two.
 
-Five are composed, the sixth is the newcomer. Its experts are trained like the shipped ones.
+Five are composed, the sixth is the newcomer. Its experts are trained like the shipped ones; models
+that pool the last token get rows in batches of one token length.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from red_lab.arithmetic import RANGES, ArithmeticRow, Role, Split, pairs_with, range_of, rows
+from red_lab.base import LABELS
 from red_lab.hotswap_measure import shipped
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, train_on, write_expert
+from red_lab.tiny_model import make_tokenizer
 from redhost.core.types import BackgroundRow
 
-__all__ = ["CUT", "DOMAINS", "NEWCOMER", "build_experts", "domain_of", "held_out", "rows_of"]
+__all__ = [
+    "CUT",
+    "DOMAINS",
+    "NEWCOMER",
+    "PeerBatch",
+    "accuracy",
+    "batches",
+    "build_experts",
+    "domain_of",
+    "held_out",
+    "passes",
+    "rows_of",
+]
 
 CUT, NEWCOMER = "range3", "range6"
 MIDDLE = 50
@@ -95,3 +115,47 @@ def _background_domain(row: BackgroundRow) -> str | None:
 
 def _named(found: Iterable[ArithmeticRow]) -> list[ArithmeticRow]:
     return [r._replace(domain=domain_of(r.label)) for r in found]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PeerBatch:
+    """Token ids ``(B, T)``, label indices of the answers ``(B,)``, and the domains."""
+
+    ids: Tensor
+    answers: Tensor
+    domains: tuple[str, ...]
+
+
+def batches(rows: Sequence[ArithmeticRow], size: int) -> list[PeerBatch]:
+    """Split rows, in their order, into batches of one token length each."""
+    tokenizer: Any = make_tokenizer()
+    by_length: dict[int, list[tuple[list[int], ArithmeticRow]]] = {}
+    for row in rows:
+        ids = list(tokenizer(row.text)["input_ids"])
+        by_length.setdefault(len(ids), []).append((ids, row))
+    return [
+        PeerBatch(
+            ids=torch.tensor([ids for ids, _ in part]),
+            answers=torch.tensor([LABELS.index(row.label) for _, row in part]),
+            domains=tuple(row.domain for _, row in part),
+        )
+        for same in by_length.values()
+        for part in (same[n : n + size] for n in range(0, len(same), size))
+    ]
+
+
+def passes(rows: Sequence[ArithmeticRow], size: int, *, seed: int) -> Iterator[PeerBatch]:
+    """Yield batches without end, reshuffled in every pass over the rows."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(rows), generator=generator).tolist()
+        made = batches([rows[i] for i in order], size)
+        for n in torch.randperm(len(made), generator=generator).tolist():
+            yield made[n]
+
+
+def accuracy(answer: Callable[[PeerBatch], Tensor], rows: Sequence[ArithmeticRow]) -> float:
+    """Return the fraction of rows whose largest logit is the answer's."""
+    with torch.inference_mode():
+        right = [answer(b).argmax(-1).eq(b.answers).sum() for b in batches(rows, 64)]
+    return float(sum(right)) / len(rows)

@@ -11,18 +11,21 @@ import torch
 from torch import Tensor
 
 from red_lab.bench.peers import lora
-from red_lab.bench.peers.compare import BATCHES, Pass, compare
-from red_lab.bench.peers.model import EXPERTS, Answers, load, token_ids
+from red_lab.bench.peers.model import (
+    BATCHES,
+    EXPERTS,
+    Answers,
+    Pass,
+    compare,
+    floor,
+    load,
+    token_ids,
+)
+from red_lab.bench.rounds import peak_bytes
 from red_lab.cost_build import Load, build_bus
 from redhost import Bus
 
-__all__ = ["APART", "SYSTEMS", "bus_alone", "floor", "measure", "memory", "redhost"]
-
-
-def floor(folder: Path) -> Pass:
-    """Return the plain forward pass."""
-    model = load(folder)
-    return lambda ids: model(input_ids=ids).logits
+__all__ = ["APART", "SYSTEMS", "bus_alone", "measure", "memory", "redhost"]
 
 
 def redhost(folder: Path, *, router: str = "evidence") -> Pass:
@@ -86,8 +89,8 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
 
 
 def memory(*, folder: str, system: str) -> dict[str, Any]:
-    """Build one system and let it answer the largest batch; the process then reports its peak."""
+    """Build one system and let it answer the largest batch; return the process's peak memory."""
     run = SYSTEMS[system](Path(folder))
     with torch.inference_mode():
         run(token_ids(Path(folder))[: max(BATCHES)])
-    return {}
+    return {"peak_bytes": peak_bytes()}

@@ -1,4 +1,4 @@
-"""The floor: a plain transformers model with a classifier on its last token.
+"""The floor: a plain transformers model with a classifier on its last token; timing beside it.
 
 Neither redhost nor another library is imported here: each starts from the same folder, in its own
 environment.
@@ -7,7 +7,8 @@ environment.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-__all__ = ["CLASSIFIER", "EXPERTS", "IDS", "TARGETS", "Answers", "load", "rank_for", "token_ids"]
+from red_lab.bench.rounds import in_pairs, overhead, share, spread
+
+__all__ = [
+    "BATCHES",
+    "CLASSIFIER",
+    "EXPERTS",
+    "IDS",
+    "TARGETS",
+    "Answers",
+    "Pass",
+    "compare",
+    "floor",
+    "load",
+    "rank_for",
+    "token_ids",
+]
 
 CLASSIFIER, IDS = "classifier.safetensors", "ids.json"
 EXPERTS = 5
@@ -24,6 +40,14 @@ EXPERTS = 5
 
 TARGETS = ("q_proj", "v_proj")
 """The projections that PEFT adapts by default in Llama and Qwen."""
+
+
+BATCHES = (1, 8, 64)
+MOST_RUNS = 3
+"""Small batches are fast, so they get this many times the rounds of the largest."""
+
+Pass = Callable[[Tensor], Tensor]
+"""Token ids ``(B, T)`` → logits ``(B, C)``."""
 
 
 class Answers(nn.Module):
@@ -70,3 +94,47 @@ def rank_for(model: Answers, places: Sequence[str] = TARGETS) -> int:
     shapes = [m.weight.shape for n, m in model.named_modules() if n.endswith(tuple(places))]
     width = int(model.config.hidden_size)
     return max(1, round(width**2 / 2 / sum(sum(shape) for shape in shapes)))
+
+
+def floor(folder: Path) -> Pass:
+    """Return the plain forward pass."""
+    model = load(folder)
+    return lambda ids: model(input_ids=ids).logits
+
+
+def compare(
+    floor: Pass,
+    passes: Mapping[str, Pass],
+    ids: Tensor,
+    *,
+    rounds: int,
+    apart: Mapping[str, Pass] | None = None,
+    batches: Sequence[int] = BATCHES,
+) -> dict[str, Any]:
+    """Time systems, each directly after the plain forward pass, batch by batch.
+
+    Args:
+        floor: The plain forward pass.
+        passes: Whole passes; their overhead is relative to the floor.
+        ids: Token ids ``(N, T)``.
+        rounds: Number of counted rounds for the largest batch.
+        apart: Parts of a pass; their overhead is their own time as a fraction of the floor's.
+        batches: Rows of a pass.
+    """
+    parts = dict(apart or {})
+    systems: dict[str, Any] = {name: {} for name in ("floor", *passes, *parts)}
+    for batch in batches:
+        times = MOST_RUNS if batch < max(batches) else 1
+        with torch.inference_mode():
+            rows = ids[:batch]
+            work = {name: partial(run, rows) for name, run in {**passes, **parts}.items()}
+            seconds = in_pairs(partial(floor, rows), work, rounds=times * rounds)
+        floors = [took for before, _ in seconds.values() for took in before]
+        systems["floor"][str(batch)] = {"seconds": spread(floors)}
+        for name, (before, values) in seconds.items():
+            beside = share if name in parts else overhead
+            systems[name][str(batch)] = {
+                "seconds": spread(values),
+                "overhead": beside(values, before),
+            }
+    return {"systems": systems, "threads": torch.get_num_threads(), "tokens": int(ids.shape[1])}

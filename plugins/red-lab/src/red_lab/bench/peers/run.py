@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -9,16 +10,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+import torch
+
+import redhost
+from red_lab.bench.models import TRUNKS, open_trunk, plain, token_ids
 from red_lab.bench.peers import forward, hub
-from red_lab.bench.peers.folders import write_model
-from red_lab.bench.peers.libraries import adapters_python, peft
-from red_lab.bench.peers.worker import ask
+from red_lab.bench.peers.lora import HINT, peft
+from red_lab.bench.peers.model import CLASSIFIER, IDS
 from red_lab.bench.section import SectionSettings
-from red_lab.bench.trunks import TRUNKS
+from red_lab.bench.worker import ask
+from red_lab.cost_build import CLASSES
 from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 
-__all__ = ["CAP", "SLACK", "measure"]
+__all__ = ["adapters_python", "measure", "write_model"]
+
+ADAPTERS = Path("build/peers-adapters")
+"""AdapterHub requires an older transformers, so it has its own virtual environment."""
+
+ROWS = 64
+"""Texts whose token ids are written next to a model."""
 
 CAP = 100.0
 """Maximum seconds of X-LoRA's training, whether or not it reaches the target."""
@@ -45,17 +57,17 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     folders = {name: write_model(name, work / name) for name in TRUNKS}
     jobs = {
         **_forward(folders, python, rounds=settings.runs),
-        **_changes(folders, work, python, rounds=settings.runs),
+        **_changes(folders["tiny"], work, rounds=settings.runs),
     }
     found, bar = {}, Bar("peers", total=len(jobs) + 1)
     for n, (name, job) in enumerate(jobs.items(), start=1):
         found[name] = cached_json(parts / f"{name}.json", job)
         bar.update(n, name)
-    target = min(found["oracle"]["oracle"], found["redhost"]["changes"]["add"]["accuracy"]) - SLACK
+    target = min(found["oracle"]["oracle"], found["redhost"]["add"]["accuracy"]) - SLACK
     options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
     xlora = {}
     for name, roles in ROLES.items():
-        job = partial(ask, "adding:measure", roles=roles, **options)
+        job = partial(ask, "peers.changes:measure_xlora", roles=roles, **options)
         xlora[name] = cached_json(parts / f"x-lora {name}.json", job)
     bar.update(len(jobs) + 1, "x-lora")
     results = _tell(found, xlora, target=target, runs=settings.runs)
@@ -70,32 +82,30 @@ def _forward(
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, path in folders.items():
         folder = str(path)
-        jobs[f"forward {name}"] = partial(ask, "forward:measure", folder=folder, rounds=rounds)
+        jobs[f"forward {name}"] = partial(
+            ask, "peers.forward:measure", folder=folder, rounds=rounds
+        )
         jobs[f"hub {name}"] = partial(
-            ask, "hub:measure", python=python, folder=folder, rounds=rounds
+            ask, "peers.hub:measure", python=python, folder=folder, rounds=rounds
         )
         for system in forward.SYSTEMS:
             jobs[f"memory {name} {system}"] = partial(
-                ask, "forward:memory", folder=folder, system=system
+                ask, "peers.forward:memory", folder=folder, system=system
             )
         for system in hub.SYSTEMS:
             jobs[f"memory {name} {_hubs(system)}"] = partial(
-                ask, "hub:memory", python=python, folder=folder, system=system
+                ask, "peers.hub:memory", python=python, folder=folder, system=system
             )
     return jobs
 
 
-def _changes(
-    folders: dict[str, Path], work: Path, python: Path, *, rounds: int
-) -> dict[str, Callable[[], dict[str, Any]]]:
+def _changes(model: Path, work: Path, *, rounds: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the jobs that measure changes and the router's training, by name."""
-    tiny, here = str(folders["tiny"]), str(work)
+    tiny, here = str(model), str(work)
     return {
-        "redhost": partial(ask, "changes:measure", work=here, rounds=rounds),
-        "oracle": partial(ask, "adding:adapters", folder=tiny, work=here),
-        "peft": partial(ask, "changes_peft:measure", folder=tiny, work=here, rounds=rounds),
-        "adapters": partial(ask, "hub:changes", python=python, folder=tiny, rounds=rounds),
-        "large": partial(ask, "adding:large", folder=str(folders["smollm2"]), rounds=rounds),
+        "redhost": partial(ask, "peers.changes:measure", work=here, rounds=rounds),
+        "oracle": partial(ask, "peers.changes:measure_oracle", folder=tiny, work=here),
+        "peft": partial(ask, "peers.changes:measure_peft", folder=tiny, work=here, rounds=rounds),
     }
 
 
@@ -103,8 +113,7 @@ def _tell(
     found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
 ) -> dict[str, Any]:
     """Return the section's results."""
-    ours = found["redhost"]
-    add = ours["changes"]["add"]
+    add = found["redhost"]["add"]
     return {
         "runs": runs,
         "threads": found["forward tiny"]["threads"],
@@ -124,11 +133,9 @@ def _tell(
         },
         "memory": {name: _memory(found, name) for name in TRUNKS},
         "changes": {
-            "redhost": ours["changes"],
-            "peft": found["peft"]["changes"],
-            "adapters": _bare(found["adapters"]),
+            "redhost": found["redhost"],
+            "peft": found["peft"],
         },
-        "live": {"redhost": ours["live"], "peft": found["peft"]["live"]},
         "adding": {
             "target": target,
             "cap": CAP,
@@ -137,9 +144,8 @@ def _tell(
                 "router_seconds": add["router_seconds"]["median"],
                 "accuracy": add["accuracy"],
             },
-            "x-lora": {n: _bare(x) for n, x in xlora.items()},
+            "x-lora": xlora,
             "oracle": found["oracle"]["oracle"],
-            "large": _bare(found["large"]),
         },
     }
 
@@ -149,10 +155,51 @@ def _hubs(system: str) -> str:
     return "hub floor" if system == "floor" else system
 
 
-def _bare(results: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in results.items() if k != "peak_bytes"}
-
-
 def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:
     systems = (*forward.SYSTEMS, *map(_hubs, hub.SYSTEMS))
     return {s: found[f"memory {name} {s}"]["peak_bytes"] for s in systems}
+
+
+def adapters_python(folder: Path = ADAPTERS) -> Path:
+    """Return the Python interpreter of the environment that has AdapterHub's `adapters`.
+
+    Raises:
+        MissingError: If there is none.
+    """
+    python = folder / "bin" / "python"
+    if not python.exists() or not list(folder.glob("lib/*/site-packages/adapters")):
+        raise redhost.MissingError(
+            "the peers are not installed",
+            expected=f"AdapterHub's adapters in {folder}",
+            found="none",
+            hint=HINT,
+        )
+    return python.absolute()
+
+
+def write_model(name: str, folder: Path) -> Path:
+    """Write a trunk, its classifier and the token ids of real texts, unless they exist.
+
+    Args:
+        name: ``smollm2``, whose classifier is random, or ``tiny``.
+        folder: The folder to write to.
+    """
+    done = folder / IDS
+    if not done.exists():
+        trunk = open_trunk(name)
+        plain(trunk.model).save_pretrained(folder)
+        safetensors.torch.save_file({"weight": _classifier(name, trunk.width)}, folder / CLASSIFIER)
+        done.write_text(json.dumps(token_ids(trunk, ROWS).tolist()), "utf-8")  # last: all is there
+    return folder
+
+
+def _classifier(name: str, width: int) -> torch.Tensor:
+    if name == "tiny":
+        from red_lab.hotswap_measure import shipped
+        from redhost.core.composition.prepare import open_backbone
+
+        weight = open_backbone(shipped()[0])[1].classifier
+        if weight is not None:
+            return weight.clone()
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(CLASSES, width, generator=generator).div(width**0.5)

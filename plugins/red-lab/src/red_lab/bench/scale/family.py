@@ -4,18 +4,36 @@ Domain 1437 asks "1437: What is 59 plus 1437?" and answers the last digit of the
 answers per domain. Every operand is larger than 50, so no pair of the seed's task occurs. The tiny
 backbone's features identify the number of a text only weakly: neighbouring numbers have similar
 features, and a neighbour's expert gives other answers.
+
+Packages are in slices, so that the first one, two, … folders contain 1, 10, 100, 1,000 and 1,001 of
+them. A package with a RECORD is finished, and is not made again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-import redhost
+import torch
+from torch import Tensor
 
-__all__ = ["SIZES", "Role", "SumDomain", "domains"]
+import redhost
+from red_lab.progress import Bar
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.prepare import open_backbone
+from redhost.core.digests import library_versions
+from redhost.core.model.verify import measure_off_domain
+from redhost.core.training.expert import ExpertRows, train_expert
+from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost.core.types import BackgroundRow, CardRow
+from redhost.registry.package.manifest import BackboneRef, Training
+from redhost.testing import Environment
+
+__all__ = ["SIZES", "SLICES", "Role", "SumDomain", "domains", "install", "sites"]
 
 Role = Literal["train", "fit", "gate", "test"]
 
@@ -37,6 +55,18 @@ SHAPES: tuple[tuple[str, Literal["hidden", "labels"]], ...] = (
     ("residual", "hidden"),
     ("residual", "labels"),
 )
+
+
+SLICES = ((0, 1), (1, 10), (10, 100), (100, 1000), (1000, 1001))
+"""Places (first, past the last) of the packages of each folder."""
+
+CHUNK = 30
+"""Domains whose texts are encoded together."""
+
+CANARIES = 4
+
+EVERY = 8
+"""One in so many background texts is used in training, to keep steps cheap."""
 
 
 @dataclass(frozen=True)
@@ -108,3 +138,147 @@ class SumDomain:
 def domains(places: Sequence[int]) -> Iterator[SumDomain]:
     """Yield the domains at some indices."""
     yield from map(SumDomain, places)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FamilyContext:
+    """The data that all authors of the family share.
+
+    Attributes:
+        backbone: The frozen backbone.
+        reference: Its id and fingerprint.
+        norm: h → z.
+        background: Its background card.
+        background_h: h of some of its texts, ``(M, D)``.
+        background_z: z of all of its texts, by text.
+    """
+
+    backbone: redhost.Backbone
+    reference: BackboneRef
+    norm: LayerNorm
+    background: tuple[BackgroundRow, ...]
+    background_h: Tensor
+    background_z: dict[str, Tensor]
+
+    def read(self, texts: Sequence[str]) -> Tensor:
+        """Return z ``(N, D)`` of background texts."""
+        return torch.stack([self.background_z[text] for text in texts])
+
+
+def open_family(folder: Path) -> FamilyContext:
+    """Open a backbone package's folder for the authors of the family."""
+    manifest, backbone, background = open_backbone(folder)
+    norm = LayerNorm(width=backbone.width, eps=backbone.eps)
+    texts = sorted({row.text for row in background})
+    h = backbone.encode(texts)
+    return FamilyContext(
+        backbone=backbone,
+        reference=BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint),
+        norm=norm,
+        background=background,
+        background_h=h[::EVERY],
+        background_z=dict(zip(texts, norm(h), strict=True)),
+    )
+
+
+def sites(work: Path, count: int) -> list[Path]:
+    """Return the folders that contain the first `count` packages of the family."""
+    return [work / f"site-{first}-{end}" for first, end in SLICES if first < count]
+
+
+def install(work: Path, backbone: Path, *, count: int) -> list[Path]:
+    """Install the first experts of the family; return the folders to put on the path.
+
+    Args:
+        work: The folder for the packages; existing ones are not made again.
+        backbone: The folder of the backbone's package.
+        count: Number of packages, one of the ends of `SLICES`.
+    """
+    missing = [
+        (work / f"site-{first}-{end}", SumDomain(place))
+        for first, end in SLICES
+        if first < count
+        for place in range(first, min(end, count))
+        if not _record(work / f"site-{first}-{end}", SumDomain(place)).exists()
+    ]
+    if missing:
+        context, bar = open_family(backbone), Bar("experts", total=len(missing))
+        for start in range(0, len(missing), CHUNK):
+            _make(missing[start : start + CHUNK], context)
+            bar.update(min(start + CHUNK, len(missing)))
+    return sites(work, count)
+
+
+def _make(jobs: Sequence[tuple[Path, SumDomain]], context: FamilyContext) -> None:
+    """Train and install some experts; their texts are encoded together."""
+    rows = [domain.rows() for _, domain in jobs]
+    texts = [r.text for found in rows for role in found.values() for r in role]
+    features = dict(zip(texts, context.backbone.encode(texts), strict=True))
+    for (site, domain), found in zip(jobs, rows, strict=True):
+        h = {role: torch.stack([features[r.text] for r in rs]) for role, rs in found.items()}
+        package = site / domain.module
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").write_text("raise AssertionError('data is never imported')\n")
+        _save(package, domain, found, h, context)
+        points = {"redhost.experts": f"{domain.id} = {domain.module}"}
+        info = _record(site, domain).parent
+        if info.exists():  # left without its RECORD by an interrupted run
+            for file in info.iterdir():
+                file.unlink()
+            info.rmdir()
+        Environment(site).write_info(domain.module.replace("_", "-"), "1.0", domain.module, points)
+
+
+def _save(
+    package: Path,
+    domain: SumDomain,
+    rows: dict[Role, list[redhost.Row]],
+    h: dict[Role, Tensor],
+    context: FamilyContext,
+) -> None:
+    """Train one expert alone and write its package's files."""
+    expert = train_expert(
+        ExpertRows(
+            h=h["train"],
+            z=context.norm(h["train"]),
+            answers=[r.label for r in rows["train"]],
+        ),
+        context.backbone,
+        labels=domain.labels,
+        settings=domain.settings,
+        background=context.norm(context.background_h),
+    ).expert
+    card = [
+        CardRow(text=r.text, label=r.label, part=part)
+        for part in ("fit", "gate")
+        for r in rows[part]
+    ]
+    save_expert(
+        package,
+        ExpertDraft(
+            expert=expert,
+            id=domain.id,
+            backbone=context.reference,
+            domain=f"'{rows['test'][0].text}': the sum's last digit, halved",
+            card=texts_card(card),
+            canary=context.norm(h["train"][:CANARIES]),
+            off_domain=measure_off_domain(
+                expert, domain.id, context.backbone, context.background, read=context.read
+            ),
+            training=Training(
+                data=_digest(rows["train"]),
+                seed=domain.place,
+                epochs=domain.settings.epochs,
+                metrics={},
+                versions=library_versions(),
+            ),
+        ),
+    )
+
+
+def _record(site: Path, domain: SumDomain) -> Path:
+    return site / f"{domain.module}-1.0.dist-info" / "RECORD"
+
+
+def _digest(rows: Sequence[redhost.Row]) -> str:
+    return hashlib.sha256("\n".join(f"{r.text}\t{r.label}" for r in rows).encode()).hexdigest()

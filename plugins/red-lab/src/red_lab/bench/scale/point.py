@@ -1,31 +1,28 @@
 """Measure one point of the curve in a separate process, since peak memory is per process.
 
-``python -m red_lab.bench.scale.point COUNT HOME FILE RUNS`` with the sites of COUNT packages on the
-path: recompose from cold, again with cached features, then query and evaluate.
+Recompose from cold, again with cached features, then query and evaluate; at the last point add one
+expert to the others and remove it.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.rounds import peak_bytes
+from red_lab.bench.rounds import in_turns_over, peak_bytes
 from red_lab.bench.scale.family import domains
 from redhost.core.routers import build_router
 from redhost.core.training.router import RouterSettings, train_router
 from redhost.core.training.router_data import columns_data
 
-__all__ = ["ROUTER", "Stopwatch", "main", "test_rows", "top_answers"]
+__all__ = ["add_one", "measure"]
 
 ROUTER = "shortlist"
 
@@ -62,8 +59,14 @@ class Stopwatch:
         self.cpu[name] = time.process_time() - cpu
 
 
-def main(count: int, home: Path, file: Path, runs: int) -> None:
-    """Measure a point and write the results."""
+def measure(*, count: int, home: str, runs: int) -> dict[str, Any]:
+    """Return the costs and the accuracy of a point.
+
+    Args:
+        count: Number of experts.
+        home: A new home.
+        runs: Timed queries of each batch size.
+    """
     host, watch = redhost.Host.open(home), Stopwatch()
     with watch("cold"):
         cold = host.recompose(router=ROUTER)
@@ -74,24 +77,48 @@ def main(count: int, home: Path, file: Path, runs: int) -> None:
         warm = host.recompose(router=ROUTER)
     with watch("row"):
         host.recompose(router=ROUTER, level="row")
-    file.write_text(
-        json.dumps(
-            {
-                "experts": len(cold.experts),
-                "seconds": watch.wall,
-                "cpu": watch.cpu,
-                "steps": {"cold": cold.steps, "warm": warm.steps},
-                "outside_receipt": watch.wall["cold"] - cold.seconds,
-                "peak_gib": peak,
-                "unchanged": all(c.before == c.after for c in cold.experts.values()),
-                "same_router": cold.router.digest == warm.router.digest,
-                "same_answers": bool(torch.equal(before, top_answers(host, rows))),
-                "gate": {"overall": cold.accuracy.overall, "oracle": cold.accuracy.oracle},
-                "test": _judge(host, rows),
-                "query_ms": _query(host, [r.text for r in rows], runs),
-            }
-        )
-    )
+    return {
+        "experts": len(cold.experts),
+        "seconds": watch.wall,
+        "cpu": watch.cpu,
+        "steps": {"cold": cold.steps, "warm": warm.steps},
+        "outside_receipt": watch.wall["cold"] - cold.seconds,
+        "peak_gib": peak,
+        "unchanged": all(c.before == c.after for c in cold.experts.values()),
+        "same_router": cold.router.digest == warm.router.digest,
+        "same_answers": bool(torch.equal(before, top_answers(host, rows))),
+        "gate": {"overall": cold.accuracy.overall, "oracle": cold.accuracy.oracle},
+        "test": _judge(host, rows),
+        "query_ms": _query(host, [r.text for r in rows], runs),
+    }
+
+
+def add_one(*, expert: str, home: str, level: Literal["row", "full"]) -> dict[str, Any]:
+    """Attach an expert to a home and roll back; return seconds, and changes to other domains.
+
+    Args:
+        expert: The expert's id.
+        home: A home of the other experts.
+        level: How much of the router is trained again.
+    """
+    host = redhost.Host.open(home)
+    rows, watch = test_rows(len(host.composed.bus.ids)), Stopwatch()
+    before = top_answers(host, rows)
+    with watch("attach"):
+        attached = host.attach(expert, level=level)
+    with_it = top_answers(host, rows)
+    with watch("rollback"):
+        host.rollback()
+    return {
+        "level": attached.router.level,
+        "experts": len(attached.experts),
+        "moved": len(attached.router.moved),
+        "seconds": watch.wall,
+        "cpu": watch.cpu,
+        "steps": attached.steps,
+        "same_labels": float((before[:, 1] == with_it[:, 1]).double().mean()),
+        "back_again": bool(torch.equal(before, top_answers(host, rows))),
+    }
 
 
 def test_rows(count: int) -> list[redhost.Row]:
@@ -158,20 +185,18 @@ def _query(host: redhost.Host, texts: Sequence[str], runs: int) -> dict[str, dic
     """Time backbone and bus separately, alternately, for batches of uncached texts."""
     composed, medians = host.composed, {}
     for batch in BATCHES:
-        spans: dict[str, list[float]] = {"backbone": [], "bus": []}
-        for run in range(runs + 2):  # the first two warm up
+        works = []
+        for run in range(runs + 1):
             first = run * batch % max(1, len(texts) - batch)
             some = (list(texts[first : first + batch]) * batch)[:batch]
-            with torch.inference_mode():
-                start = time.perf_counter()
-                h = composed.backbone.encode(some)
-                middle = time.perf_counter()
-                composed.bus(h)
-            spans["bus"].append(1000 * (time.perf_counter() - middle))
-            spans["backbone"].append(1000 * (middle - start))
-        medians[str(batch)] = {name: statistics.median(s[2:]) for name, s in spans.items()}
+            works.append((some, composed.backbone.encode(some)))
+        with torch.inference_mode():
+            seconds = in_turns_over(
+                {
+                    "backbone": lambda work: composed.backbone.encode(work[0]),
+                    "bus": lambda work: composed.bus(work[1]),
+                },
+                works,
+            )
+        medians[str(batch)] = {n: 1000 * statistics.median(s) for n, s in seconds.items()}
     return medians
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))

@@ -1,6 +1,6 @@
-"""A process that measures: ``python -m …worker '{"call": "PACKAGE.MODULE:NAME", …}'``.
+"""A process that measures: ``python -m red_lab.bench.worker '{"call": "MODULE:NAME", …}'``.
 
-Its result is the last line of stdout, as JSON, with the process's peak memory.
+Its result is the last line of stdout, as JSON.
 """
 
 from __future__ import annotations
@@ -10,30 +10,28 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.rounds import peak_bytes
-
 __all__ = ["ask", "main"]
 
-PACKAGE = "red_lab.bench.peers"
-HINT = "Run 'make .venv/peers' again; what was measured before is kept."
+HINT = "Run the command again; what was measured before is kept."
 
 
 def ask(
-    call: str, *, python: Path | None = None, package: str = PACKAGE, **options: Any
+    call: str, *, python: Path | None = None, sites: Sequence[Path] = (), **options: Any
 ) -> dict[str, Any]:
-    """Call a function in a separate process.
+    """Call a function of the bench in a separate process.
 
     Args:
-        call: ``MODULE:NAME``.
+        call: ``MODULE:NAME``, the module below this package.
         python: The Python interpreter; by default this one.
-        package: The module's package.
+        sites: Folders of packages that precede the installed ones.
         options: The function's keyword arguments, as JSON values.
 
     Returns:
-        The function's result, and ``peak_bytes``.
+        The function's result.
 
     Raises:
         MissingError: If the process failed; the last line that it wrote gives the reason.
@@ -41,14 +39,14 @@ def ask(
     import redhost  # not installed in the other environment
     from redhost.registry.environment import python_command
 
-    root = Path(__file__).parents[3]
-    arguments = ("-m", f"{PACKAGE}.worker", json.dumps({"call": f"{package}.{call}", **options}))
+    path = os.pathsep.join(map(str, (*sites, Path(__file__).parents[2])))
+    arguments = ("-m", "red_lab.bench.worker", json.dumps({"call": call, **options}))
     done = subprocess.run(  # noqa: S603  (our own command)
         python_command(*arguments, python=python),
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
@@ -63,8 +61,8 @@ def main() -> None:
     """Run the call in the only argument and print its result."""
     options = json.loads(sys.argv[1])
     module, name = options.pop("call").split(":")
-    found = getattr(importlib.import_module(module), name)(**options)
-    sys.stdout.write("\n" + json.dumps({**found, "peak_bytes": peak_bytes()}) + "\n")
+    found = getattr(importlib.import_module(f"red_lab.bench.{module}"), name)(**options)
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

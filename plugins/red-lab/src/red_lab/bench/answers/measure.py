@@ -15,15 +15,20 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.bench.answers.author import AUTHOR_ROWS
-from red_lab.bench.answers.over_http import measure_http
-from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, runs_here
-from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Answering
-from red_lab.bench.answers.texts import Case, cases, pick, works
-from red_lab.bench.peers.worker import ask
-from red_lab.bench.processes import PYTHON, REDHOST, Process, take_turns
-from red_lab.bench.rounds import in_turns_over, percentile, spread, times
+from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, pick, runs_here
+from red_lab.bench.answers.systems import (
+    FLOOR,
+    LARGE,
+    SYSTEMS,
+    Answering,
+    Case,
+    cases,
+    works,
+)
+from red_lab.bench.processes import PYTHON, REDHOST, run_command
+from red_lab.bench.rounds import in_turns, in_turns_over, percentile, spread, times
 from red_lab.bench.section import SectionSettings
+from red_lab.bench.worker import ask
 from red_lab.newsgroups import rows
 from red_lab.progress import Bar
 
@@ -111,57 +116,39 @@ def _processor() -> str:
 def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
     folder, load = settings.work / "answers", BACKBONES[name]
     # In a separate process: export and training leave gigabytes of memory behind.
-    ask("subject:prepare", package=__package__, name=name, folder=str(folder.absolute()))
+    ask("answers.subject:prepare", name=name, folder=str(folder.absolute()))
     subject = Subject.under(folder, name)
     texts = {kind: pick(kind) for kind in ("lines", "posts")}
     memory = _memory(name, folder, texts=min(load.memory, settings.texts))
     systems = {side: SYSTEMS[side](subject) for side in filter(runs_here, SYSTEMS)}
     chosen = cases(runs=settings.runs, texts=settings.texts // load.share, posts=load.posts)
-    bar, timed = Bar(f"answers {name}", total=len(chosen) + 1), {}
-    for n, case in enumerate(chosen):
-        bar.update(n, case.name)
+    bar, timed = Bar(f"answers {name}", total=len(chosen)), {}
+    for n, case in enumerate(chosen, start=1):
         timed[case.name] = _timed(case, systems, texts[case.kind])
-    bar.update(len(chosen), "http")
-    http = measure_http(
-        subject, texts["lines"], runs=-(-settings.runs // 2), seconds=min(3.0, settings.runs)
-    )
-    bar.update(len(chosen) + 1, "http")
-    engines = _engines(subject, posts=4 * load.posts)
-    at_rest = ask("systems:resting", package=__package__, name=name, folder=str(folder.absolute()))
-    training = ask(
-        "author:author",
-        package=__package__,
-        name=name,
-        folder=str(folder.absolute()),
-        texts=min(AUTHOR_ROWS // load.share, settings.texts),
-    )
+        bar.update(n, case.name)
     return {
         "cases": timed,
-        "http": http,
         "memory": memory,
-        "resting": {key: at_rest[key] for key in ("experts", "bytes")},
-        "engines": engines,
-        "author": {key: training[key] for key in ("texts", "encoder", "first", "second")},
+        "engines": _engines(subject, posts=4 * load.posts),
         "cold": _cold(subject, texts["lines"][0], rounds=settings.runs),
     }
 
 
 def _cold(subject: Subject, text: str, *, rounds: int) -> dict[str, Any]:
     """Return the time of a process that answers one line and exits, for each system."""
-    env = {"OMP_NUM_THREADS": "1"}
     commands = {
         "transformers": (*PYTHON, COLD, str(subject.model), text),
         "redhost predict": (*REDHOST, "predict", "--home", str(subject.home), text),
         "redhost onnx predict": (*REDHOST, "onnx", "predict", str(subject.exported), text),
     }
-    seen = take_turns(
-        {name: Process(command=command, env=env) for name, command in commands.items()},
-        rounds=rounds,
-    )
-    seconds = {name: [x.seconds for x in found] for name, found in seen.items()}
+    runs = {
+        name: partial(run_command, command, OMP_NUM_THREADS="1")
+        for name, command in commands.items()
+    }
+    seconds = in_turns(runs, rounds=rounds)
     return {
-        name: {"seconds": spread(found), "times": times(found, seconds["transformers"])}
-        for name, found in seconds.items()
+        name: {"seconds": spread(taken), "times": times(taken, seconds["transformers"])}
+        for name, taken in seconds.items()
     }
 
 
@@ -209,7 +196,7 @@ def _timed(
 
 
 def _memory(name: str, folder: Path, *, texts: int) -> dict[str, int]:
-    measured = partial(ask, "systems:memory", package=__package__, folder=str(folder.absolute()))
+    measured = partial(ask, "answers.systems:memory", folder=str(folder.absolute()))
     return {
         side: measured(name=name, system=side, texts=texts)["peak_bytes"]
         for side in filter(runs_here, SYSTEMS)

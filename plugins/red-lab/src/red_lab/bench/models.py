@@ -1,9 +1,10 @@
-"""The backbones of the bench: SmolLM2-135M and the tiny one, and real texts of one length."""
+"""The models of the bench: two backbones with real texts of one length, and compositions."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 import redhost
 from red_lab.arithmetic import prompt
 
-__all__ = ["TRUNKS", "open_trunk", "texts", "token_ids"]
+__all__ = ["TRUNKS", "in_memory", "open_trunk", "plain", "texts", "token_ids"]
 
 TRUNKS = ("smollm2", "tiny")
 
@@ -43,3 +44,31 @@ def texts(count: int) -> list[str]:
 def token_ids(trunk: redhost.authoring.TextEncoder, count: int) -> Tensor:
     """Return the token ids ``(N, T)`` of texts of one length."""
     return torch.tensor([trunk.tokens(text) for text in texts(count)])
+
+
+def plain(model: Any) -> Any:
+    """Return the same model without the quantisation entry of its file, which no longer applies."""
+    options = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
+    made = type(model)(type(model.config).from_dict(options))
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+def in_memory(backbone: redhost.Backbone, bus: redhost.Bus, *, kind: str) -> redhost.ComposedModel:
+    """Return a composition of a backbone and a bus.
+
+    Args:
+        backbone: The backbone.
+        bus: The bus; it is frozen.
+        kind: Its router's kind.
+    """
+    return redhost.ComposedModel(
+        backbone=backbone,
+        bus=bus.eval().requires_grad_(False),
+        cards={},
+        background=(),
+        evaluation=(),
+        fingerprint="",
+        router_kind=kind,
+        seed=0,
+    )
