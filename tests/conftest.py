@@ -96,6 +96,47 @@ def shared_trial() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def rows_by_cache() -> dict[tuple[object, ...], dict[str, Any]]:
+    """What this process has encoded: rows by text, for each key of a feature cache."""
+    return {}
+
+
+ENCODING = ("core/backbones", "core/model", "core/training", "docs", "fresh", "registry", "tools")
+"""Tests of encoding and of caches, which compute their own features, and those that need none."""
+
+
+@pytest.fixture(autouse=True)
+def shared_features(
+    request: pytest.FixtureRequest,
+    rows_by_cache: dict[tuple[object, ...], dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Encode each text once for all tests: a text's row is its own, whatever is encoded beside it.
+
+    Not under `ENCODING`.
+    """
+    if request.path.relative_to(TESTS).as_posix().startswith(ENCODING):
+        return
+    from redhost.core.backbones import feature_cache
+
+    class Remembering(feature_cache.FeatureTable):
+        def __init__(
+            self, folder: Path | None, key: tuple[object, ...], *, compute: Any, **options: Any
+        ) -> None:
+            rows = rows_by_cache.setdefault(key, {})
+
+            def once(texts: Any) -> list[Any]:
+                fresh = [t for t in dict.fromkeys(texts) if t not in rows]
+                if fresh:
+                    rows.update(zip(fresh, compute(fresh), strict=True))
+                return [rows[t] for t in texts]
+
+            super().__init__(folder, key, compute=once, **options)
+
+    monkeypatch.setattr(feature_cache, "FeatureTable", Remembering)
+
+
 @pytest.fixture
 def environment(redhost_environment: Environment) -> Environment:
     """Return an empty environment beside the real one."""

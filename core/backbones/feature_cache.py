@@ -88,7 +88,7 @@ class FeatureCache:
             *(((*key, c.key), c.width, each(c.compute)) for c in segments if c.compute is not None),
         ]
         self.tables = [
-            _FeatureTable(folder, k, width=w, compute=compute, chunk=chunk)
+            FeatureTable(folder, k, width=w, compute=compute, chunk=chunk)
             for k, w, compute in sources
         ]
 
@@ -129,7 +129,7 @@ class FeatureCache:
         self.tables[0].write(dict(zip(texts, h[:, None], strict=True)))
 
 
-class _FeatureTable:
+class FeatureTable:
     """Rows of one width, computed from texts and cached under one key."""
 
     def __init__(

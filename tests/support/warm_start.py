@@ -51,6 +51,9 @@ MODULES = (
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
 
+ENVIRONMENT = dict(os.environ)
+"""Of the whole session: the test that first needs the server may have changed its own."""
+
 
 def warm_command(*arguments: str, python: str = sys.executable) -> list[str]:
     """Return the command line that does what ``python ARGUMENT …`` does, only sooner.
@@ -70,6 +73,7 @@ def address() -> Path:
         [sys.executable, __file__, str(folder / "socket")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        env=ENVIRONMENT,
     )
     assert server.stdin is not None and server.stdout is not None
     server.stdout.readline()  # it listens

@@ -114,7 +114,7 @@ def test_a_row_of_another_text_or_file_is_not_taken(filled: Path, tmp_path: Path
 def test_control_without_digests_answers_with_damaged_rows(filled: Path, monkeypatch) -> None:
     from redhost.core.backbones import feature_cache
 
-    monkeypatch.setattr(feature_cache._FeatureTable, "_digest", lambda *_: b"")
+    monkeypatch.setattr(feature_cache.FeatureTable, "_digest", lambda *_: b"")
     with sqlite3.connect(filled) as database:
         database.execute("UPDATE rows SET digest = x''")
     database.close()
