@@ -13,6 +13,7 @@ from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
+    "adapters": "red_lab.adapters.measure",
     "cost": "red_lab.cost_report",
     "fleet": "redhost_fleet.study.report",
     "generative": "red_lab.generative.study.page",
@@ -35,7 +36,7 @@ DRAWN = {
     "robust": "red_lab.robust.figures",
 }
 
-ELSEWHERE = {"adapters", "bench", "install", "mutation", "serve"}
+ELSEWHERE = {"bench", "install", "mutation", "serve"}
 """Written by commands that have tests of their own."""
 
 

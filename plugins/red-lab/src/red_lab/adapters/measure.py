@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.torch
 
-from red_lab.adapters import strangers, study
+from red_lab.adapters import study, training
 from red_lab.adapters.cost import measure_cost
-from red_lab.adapters.judge import Judge, Read
-from red_lab.adapters.ledger import Ledger
-from red_lab.adapters.mixtures import MERGES, arrow, merged
-from red_lab.adapters.page import write_page
-from red_lab.adapters.passes import Files, expert_of, files_of, shuffled
-from red_lab.adapters.scores import mistakes, score
-from red_lab.adapters.selection import ROUTERS, Selection, digests
+from red_lab.adapters.judge import Judge, Ledger, Read, mistakes, score
+from red_lab.adapters.mixtures import STEPS, arrow, train_xlora, xlora
+from red_lab.adapters.passes import Files, combined, expert_of, files_of, in_peft, shuffled
+from red_lab.adapters.selection import ROUTERS, Selection
 from red_lab.adapters.study import Study, open_study
-from red_lab.adapters.xlora import STEPS, train_xlora, xlora
-from red_lab.metrics import write_json
+from red_lab.metrics import Metrics, write_results
 from red_lab.readme import refresh_here
+from red_lab.rendering import render
 from redhost.core.composition.choose import compare_routers
 from redhost.core.routers.base import Router
 
-__all__ = ["measure", "run"]
+__all__ = ["measure", "page", "run"]
 
 NONE, ORACLE, ARROW = "no adapter", "oracle", "PEFT's Arrow"
 XLORA, JOINT = "X-LoRA", "joint adapter"
+
+MERGES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "uniform merge": ("cat", {}),
+    "TIES merge": ("ties", {"density": 0.2}),
+    "DARE merge": ("dare_linear", {"density": 0.5}),
+}
+"""Name → PEFT's combination type and its options; `cat` is the sum of the updates themselves."""
 
 
 def run(*, out: Path, work: Path, runs: int) -> Path:
@@ -42,36 +46,34 @@ def run(*, out: Path, work: Path, runs: int) -> Path:
         runs: Rounds of timed measurements.
     """
     opened = open_study(work)
-    path = write_json(measure(opened, work=work), out / "metrics.json")
-    write_json(measure_cost(opened, runs=runs), out / "cost.json")
-    write_page(out)
+    metrics = {**measure(opened, work=work), "cost": measure_cost(opened, runs=runs)}
+    path = write_results(metrics, out, page=page)
     refresh_here()
     return path
 
 
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.adapters/4``."""
+    return render("adapters", metrics)
+
+
 def measure(opened: Study, *, work: Path) -> dict[str, Any]:
     """Measure on the test excerpts; the weight of a merge is chosen on validation excerpts."""
-    bare, test = opened.context.backbone, opened.test
-    first = next(iter(opened.adapters.values()))
-    judge = Judge(backbone=bare, acts=expert_of(files_of(first)).intervention(bare))
+    test = opened.test
     gate = train_xlora(work / "xlora", [*opened.adapters.values()], opened.learnt)
-    models = _models(opened, judge, gate)
-    counted, valid = (
-        Ledger(work / "bits", judge=judge, excerpts=excerpts, models=models)
-        for excerpts in (test, opened.valid)
-    )
+    tested, valid = _ledgers(opened, gate, work / "bits")
     selection = Selection(study=opened)
-    choices = _choices(opened, selection)
+    choices = _choices(selection)
     weights = {way: _best_weight(valid, way, len(opened.adapters)) for way in MERGES}
-    every = {
+    models = {
         **choices,
         "shuffled numbers, named": [f"shuffled {e.domain}" for e in test],
         **{way: [_merge(way, w)] * len(test) for way, w in weights.items()},
         **{name: [name] * len(test) for name in (NONE, ARROW, XLORA, JOINT)},
     }
-    counts = {name: np.array(counted.bits(models)) for name, models in every.items()}
+    counts = {name: np.array(tested.bits(each)) for name, each in models.items()}
     return {
-        "schema": "red-lab.adapters/3",
+        "schema": "red-lab.adapters/4",
         "setting": _setting(opened),
         "merge_weights": weights,
         "systems": {
@@ -80,41 +82,46 @@ def measure(opened: Study, *, work: Path) -> dict[str, Any]:
         },
         "mistakes": {name: mistakes(chosen, test) for name, chosen in choices.items()},
         "auto": _auto(selection),
-        "change": _change(selection, opened, counted),
+        "change": _change(selection, tested),
     }
 
 
-def _models(opened: Study, judge: Judge, gate: Path) -> dict[str, Callable[[], Read]]:
-    """Return a factory of each model that an excerpt can be read with."""
+def _ledgers(opened: Study, gate: Path, folder: Path) -> tuple[Ledger, Ledger]:
+    """Return the bits of test and validation excerpts, under any model of the study."""
+    bare, adapters = opened.context.backbone, opened.adapters
+    first = files_of(next(iter(adapters.values())))
+    judge = Judge(backbone=bare, acts=expert_of(first).intervention(bare))
 
-    def of(files: Callable[[], Files]) -> Read:
-        return judge.through(expert_of(files()).intervention(judge.backbone))
+    @cache
+    def all_in_peft() -> Any:
+        return in_peft(training.language_model()[0], adapters)
 
-    adapters = dict(opened.adapters)
-    files: dict[str, Callable[[], Files]] = {
-        **{name: partial(files_of, folder) for name, folder in adapters.items()},
-        JOINT: partial(files_of, opened.joint),
-        **{
-            f"shuffled {name}": partial(_shuffled, folder, seed)
-            for seed, (name, folder) in enumerate(adapters.items())
-        },
-        **{
-            _merge(way, weight): partial(merged, adapters, way, weight=weight)
-            for way in MERGES
-            for weight in _weights(way, len(adapters))
-        },
-    }
-    models = {name: partial(of, make) for name, make in files.items()}
-    return {
-        **models,
+    def merged(way: str, weight: float) -> Files:
+        how, options = MERGES[way]
+        return combined(all_in_peft(), list(adapters), how, weight=weight, options=options)
+
+    files: dict[str, Callable[[], Files]] = {JOINT: partial(files_of, opened.joint)}
+    for seed, (name, path) in enumerate(adapters.items()):
+        files[name] = partial(files_of, path)
+        files[f"shuffled {name}"] = partial(shuffled, files_of(path), seed)
+    for way in MERGES:
+        for weight in _weights(way, len(adapters)):
+            files[_merge(way, weight)] = partial(merged, way, weight)
+
+    def through(make: Callable[[], Files]) -> Read:
+        return judge.through(expert_of(make()).intervention(bare))
+
+    models: dict[str, Callable[[], Read]] = {
+        **{name: partial(through, make) for name, make in files.items()},
         NONE: lambda: judge.bare,
         ARROW: partial(arrow, adapters),
         XLORA: partial(xlora, [*adapters.values()], gate),
     }
-
-
-def _shuffled(folder: Path, seed: int) -> Files:
-    return shuffled(files_of(folder), seed)
+    test, valid = (
+        Ledger(folder, judge=judge, excerpts=excerpts, models=models)
+        for excerpts in (opened.test, opened.valid)
+    )
+    return test, valid
 
 
 def _merge(way: str, weight: float) -> str:
@@ -128,58 +135,51 @@ def _weights(way: str, count: int) -> tuple[float, ...]:
 
 def _best_weight(ledger: Ledger, way: str, count: int) -> float:
     """Return the weight with the fewest bits on the validation excerpts."""
-    first, *others = _weights(way, count)
-    if not others:
-        return first
     rows = len(ledger.excerpts)
-    return min((first, *others), key=lambda w: sum(ledger.bits([_merge(way, w)] * rows)))
+    return min(_weights(way, count), key=lambda w: sum(ledger.bits([_merge(way, w)] * rows)))
 
 
-def _choices(opened: Study, selection: Selection) -> dict[str, list[str]]:
+def _choices(selection: Selection) -> dict[str, list[str]]:
     """Return the adapter that each selection method names for each excerpt."""
-    test, names = opened.test, selection.names
-    found = {
-        ORACLE: [e.domain for e in test],
-        "nearest centroid": selection.nearest(test),
-        "at random": selection.at_random(test),
+    named = {
+        ORACLE: [e.domain for e in selection.study.test],
+        "nearest centroid": selection.nearest(),
+        "at random": selection.at_random(),
     }
     for kind in ROUTERS:
-        found[kind] = _named(selection.chosen(selection.router(kind, names=names)[0], test), names)
-    return found
+        named[kind] = _routed(selection, selection.router(kind, names=selection.names)[0])
+    return named
 
 
-def _named(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the model for each choice: no adapter if the backbone's column was chosen."""
-    return [c if c in names else NONE for c in chosen]
+def _routed(selection: Selection, router: Router) -> list[str]:
+    """Return the model for each excerpt: no adapter if the backbone's column was chosen."""
+    return [c if c in selection.names else NONE for c in selection.chosen(router)]
 
 
 def _auto(selection: Selection) -> dict[str, Any]:
     """Return the router that `auto` chooses, with the scores compared."""
     routers = {k: selection.router(k, names=selection.names)[0] for k in ROUTERS[:2]}
-    found = compare_routers(routers, [*selection.data.values()])
-    return {"kind": found.kind, "tried": dict(found.tried)}
+    choice = compare_routers(routers, [*selection.data.values()])
+    return {"kind": choice.kind, "tried": dict(choice.tried)}
 
 
-def _change(selection: Selection, opened: Study, ledger: Ledger) -> dict[str, Any]:
-    """Remove the last adapter, add it, and remove it again; return the changes."""
+def _change(selection: Selection, ledger: Ledger) -> dict[str, Any]:
+    """Solve the router without the last adapter, with it, and without it; return the changes."""
     *others, newcomer = names = selection.names
-    before = digests(opened.adapters)
-    made = [selection.router(ROUTERS[0], names=some) for some in (others, names, others)]
-    without, whole = (
-        _named(selection.chosen(router, opened.test), names) for router, _ in made[:2]
-    )
-    own = [n for n, e in enumerate(opened.test) if e.domain == newcomer]
-    size = sum(opened.test[n].size for n in own)
-    counted = [ledger.bits(chosen) for chosen in (without, whole)]
-    pairs = zip(without, whole, strict=True)
+    solved = [selection.router(ROUTERS[0], names=n) for n in (others, names, others)]
+    before, after = (_routed(selection, router) for router, _ in solved[:2])
+    excerpts = ledger.excerpts
+    joined = [n for n, e in enumerate(excerpts) if e.domain == newcomer]
+    size = sum(excerpts[n].size for n in joined)
+    counted = [ledger.bits(chosen) for chosen in (before, after)]
+    pairs = zip(before, after, strict=True)
     return {
         "newcomer": newcomer,
-        "seconds": [seconds for _, seconds in made],
-        "adapters_equal": digests(opened.adapters) == before,
-        "router_restored": _digest(made[0][0]) == _digest(made[2][0]),
-        "others": len(opened.test) - len(own),
-        "others_moved": sum(a != b for n, (a, b) in enumerate(pairs) if n not in own),
-        "bits": [sum(bits[n] for n in own) / size for bits in counted],
+        "seconds": [seconds for _, seconds in solved],
+        "router_restored": _digest(solved[0][0]) == _digest(solved[2][0]),
+        "others": len(excerpts) - len(joined),
+        "others_moved": sum(a != b for n, (a, b) in enumerate(pairs) if n not in joined),
+        "bits": [sum(bits[n] for n in joined) / size for bits in counted],
     }
 
 
@@ -191,16 +191,16 @@ def _digest(router: Router) -> str:
 def _setting(opened: Study) -> dict[str, Any]:
     return {
         "domains": list(opened.adapters),
-        "rank": strangers.RANK,
-        "blocks": strangers.BLOCKS,
+        "rank": training.RANK,
+        "blocks": training.BLOCKS,
         "steps": study.STEPS,
         "early": study.EARLY,
-        "step_tokens": strangers.BATCH * strangers.WINDOW,
+        "step_tokens": training.BATCH * training.WINDOW,
         "prompt": study.PROMPT,
         "longest": study.LONGEST,
         "excerpts": len(opened.test),
         "bytes": sum(e.size for e in opened.test),
         "card": study.SHOWN,
-        "joint_steps": len(opened.learnt) // strangers.BATCH,
+        "joint_steps": len(opened.learnt) // training.BATCH,
         "gate_windows": STEPS,
     }

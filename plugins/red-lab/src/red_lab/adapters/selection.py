@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from time import perf_counter
 
 import redhost_generate
@@ -14,14 +12,14 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.adapters.study import PROMPT, Excerpt, Study
+from red_lab.adapters.study import PROMPT, Study
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.routers import build_router
 from redhost.core.routers.base import ColumnData, Router
 from redhost.core.routers.cards import Card, background_data, column_data
 from redhost.core.types import CardRow
 
-__all__ = ["ROUTERS", "Selection", "digests"]
+__all__ = ["ROUTERS", "Selection"]
 
 ROUTERS = ("ridge:k=1", "statistics:k=1", "centroid")
 """The host's router kinds: the two that `auto` compares for composed adapters, and one more."""
@@ -45,16 +43,16 @@ class Selection:
     @cached_property
     def data(self) -> Mapping[str, ColumnData]:
         """A router's training data for each column: all tokens of the cards' fit passages."""
-        context, made = self.study.context, dict[str, ColumnData]()
+        context, columns = self.study.context, dict[str, ColumnData]()
         for name in self.names:
             rows = [CardRow(text=t, label="", part="fit") for t in self.study.cards[name]]
             card = Card(column=name, kind="texts", rows=tuple(rows), task=context.backbone.task)
-            made[name] = column_data(card, encode_z=self._read, seed=0)
+            columns[name] = column_data(card, encode_z=self._read, seed=0)
         others = background_data(
             context.background, column=BACKBONE, composed=self.names, encode_z=self._read
         )
         assert others is not None  # noqa: S101  (there is a background card)
-        return {**made, BACKBONE: others}
+        return {**columns, BACKBONE: others}
 
     def router(self, kind: str, *, names: Sequence[str]) -> tuple[Router, float]:
         """Return a router over these adapters and the backbone, solved as a host does; seconds."""
@@ -66,42 +64,33 @@ class Selection:
         router.solve([self.data[name] for name in columns])
         return router, perf_counter() - start
 
-    def chosen(self, router: Router, excerpts: Sequence[Excerpt]) -> list[str]:
+    def chosen(self, router: Router) -> list[str]:
         """Return the column of largest weight after each prompt; `backbone` means no adapter."""
         with torch.inference_mode():
-            best = router.weights(self.prompts(excerpts)).argmax(-1).tolist()
+            best = router.weights(torch.stack([x[-1] for x in self.prompts])).argmax(-1).tolist()
         return [router.columns[k] for k in best]
 
-    def nearest(self, excerpts: Sequence[Excerpt]) -> list[str]:
+    def nearest(self) -> list[str]:
         """Return the adapter whose card's mean state has the largest cosine with a prompt's."""
         width = self.study.context.backbone.width
         means = torch.stack([self.data[n].z[:, :width].mean(0) for n in self.names])
-        prompts = torch.stack([self._prompt(e)[:, :width].mean(0) for e in excerpts])
+        prompts = torch.stack([x[:, :width].mean(0) for x in self.prompts])
         cosine = torch.nn.functional.normalize(prompts) @ torch.nn.functional.normalize(means).T
         return [self.names[k] for k in cosine.argmax(-1).tolist()]
 
-    def at_random(self, excerpts: Sequence[Excerpt]) -> list[str]:
+    def at_random(self) -> list[str]:
         """Return a random adapter for each prompt."""
         generator = torch.Generator().manual_seed(0)
-        picked = torch.randint(len(self.names), (len(excerpts),), generator=generator)
+        picked = torch.randint(len(self.names), (len(self.study.test),), generator=generator)
         return [self.names[k] for k in picked.tolist()]
 
-    def prompts(self, excerpts: Sequence[Excerpt]) -> Tensor:
-        """Return the router input after the last token of each prompt, ``(N, 3·D)``."""
-        return torch.stack([self._prompt(e)[-1] for e in excerpts])
-
-    def _prompt(self, excerpt: Excerpt) -> Tensor:
-        """Return the router input of a prompt's tokens ``(PROMPT, 3·D)``, cached."""
-        known = self._prompts
-        if excerpt.ids not in known:
-            trunk, ids = self.study.context.backbone.trunk, torch.tensor([excerpt.ids[:PROMPT]])
-            with torch.inference_mode():
-                known[excerpt.ids] = self._rows(trunk.hidden_states(ids)[0])
-        return known[excerpt.ids]
-
     @cached_property
-    def _prompts(self) -> dict[tuple[int, ...], Tensor]:
-        return {}
+    def prompts(self) -> list[Tensor]:
+        """The router inputs ``(PROMPT, 3·D)`` of the tokens of each test excerpt's prompt."""
+        trunk = self.study.context.backbone.trunk
+        ids = [torch.tensor([e.ids[:PROMPT]]) for e in self.study.test]
+        with torch.inference_mode():
+            return [self._rows(trunk.hidden_states(row)[0]) for row in ids]
 
     def _read(self, texts: Sequence[str]) -> Tensor:
         """Return the router input of the texts' tokens ``(N, 3·D)``, concatenated."""
@@ -112,13 +101,3 @@ class Selection:
         eps = self.study.context.backbone.eps
         z = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
         return torch.cat([z, redhost_generate.contexts(h, eps=eps)], dim=1)
-
-
-def digests(packages: Mapping[str, Path]) -> dict[str, str]:
-    """Return a digest over all files of each package."""
-    return {
-        name: hashlib.sha256(
-            b"".join(p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file())
-        ).hexdigest()
-        for name, folder in packages.items()
-    }

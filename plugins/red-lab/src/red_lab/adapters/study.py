@@ -1,6 +1,7 @@
 """The study's setting: a language model, independent authors' adapters for it, and the test texts.
 
-Every adapter is trained alone (`strangers`); finished adapters are not trained again.
+Every adapter is trained alone. One more, of the sum of their ranks, is trained on the union of their
+windows in as many steps as all of them together: authors would have to share their texts for it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from torch import Tensor
 
 import redhost
 from red_lab.adapters.domains import DOMAINS, Part, background, read_texts
-from red_lab.adapters.joint import shuffled_windows, train_joint
-from red_lab.adapters.strangers import language_model, train_stranger, training_windows
+from red_lab.adapters.training import (
+    RANK,
+    language_model,
+    shuffled_windows,
+    train_stranger,
+    training_windows,
+)
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
 from redhost.core.training.context import AuthoringContext
@@ -80,30 +86,29 @@ class Study:
     valid: Sequence[Excerpt]
 
 
-def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
+def open_study(work: Path) -> Study:
     """Open the study, and train missing adapters.
 
     Args:
         work: The folder for adapters, the backbone's package and features.
-        names: The domains.
     """
     torch.set_num_threads(1)
-    texts = {name: read_texts(name) for name in names}
-    adapters, joint, learnt = _train(work, {name: found.train for name, found in texts.items()})
+    texts = {name: read_texts(name) for name in DOMAINS}
+    adapters, joint, learnt = _train(work, {name: t.train for name, t in texts.items()})
     folder = _backbone(work / "packages" / "red-backbone-smollm2")
     context = redhost.authoring.open_for_training(folder, cache=work / "cache")
 
-    def excerpts(part: Part, most: int, some: Sequence[str]) -> list[Excerpt]:
-        return [e for n in some for e in _excerpts(context, n, texts[n].passages[part], most)]
+    def excerpts(part: Part, most: int, domains: Sequence[str]) -> list[Excerpt]:
+        return [e for n in domains for e in _excerpts(context, n, texts[n].passages[part], most)]
 
     return Study(
         context=context,
         adapters=adapters,
         joint=joint,
         learnt=learnt,
-        cards={name: found.passages["card"][:SHOWN] for name, found in texts.items()},
-        test=excerpts("test", TESTED, names),
-        valid=excerpts("valid", VALID, names[::2]),
+        cards={name: t.passages["card"][:SHOWN] for name, t in texts.items()},
+        test=excerpts("test", TESTED, DOMAINS),
+        valid=excerpts("valid", VALID, DOMAINS[::2]),
     )
 
 
@@ -117,7 +122,8 @@ def _train(work: Path, texts: Mapping[str, str]) -> tuple[dict[str, Path], Path,
         learnt = training_windows(texts[name], tokenizer, steps=steps[name])
         train_stranger(folder, learnt, model=model, progress=shown(name))
     learnt = shuffled_windows(texts, steps, tokenizer)
-    joint = train_joint(work / "joint", learnt, model=model, authors=len(adapters))
+    joint, rank = work / "joint", len(adapters) * RANK
+    train_stranger(joint, learnt, model=model, rank=rank, progress=shown("joint"))
     return adapters, joint, learnt
 
 
