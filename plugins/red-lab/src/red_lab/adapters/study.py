@@ -1,7 +1,7 @@
 """The study's setting: a language model, independent authors' adapters for it, and the test texts.
 
-Every adapter is trained alone. One more, of the sum of their ranks, is trained on the union of their
-windows in as many steps as all of them together: authors would have to share their texts for it.
+Every adapter is trained alone. One more, of the sum of their ranks, is trained on the union of
+their windows in as many steps as all together: authors would have to share their texts for it.
 """
 
 from __future__ import annotations

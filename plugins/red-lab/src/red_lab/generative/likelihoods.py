@@ -1,29 +1,40 @@
-"""Log-likelihoods of all tokens under every system alone: log p(x_t+1 | x_≤t), computed once.
+"""Log-likelihoods of all tokens under every system alone, computed once, and posteriors of them.
 
-There is one file for each system and part of a domain, so that an interrupted run resumes.
+There is one file of log p(x_t+1 | x_≤t) for each system and part of a domain, so that an
+interrupted run resumes. The posterior over experts of a passage is
+
+    teacher   P(k|x) ∝ w_k π_k(x)           sees the whole passage
+    exact     γ(k|x_<t) ∝ w_k π_k(x_<t)     the same law, causal: its mixture is Σ_k w_k π_k(x)
+
+Passages of a domain's test texts are used as samples x ∼ π_k. Source: seed 002, structural
+distillation; `redhost_robust.constant_causal_gate` is the same on a finite alphabet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
 import redhost
+from red_lab.generative.context import PassageTokens, StudyContext, slices
 from red_lab.generative.corpora import Part
-from red_lab.generative.study.context import PassageTokens, StudyContext, slices
-from red_lab.generative.study.tensor_cache import cached_tensors
+from redhost.core.bus.experts import LowRank
 
 __all__ = [
     "BASE",
     "SCORED_PARTS",
     "Tables",
     "answer_log_p",
+    "bayes_gate",
     "cached_column",
+    "cached_expert",
+    "cached_tensors",
+    "passage_posterior",
     "residual_log_p",
-    "totals",
 ]
 
 BASE = "base"
@@ -66,11 +77,10 @@ def cached_column(
     context: StudyContext, expert: redhost.Expert | None, folder: Path, domain: str, part: Part
 ) -> Tensor:
     """Return log p ``(N,)`` of one system on one part, from its file if it exists."""
-    found, _ = cached_tensors(
+    return cached_tensors(
         folder / f"{part}-{domain}.safetensors",
         lambda: {"log_p": answer_log_p(context, context.part(domain, part), expert)},
-    )
-    return found["log_p"]
+    )["log_p"]
 
 
 def answer_log_p(
@@ -106,9 +116,51 @@ def residual_log_p(
     return torch.cat(log_p)
 
 
-def totals(tokens: PassageTokens, log_p: Tensor) -> Tensor:
-    """Return log p of whole passages ``(P, …)`` from that of tokens ``(N, …)``."""
-    return torch.stack([rows.double().sum(0) for rows in tokens.by_passage(log_p)])
+def passage_posterior(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
+    """Return log P(k|x), the same for every token of its passage, ``(T, K)`` each.
+
+    Args:
+        log_p: log π_k(x_t|x_<t) of each passage's tokens, ``(T, K)``.
+        weights: w ``(K,)``.
+    """
+    posteriors = []
+    for rows in log_p:
+        whole = torch.log_softmax(rows.double().sum(0) + weights.double().log(), dim=0)
+        posteriors.append(whole.to(rows.dtype).expand(len(rows), -1))
+    return posteriors
+
+
+def bayes_gate(log_p: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
+    """Return log γ(k|x_<t) ``(T, K)`` for each passage: row t depends on the tokens before t.
+
+    Args:
+        log_p: log π_k(x_t|x_<t) of each passage's tokens, ``(T, K)``.
+        weights: w ``(K,)``, the prior.
+    """
+    log_gates = []
+    for rows in log_p:
+        wide = rows.double()
+        before = wide.cumsum(0) - wide
+        log_gates.append(torch.log_softmax(before + weights.double().log(), dim=1).to(rows.dtype))
+    return log_gates
+
+
+def cached_tensors(file: Path, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the contents of a file; compute and save them if it does not exist."""
+    if not file.exists():
+        tensors = {name: t.detach().contiguous() for name, t in make().items()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        safetensors.torch.save_file(tensors, part)
+        part.replace(file)
+    return safetensors.torch.load_file(file)
+
+
+def cached_expert(file: Path, make: Callable[[], redhost.Expert]) -> redhost.Expert:
+    """Return a frozen low-rank expert, trained once."""
+    tensors = cached_tensors(file, lambda: make().state_dict())
+    expert = LowRank(U=tensors["U"], V=tensors["V"], activation="gelu", space="hidden")
+    return expert.requires_grad_(False).eval()
 
 
 def _chosen(logits: Tensor, target: Tensor) -> Tensor:

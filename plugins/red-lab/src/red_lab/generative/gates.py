@@ -22,11 +22,9 @@ from redhost_robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 from torch import Tensor, nn
 
 import redhost
+from red_lab.generative.context import StudyContext
 from red_lab.generative.corpora import Part
-from red_lab.generative.study.context import StudyContext
-from red_lab.generative.study.posterior import passage_posterior
-from red_lab.generative.study.tables import BASE, Tables
-from red_lab.generative.study.tensor_cache import cached_tensors
+from red_lab.generative.likelihoods import BASE, Tables, cached_tensors, passage_posterior
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.training.router import RouterSettings, train_router
@@ -118,23 +116,36 @@ class TrainedGates:
         """The rows on which the best step is chosen, by domain."""
         return [gate_rows_of(self.context, self.tables, d, "gate") for d in self.context.domains]
 
+    def shown(self, rare: str) -> dict[str, redhost.Router]:
+        """Return all routers by name; the average-loss router under traffic with a rare domain."""
+        return {
+            "average": self.average(rare),
+            "balanced": self._played("balanced", self.even),
+            "robust": self.robust(),
+            "robust shares": self._played("robust shares", self.even, moves=True, unit=self.gains),
+            "distilled": self.distilled(),
+            "statistics": self.statistics(),
+        }
+
+    def rare(self) -> dict[str, redhost.Router]:
+        """Return the routers with every domain rare in turn: in weight, then also in rows."""
+        routers = {"robust": self.robust()}
+        for rare in self.context.domains:
+            routers[f"average, rare {rare}"] = self.average(rare)
+            routers[f"average, few {rare}"] = self.average(rare, few=True)
+            routers[f"robust, few {rare}"] = self.robust(few=rare)
+        return routers
+
     def average(self, rare: str, *, few: bool = False) -> redhost.Router:
         """Return the average-loss router under traffic in which a domain is rare."""
         start = frequencies(self.context.domains, rare)
-        return self._played(_name("average", rare, few), start, rare=rare if few else None)
-
-    def balanced(self) -> redhost.Router:
-        """Return the router trained with all domains at equal weight."""
-        return self._played("balanced", self.even)
+        name = f"average, {'few' if few else 'rare'} {rare}"
+        return self._played(name, start, rare=rare if few else None)
 
     def robust(self, *, few: str | None = None) -> redhost.Router:
         """Return the robust router; `few` names a domain that has few rows."""
-        name = "robust" if few is None else _name("robust", few, True)
+        name = "robust" if few is None else f"robust, few {few}"
         return self._played(name, self.even, moves=True, rare=few)
-
-    def shares(self) -> redhost.Router:
-        """Return the robust router with regrets as fractions of the own expert's gain."""
-        return self._played("robust shares", self.even, moves=True, unit=self.gains)
 
     @cached_property
     def gains(self) -> Tensor:
@@ -151,7 +162,7 @@ class TrainedGates:
         def make(gate: redhost.Router) -> None:
             distil_gate(
                 gate,
-                teacher=_ZeroGate(len(self.even)),
+                teacher=self._fresh("linear"),  # zero logits: the target is the posterior itself
                 rows=[self._distillation_rows(h) for h in self.fit],
                 aside=[self._distillation_rows(h) for h in self.aside],
                 weights=self.even,
@@ -187,32 +198,28 @@ class TrainedGates:
         *,
         moves: bool = False,
         rare: str | None = None,
-        unit: Tensor | None = None,
+        unit: Tensor | float = 1.0,
     ) -> redhost.Router:
+        setting = self.context.setting
+
         def make(gate: redhost.Router) -> None:
-            self._play(gate, start, moves, rare, torch.ones(1) if unit is None else unit)
+            generator, rows = torch.Generator().manual_seed(self.seed), self._seen(rare)
+            minimax(
+                gate,
+                losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
+                aside=lambda: regret_of(gate, self.aside) / unit,
+                reference=torch.zeros(len(rows)),
+                settings=MinimaxSettings(
+                    steps=setting.gate_steps,
+                    learning_rate=setting.gate_rate,
+                    weight_decay=setting.gate_decay,
+                    rate_lambda=0.05 if moves else 0.0,
+                    every=setting.gate_every,
+                ),
+                start=start,
+            )
 
         return self._cached(name, "linear", make)
-
-    def _play(
-        self, gate: nn.Module, start: Tensor, moves: bool, rare: str | None, unit: Tensor
-    ) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        rows, setting = self._seen(rare), self.context.setting
-        minimax(
-            gate,
-            losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
-            aside=lambda: regret_of(gate, self.aside) / unit,
-            reference=torch.zeros(len(rows)),
-            settings=MinimaxSettings(
-                steps=setting.gate_steps,
-                learning_rate=setting.gate_rate,
-                weight_decay=setting.gate_decay,
-                rate_lambda=0.05 if moves else 0.0,
-                every=setting.gate_every,
-            ),
-            start=start,
-        )
 
     def _seen(self, rare: str | None) -> list[GateRows]:
         """Return the fit rows; a domain that is rare in rows too has one in `RARER` of them."""
@@ -235,33 +242,16 @@ class TrainedGates:
             make(fresh)
             return fresh.state_dict()
 
-        tensors, _ = cached_tensors(self.folder / f"{name}.safetensors", trained)
+        tensors = cached_tensors(self.folder / f"{name}.safetensors", trained)
         gate = self._fresh(kind)
         gate.load_tensors(tensors)
         return gate.requires_grad_(False)
 
     def _fresh(self, kind: str) -> redhost.Router:
-        made = build_router(
-            kind, self.context.backbone.bus_config(), self.context.domains, self.seed
-        )
-        assert made is not None  # noqa: S101  (a built-in kind)
-        return made
-
-
-class _ZeroGate(nn.Module):
-    """A gate of zero logits, so that the distilled target is the posterior itself."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return zeros ``(B, K)``."""
-        return x.new_zeros(len(x), self.count)
-
-
-def _name(kind: str, rare: str, few: bool) -> str:
-    return f"{kind}, few {rare}" if few else f"{kind}, rare {rare}"
+        config, columns = self.context.backbone.bus_config(), self.context.domains
+        router = build_router(kind, config, columns, self.seed)
+        assert router is not None  # noqa: S101  (a built-in kind)
+        return router
 
 
 def _draw(rows: GateRows, generator: torch.Generator) -> GateRows:
