@@ -24,10 +24,9 @@ from red_lab.generative.gates import (
 from red_lab.generative.judge import sums
 from red_lab.generative.likelihoods import Tables, answer_log_p, residual_log_p
 from red_lab.generative.report import draw, page
-from red_lab.generative.source_package import Find
+from red_lab.generative.sources import Find
 from red_lab.generative.study import study
-from red_lab.generative.tiny import GenerativeShape, make_language_model
-from red_lab.generative.tiny_words import learn_tokenizer
+from red_lab.generative.tiny import GenerativeShape, learn_tokenizer, make_language_model
 from red_lab.generative.training import untrained
 from redhost_robust import mixture_losses
 
