@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from red_lab.adapters import mixtures, training
 from red_lab.adapters.domains import DOMAINS, LANGUAGES, background, read_texts
-from red_lab.adapters.judge import Ledger, mistakes, score
+from red_lab.adapters.judge import Ledger, score
 from red_lab.adapters.measure import page
 from red_lab.adapters.passes import combined, in_peft, shuffled
 from red_lab.adapters.study import Excerpt
@@ -195,7 +195,6 @@ def test_the_share_is_of_what_the_best_gains_over_the_base() -> None:
     assert half["low"] <= half["share"] <= half["high"]
     assert half["mean"] == pytest.approx(1.65) and half["of_oracle"] == pytest.approx(1.3 / 1.65)
     assert score(best, EXCERPTS, base=base, best=best)["share"] == 1.0
-    assert mistakes(["a", "b", "b", "a"], EXCERPTS) == {"a → b": 1, "b → a": 1}
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -203,7 +202,7 @@ def test_the_share_is_of_what_the_best_gains_over_the_base() -> None:
 
 def test_the_figures_hold_what_pages_say_in_words() -> None:
     metrics = read_metrics(RESULTS)
-    assert len(metrics["setting"]["domains"]) >= 20 and metrics["change"]["router_restored"]
+    assert len(metrics["setting"]["domains"]) >= 20
     # What docs/results/README.md, docs/authoring.md and the README say in words.
     share = {name: system["share"] for name, system in metrics["systems"].items()}
     others = ["PEFT's Arrow", "X-LoRA", "uniform merge", "TIES merge", "DARE merge", "at random"]

@@ -80,7 +80,7 @@ def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
 def _texts(opened: Study, batch: int) -> list[str]:
     """Return texts of `TOKENS` tokens each."""
     trunk = opened.context.backbone.trunk
-    cut = [str(trunk.tokenizer.decode(list(e.ids[1 : 1 + TOKENS]))) for e in opened.valid]
+    cut = [str(trunk.tokenizer.decode(list(e.ids[1 : 1 + TOKENS]))) for e in opened.test]
     equal = [t for t in cut if len(trunk.tokens(t)) == TOKENS]
     return [equal[n % len(equal)] for n in range(batch)]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +25,7 @@ from red_lab.adapters.study import PROMPT, Excerpt
 from red_lab.metrics import write_json
 from redhost.core.backbones.interventions import Intervention
 
-__all__ = ["Judge", "Ledger", "Read", "mistakes", "score"]
+__all__ = ["Judge", "Ledger", "Read", "score"]
 
 Read = Callable[[Tensor, Tensor], Tensor]
 """Tokens ``(1, T)``, and the states ``(1, T, D)`` below all adapters → the last states."""
@@ -34,9 +33,6 @@ Read = Callable[[Tensor, Tensor], Tensor]
 
 Bits = npt.NDArray[np.float64]
 """Bits of each excerpt, ``(N,)``."""
-
-EVERY = 25
-"""Measurements between two writes of a ledger."""
 
 DRAWS = 2000
 """Bootstrap samples."""
@@ -107,7 +103,6 @@ class Ledger:
         digest = hashlib.sha256(json.dumps([e.ids for e in excerpts]).encode()).hexdigest()
         self.file = folder / f"{digest[:12]}.json"
         self.judge, self.excerpts, self.models = judge, excerpts, models
-        self._opened: tuple[str, Read] | None = None
 
     @cached_property
     def measured(self) -> dict[str, dict[str, float]]:
@@ -115,21 +110,15 @@ class Ledger:
         return json.loads(self.file.read_text("utf-8")) if self.file.exists() else {}
 
     def bits(self, names: Sequence[str]) -> list[float]:
-        """Return each excerpt's bits under the model named at its index."""
-        order = sorted(range(len(names)), key=lambda n: names[n])  # one model after the other
-        missing = [n for n in order if str(n) not in self.measured.get(names[n], {})]
-        for count, n in enumerate(missing, 1):
-            self.measured.setdefault(names[n], {})[str(n)] = self.judge.bits(
-                self.excerpts[n], self._read(names[n])
-            )
-            if count % EVERY == 0 or count == len(missing):
+        """Return each excerpt's bits under the model named at its index; one model is open."""
+        for name in sorted(set(names)):
+            measured = self.measured.setdefault(name, {})
+            missing = [n for n, each in enumerate(names) if each == name and str(n) not in measured]
+            if missing:
+                read = self.models[name]()
+                measured |= {str(n): self.judge.bits(self.excerpts[n], read) for n in missing}
                 write_json(self.measured, self.file)
         return [self.measured[name][str(n)] for n, name in enumerate(names)]
-
-    def _read(self, name: str) -> Read:
-        if self._opened is None or self._opened[0] != name:
-            self._opened = name, self.models[name]()
-        return self._opened[1]
 
 
 def score(bits: Bits, excerpts: Sequence[Excerpt], *, base: Bits, best: Bits) -> dict[str, Any]:
@@ -166,9 +155,3 @@ def score(bits: Bits, excerpts: Sequence[Excerpt], *, base: Bits, best: Bits) ->
         "low": float(low),
         "high": float(high),
     }
-
-
-def mistakes(chosen: Sequence[str], excerpts: Sequence[Excerpt]) -> dict[str, int]:
-    """Return the count of each wrong choice, by the excerpt's domain and the chosen adapter."""
-    pairs = zip(excerpts, chosen, strict=True)
-    return dict(Counter(f"{e.domain} → {c}" for e, c in pairs if c != e.domain))

@@ -16,7 +16,7 @@ from redhost_generate.tokens import start_of, tokenize
 from torch import Tensor
 
 import redhost
-from red_lab.adapters.domains import DOMAINS, Part, background, read_texts
+from red_lab.adapters.domains import DOMAINS, background, read_texts
 from red_lab.adapters.training import (
     RANK,
     language_model,
@@ -35,8 +35,8 @@ __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 PROMPT, LEAST, LONGEST = 64, 80, 128
 """Tokens of the prompt, which is routed, and least and most of an excerpt: the rest is scored."""
 
-TESTED, VALID = 6, 1
-"""Test excerpts of each domain, and validation excerpts of every second domain."""
+TESTED = 6
+"""Test excerpts of each domain."""
 
 STEPS, EARLY = (48, 24), 9
 """Authors differ in training length: `EARLY` authors, first by name, take the first `STEPS`."""
@@ -74,7 +74,6 @@ class Study:
         learnt: The training windows of `joint`, in order.
         cards: Each domain's passages for routers to train on.
         test: The test excerpts.
-        valid: The excerpts on which settings are chosen.
     """
 
     context: AuthoringContext
@@ -83,7 +82,6 @@ class Study:
     learnt: Tensor
     cards: Mapping[str, Sequence[str]]
     test: Sequence[Excerpt]
-    valid: Sequence[Excerpt]
 
 
 def open_study(work: Path) -> Study:
@@ -97,18 +95,13 @@ def open_study(work: Path) -> Study:
     adapters, joint, learnt = _train(work, {name: t.train for name, t in texts.items()})
     folder = _backbone(work / "packages" / "red-backbone-smollm2")
     context = redhost.authoring.open_for_training(folder, cache=work / "cache")
-
-    def excerpts(part: Part, most: int, domains: Sequence[str]) -> list[Excerpt]:
-        return [e for n in domains for e in _excerpts(context, n, texts[n].passages[part], most)]
-
     return Study(
         context=context,
         adapters=adapters,
         joint=joint,
         learnt=learnt,
         cards={name: t.passages["card"][:SHOWN] for name, t in texts.items()},
-        test=excerpts("test", TESTED, DOMAINS),
-        valid=excerpts("valid", VALID, DOMAINS[::2]),
+        test=[e for n in DOMAINS for e in _excerpts(context, n, texts[n].passages["test"])],
     )
 
 
@@ -142,14 +135,12 @@ def _backbone(project: Path) -> Path:
     return next((project / "src").iterdir())
 
 
-def _excerpts(
-    context: AuthoringContext, domain: str, passages: Sequence[str], most: int
-) -> list[Excerpt]:
+def _excerpts(context: AuthoringContext, domain: str, passages: Sequence[str]) -> list[Excerpt]:
     """Return excerpts of the first passages that are long enough."""
     trunk, found = context.backbone.trunk, list[Excerpt]()
     for text in passages:
         ids = [start_of(trunk), *tokenize(trunk, text)][:LONGEST]
-        if len(ids) >= LEAST and len(found) < most:
+        if len(ids) >= LEAST and len(found) < TESTED:
             # A byte-level BPE token is written with one character for each byte.
             size = sum(map(len, trunk.tokenizer.convert_ids_to_tokens(ids[PROMPT:])))
             found.append(Excerpt(domain=domain, ids=tuple(ids), size=size))
