@@ -16,7 +16,7 @@ PAGES = {
     "adapters": "red_lab.adapters.measure",
     "cost": "red_lab.cost_report",
     "fleet": "redhost_fleet.study.report",
-    "generative": "red_lab.generative.report",
+    "generative": "red_lab.generative.summary",
     "hotswap": "red_lab.hotswap_report",
     "kills": "kills.report",
     "matched": "red_lab.matched.report",
@@ -30,7 +30,7 @@ PAGES = {
 """The folder of a study's results → the module that writes its page."""
 
 DRAWN = {
-    "generative": "red_lab.generative.report",
+    "generative": "red_lab.generative.summary",
     "matched": "red_lab.matched.figures",
     "red": "red_lab.red.figures",
     "robust": "red_lab.robust.figures",

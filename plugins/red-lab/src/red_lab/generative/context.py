@@ -41,8 +41,7 @@ class StudySetting:
         tokens: Part → maximum tokens of every domain; a passage that would exceed it is dropped.
         background: Maximum tokens of the background.
         rank: R of an expert; a monolith has K·R.
-        learning_rate: AdamW's peak learning rate, for experts.
-        monolith_rate: The same for monoliths.
+        learning_rate: AdamW's peak learning rate, for experts and monoliths.
         weight_decay: AdamW's weight decay.
         dropout: Dropout rate on z while an expert or a monolith trains.
         batch: Tokens per step.
@@ -65,7 +64,6 @@ class StudySetting:
     background: int
     rank: int
     learning_rate: float
-    monolith_rate: float
     weight_decay: float
     dropout: float
     batch: int
@@ -89,7 +87,6 @@ TINY = StudySetting(
     background=12_000,
     rank=64,
     learning_rate=1e-2,
-    monolith_rate=1e-2,
     weight_decay=0.1,
     dropout=0.0,
     batch=256,
@@ -109,7 +106,6 @@ SMOLLM2 = StudySetting(
     background=4_000,
     rank=64,
     learning_rate=3e-3,
-    monolith_rate=3e-3,
     weight_decay=0.1,
     dropout=0.1,
     batch=128,

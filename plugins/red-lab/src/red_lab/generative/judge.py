@@ -16,31 +16,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from redhost_generate.vocabulary_head import VocabularyHead
 from torch import Tensor
 
 import redhost
-from red_lab.generative.context import PassageTokens, StudyContext, slices
+from red_lab.generative.context import StudyContext, slices
 from red_lab.generative.gates import GateRows, gate_rows_of
 from red_lab.generative.likelihoods import BASE, Tables, bayes_gate, residual_log_p
 
 __all__ = [
-    "CHECKED",
     "bits_of",
     "divergences",
     "judge_rarity",
     "judge_systems",
     "mixture_bits",
     "passage_divergence",
-    "sums",
     "token_divergence",
 ]
 
 RESIDUAL = ("balanced", "robust", "robust shares")
 """Routers also evaluated with the residual sum, which takes a head product for each token."""
-
-CHECKED = 64
-"""Rows of every domain whose mixture is summed over the vocabulary."""
 
 
 def bits_of(log_p: Tensor, scale: float) -> float:
@@ -58,13 +52,9 @@ def judge_systems(
     tables: Tables,
     gates: Mapping[str, redhost.Router],
     experts: Mapping[str, redhost.Expert],
-) -> dict[str, Any]:
-    """Evaluate the base, the experts alone, and every router.
-
-    Returns:
-        `bits`: system → by domain; `sums`: system → largest |Σ p − 1|.
-    """
-    bits, gaps = defaultdict[str, list[float]](list), defaultdict[str, float](float)
+) -> dict[str, list[float]]:
+    """Return bits per byte by domain of the base, the experts alone, and every router."""
+    bits = defaultdict[str, list[float]](list)
     even, modules = torch.full((len(experts),), 1 / len(experts)), list(experts.values())
     for k, domain in enumerate(context.domains):
         part, rows = context.part(domain, "test"), gate_rows_of(context, tables, domain, "test")
@@ -82,9 +72,7 @@ def judge_systems(
             log_p[f"{name}, residual"] = residual_log_p(context, part, alpha, modules)
         for name, each in log_p.items():
             bits[name].append(bits_of(each, part.scale))
-        for name, log_gate in weights.items():
-            gaps[name] = max(gaps[name], sums(context, part, log_gate, modules))
-    return {"bits": bits, "sums": gaps}
+    return bits
 
 
 def judge_rarity(
@@ -96,23 +84,6 @@ def judge_rarity(
         name: [mixture_bits(_logs(gate, rows.x), rows) for rows in parts]
         for name, gate in gates.items()
     }
-
-
-def sums(
-    context: StudyContext,
-    tokens: PassageTokens,
-    log_gate: Tensor,
-    experts: Sequence[redhost.Expert],
-) -> float:
-    """Return the largest |Σ_v Σ_j γ_j p_j(v) − 1| over some real rows."""
-    every = max(1, len(tokens) // CHECKED)
-    h, weights = tokens.h[::every], log_gate[::every].exp()
-    output = VocabularyHead().output
-    with torch.inference_mode():
-        mixed = torch.zeros(len(h), len(context.head))
-        for j, expert in enumerate(experts):
-            mixed += weights[:, j, None] * output(context.logits(h, expert=expert))
-    return float((mixed.double().sum(1) - 1).abs().max())
 
 
 def _logs(gate: redhost.Router, x: Tensor) -> Tensor:

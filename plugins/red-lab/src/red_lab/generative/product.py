@@ -17,7 +17,7 @@ from torch import Tensor
 import redhost
 from red_lab.generative.context import StudyContext, slices
 from red_lab.generative.corpora import Part
-from red_lab.generative.judge import CHECKED, bits_of
+from red_lab.generative.judge import bits_of
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import open_backbone
@@ -36,7 +36,9 @@ __all__ = ["through_packages"]
 COLUMN = "backbone"
 """The column that leaves the base unchanged."""
 
-CANARIES = 8
+CANARIES, CHECKED = 8, 64
+"""Rows of a package's canary; rows of every domain on which declining is checked."""
+
 CARD_PARTS: tuple[Part, ...] = ("fit", "gate")
 
 
@@ -177,7 +179,7 @@ def _judge(
     model = outcome.composed
     bus, fingerprint = model.bus, model.fingerprint
     cache = FeatureCache(context.features, backbone=model.backbone, fingerprint=fingerprint)
-    bits, gap, equal, declined = list[float](), 0.0, True, dict[str, float]()
+    bits, equal, declined = list[float](), True, dict[str, float]()
     for domain in context.domains:
         if domain == leave:
             continue
@@ -188,13 +190,12 @@ def _judge(
                 p, alpha = bus(wide[piece])
                 if mixture:
                     p = bus.mixture(wide[piece], bus.norm(wide[piece]), alpha)
-                gap = max(gap, float((p[:CHECKED].double().sum(1) - 1).abs().max()))
                 log_p.append(p.gather(1, part.target[piece][:, None]).squeeze(1).log())
                 weights.append(alpha[:, -1])
         bits.append(bits_of(torch.cat(log_p), part.scale))
         declined[domain] = float(torch.cat(weights).mean())
         equal = equal and _declines(context, bus, wide[:CHECKED])
-    return {"bits": bits, "sum_gap": gap, "weights": declined, "declined_equal": equal}
+    return {"bits": bits, "weights": declined, "declined_equal": equal}
 
 
 def _declines(context: StudyContext, bus: redhost.Bus, wide: Tensor) -> bool:

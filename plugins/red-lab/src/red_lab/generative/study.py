@@ -23,8 +23,7 @@ from red_lab.generative.gates import TrainedGates, frequencies
 from red_lab.generative.judge import bits_of, divergences, judge_rarity, judge_systems
 from red_lab.generative.likelihoods import Tables, cached_column, cached_expert
 from red_lab.generative.product import through_packages
-from red_lab.generative.report import draw, page
-from red_lab.generative.summary import summarise
+from red_lab.generative.summary import draw, page, summarise
 from red_lab.generative.tiny import tiny_language_model
 from red_lab.generative.training import train_monolith, train_one
 from red_lab.metrics import cached_json, write_results
@@ -128,9 +127,7 @@ def one_seed(context: StudyContext, *, seed: int, folder: Path, say: Say) -> dic
         "seed": seed,
         "rare": rare,
         "domains": list(context.domains),
-        "bits": systems["bits"]
-        | _monoliths(context, experts, rare, seed=seed, folder=stages, say=say),
-        "sums": systems["sums"],
+        "bits": systems | _monoliths(context, experts, rare, seed=seed, folder=stages, say=say),
         "rarity": stage("rarity", lambda: judge_rarity(context, tables, gates.rare())),
         "divergence": stage("divergence", lambda: divergences(context, tables, experts)),
     }

@@ -125,8 +125,10 @@ def tiny_language_model(
     shape, settings = shape or GenerativeShape(), settings or GenerativePretraining()
     folder = work / f"generative-tiny-{seed}"
     requested = {"seed": seed, "shape": asdict(shape), "settings": asdict(settings)}
-    if (folder / RECORD).exists() and _same(folder / RECORD, requested):
-        return folder
+    if (folder / RECORD).exists():
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+        if requested.items() <= record.items():
+            return folder
     general = general or read_general()
     words = learn_tokenizer(
         (d.text for d in general.base), vocabulary=shape.vocabulary, longest=shape.longest
@@ -258,12 +260,6 @@ def _loss(model: nn.Module, ids: Tensor, *, total: bool = False) -> Tensor:
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction=kind
     )
-
-
-def _same(file: Path, requested: dict[str, Any]) -> bool:
-    """Return whether a finished folder matches the request."""
-    record = json.loads(file.read_text("utf-8"))
-    return bool({key: record.get(key) for key in requested} == requested)
 
 
 def _saved(

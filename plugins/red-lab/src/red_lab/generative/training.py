@@ -105,7 +105,7 @@ def train_monolith(
         else _validation_losses(context, reference, validation),
         settings=MinimaxSettings(
             steps=steps,
-            learning_rate=setting.monolith_rate,
+            learning_rate=setting.learning_rate,
             weight_decay=setting.weight_decay,
             rate_lambda=0.05 if moves else 0.0,
             every=max(1, steps // max(setting.epochs, 1)),
