@@ -1,7 +1,7 @@
 """The product's path: packages are written, composed under the causal router, and evaluated.
 
 The experts of a seed become packages through the public authoring API. One of them is then left
-out, added, and left out again; and all experts are declined.
+out, added, and left out again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,7 @@ from redhost.registry.package.manifest import BackboneRef, Training
 
 __all__ = ["through_packages"]
 
-COLUMN = "backbone"
-"""The column that leaves the base unchanged."""
-
-CANARIES, CHECKED = 8, 64
-"""Rows of a package's canary; rows of every domain on which declining is checked."""
-
+CANARIES = 8
 CARD_PARTS: tuple[Part, ...] = ("fit", "gate")
 
 
@@ -81,7 +76,6 @@ def through_packages(
                 b for d, b in zip(context.domains, evaluated["bits"], strict=True) if d != last
             ],
             "after": _judge(context, after, leave=last)["bits"],
-            "digests_equal": _digests_equal([before, whole, after]),
             "router_restored": routers[0].digest == routers[1].digest,
             "remove_seconds": less,
         },
@@ -179,7 +173,7 @@ def _judge(
     model = outcome.composed
     bus, fingerprint = model.bus, model.fingerprint
     cache = FeatureCache(context.features, backbone=model.backbone, fingerprint=fingerprint)
-    bits, equal, declined = list[float](), True, dict[str, float]()
+    bits, declined = list[float](), dict[str, float]()
     for domain in context.domains:
         if domain == leave:
             continue
@@ -194,24 +188,4 @@ def _judge(
                 weights.append(alpha[:, -1])
         bits.append(bits_of(torch.cat(log_p), part.scale))
         declined[domain] = float(torch.cat(weights).mean())
-        equal = equal and _declines(context, bus, wide[:CHECKED])
-    return {"bits": bits, "weights": declined, "declined_equal": equal}
-
-
-def _declines(context: StudyContext, bus: redhost.Bus, wide: Tensor) -> bool:
-    """Return whether logits are bitwise the base's with all weight on the backbone."""
-    alpha = torch.zeros(len(wide), len(bus.columns))
-    alpha[:, bus.columns.index(COLUMN)] = 1.0
-    with torch.inference_mode():
-        logits = bus.logits(wide, bus.norm(wide), alpha)
-        return torch.equal(logits, wide[:, : context.backbone.width] @ context.head.T)
-
-
-def _digests_equal(outcomes: Sequence[RecomposeResult]) -> bool:
-    """Return whether every composition left all experts and the backbone unchanged."""
-    changes = [{"": o.receipt.backbone, **o.receipt.experts} for o in outcomes]
-    return all(
-        change.before == change.after and changes[1][name] == change
-        for each in changes
-        for name, change in each.items()
-    )
+    return {"bits": bits, "weights": declined}
