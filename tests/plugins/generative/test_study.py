@@ -251,8 +251,8 @@ def test_a_rare_domain_has_few_rows_only_where_wanted(
     experts = {d: untrained(context, seed=n) for n, d in enumerate(context.domains)}
     tables = Tables(context, experts, shared=tmp_path, own=tmp_path)
     gates = TrainedGates(context, tables, seed=0, folder=tmp_path / "gates")
-    sizes = [len(h.x) for h in gates._seen("french")]
-    whole = [len(h.x) for h in gates._seen(None)]
+    sizes = [len(h.x) for h in gates.seen("french")]
+    whole = [len(h.x) for h in gates.seen(None)]
     place = context.domains.index("french")
     assert sizes[place] == max(2, whole[place] // RARER)
     assert [s for k, s in enumerate(sizes) if k != place] == [
@@ -282,7 +282,8 @@ def test_the_robust_router_protects_the_rare_domain(context: StudyContext, tmp_p
     vars(gates)["fit"] = [made_up(k, seed=k) for k in range(5)]
     vars(gates)["aside"] = [made_up(k, seed=10 + k) for k in range(5)]
     test = [made_up(k, seed=20 + k) for k in range(5)]
-    trained = gates.average("python"), gates.robust()
+    traffic = frequencies(context.domains, "python")
+    trained = gates.played("average", traffic), gates.played("robust", gates.even, moves=True)
     average, robust = (regret_of(gate, test) for gate in trained)
     assert int(average.argmax()) == context.domains.index("python")
     assert float(robust.max()) < 0.7 * float(average.max())

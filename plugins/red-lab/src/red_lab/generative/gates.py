@@ -54,13 +54,14 @@ class GateRows:
     lengths: tuple[int, ...]
     scale: float
 
-    def first(self, rows: int) -> GateRows:
-        """Return the first rows."""
-        return GateRows(x=self.x[:rows], log_p=self.log_p[:rows], lengths=(), scale=self.scale)
+    def part(self, index: slice | Tensor) -> GateRows:
+        """Return some rows; their division into passages is dropped."""
+        x, log_p = self.x[index], self.log_p[index]
+        return GateRows(x=x, log_p=log_p, lengths=(), scale=self.scale)
 
-    def passages(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Split rows ``(N, …)`` by passage."""
-        return torch.split(rows, list(self.lengths))
+    def passages(self) -> tuple[Tensor, ...]:
+        """Return log p_j ``(T, K)`` of each passage."""
+        return torch.split(self.log_p, list(self.lengths))
 
 
 def gate_rows_of(context: StudyContext, tables: Tables, domain: str, part: Part) -> GateRows:
@@ -118,34 +119,26 @@ class TrainedGates:
 
     def shown(self, rare: str) -> dict[str, redhost.Router]:
         """Return all routers by name; the average-loss router under traffic with a rare domain."""
+        played, traffic = self.played, frequencies(self.context.domains, rare)
         return {
-            "average": self.average(rare),
-            "balanced": self._played("balanced", self.even),
-            "robust": self.robust(),
-            "robust shares": self._played("robust shares", self.even, moves=True, unit=self.gains),
-            "distilled": self.distilled(),
-            "statistics": self.statistics(),
+            "average": played(f"average, rare {rare}", traffic),
+            "balanced": played("balanced", self.even),
+            "robust": played("robust", self.even, moves=True),
+            "robust shares": played("robust shares", self.even, moves=True, unit=self.gains),
+            "distilled": self._cached("distilled", "linear", self._distil),
+            "statistics": self._cached("statistics", "statistics", self._solve),
         }
 
     def rare(self) -> dict[str, redhost.Router]:
         """Return the routers with every domain rare in turn: in weight, then also in rows."""
-        routers = {"robust": self.robust()}
+        routers = {"robust": self.played("robust", self.even, moves=True)}
         for rare in self.context.domains:
-            routers[f"average, rare {rare}"] = self.average(rare)
-            routers[f"average, few {rare}"] = self.average(rare, few=True)
-            routers[f"robust, few {rare}"] = self.robust(few=rare)
+            traffic, few = frequencies(self.context.domains, rare), f"few {rare}"
+            average, robust = f"average, {few}", f"robust, {few}"
+            routers[f"average, rare {rare}"] = self.played(f"average, rare {rare}", traffic)
+            routers[average] = self.played(average, traffic, few=rare)
+            routers[robust] = self.played(robust, self.even, moves=True, few=rare)
         return routers
-
-    def average(self, rare: str, *, few: bool = False) -> redhost.Router:
-        """Return the average-loss router under traffic in which a domain is rare."""
-        start = frequencies(self.context.domains, rare)
-        name = f"average, {'few' if few else 'rare'} {rare}"
-        return self._played(name, start, rare=rare if few else None)
-
-    def robust(self, *, few: str | None = None) -> redhost.Router:
-        """Return the robust router; `few` names a domain that has few rows."""
-        name = "robust" if few is None else f"robust, few {few}"
-        return self._played(name, self.even, moves=True, rare=few)
 
     @cached_property
     def gains(self) -> Tensor:
@@ -156,54 +149,28 @@ class TrainedGates:
         ]
         return torch.tensor(gained).clamp_min(LEAST)
 
-    def distilled(self) -> redhost.Router:
-        """Return the student of the posterior of whole passages, all domains at equal weight."""
-
-        def make(gate: redhost.Router) -> None:
-            distil_gate(
-                gate,
-                teacher=self._fresh("linear"),  # zero logits: the target is the posterior itself
-                rows=[self._distillation_rows(h) for h in self.fit],
-                aside=[self._distillation_rows(h) for h in self.aside],
-                weights=self.even,
-                steps=self.context.setting.lessons,
-            )
-
-        return self._cached("distilled", "linear", make)
-
-    def statistics(self) -> redhost.Router:
-        """Return the closed-form router."""
-
-        def make(gate: redhost.Router) -> None:
-            train_router(
-                gate,
-                [
-                    redhost.plugins.ColumnData(
-                        column=domain,
-                        z=rows.x,
-                        statistics=Statistics.of_rows(rows.x, [""] * len(rows.x)),
-                    )
-                    for domain, rows in zip(self.context.domains, self.fit, strict=True)
-                ],
-                columns=self.context.domains,
-                settings=RouterSettings(),
-            )
-
-        return self._cached("statistics", "statistics", make)
-
-    def _played(
+    def played(
         self,
         name: str,
         start: Tensor,
         *,
         moves: bool = False,
-        rare: str | None = None,
+        few: str | None = None,
         unit: Tensor | float = 1.0,
     ) -> redhost.Router:
+        """Return the linear router of a game over the domains.
+
+        Args:
+            name: Name of its file.
+            start: The initial λ ``(K,)``.
+            moves: Whether λ moves towards the largest regret.
+            few: A domain of which only one in `RARER` fit rows is trained on.
+            unit: What regrets are divided by, ``(K,)``.
+        """
         setting = self.context.setting
 
         def make(gate: redhost.Router) -> None:
-            generator, rows = torch.Generator().manual_seed(self.seed), self._seen(rare)
+            generator, rows = torch.Generator().manual_seed(self.seed), self.seen(few)
             minimax(
                 gate,
                 losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
@@ -221,16 +188,39 @@ class TrainedGates:
 
         return self._cached(name, "linear", make)
 
-    def _seen(self, rare: str | None) -> list[GateRows]:
-        """Return the fit rows; a domain that is rare in rows too has one in `RARER` of them."""
+    def seen(self, few: str | None) -> list[GateRows]:
+        """Return the fit rows; a domain that has few rows has one in `RARER` of them."""
         return [
-            h.first(max(2, len(h.x) // RARER)) if d == rare else h
+            h.part(slice(max(2, len(h.x) // RARER))) if d == few else h
             for d, h in zip(self.context.domains, self.fit, strict=True)
         ]
 
-    def _distillation_rows(self, rows: GateRows) -> tuple[Tensor, Tensor]:
-        posterior = passage_posterior(rows.passages(rows.log_p), self.even)
-        return rows.x, torch.cat(posterior)
+    def _distil(self, gate: redhost.Router) -> None:
+        """Distil the posterior of whole passages, all domains at equal weight."""
+        fit, aside = (
+            [(h.x, torch.cat(passage_posterior(h.passages(), self.even))) for h in rows]
+            for rows in (self.fit, self.aside)
+        )
+        distil_gate(
+            gate,
+            teacher=self._fresh("linear"),  # zero logits: the target is the posterior itself
+            rows=fit,
+            aside=aside,
+            weights=self.even,
+            steps=self.context.setting.lessons,
+        )
+
+    def _solve(self, gate: redhost.Router) -> None:
+        """Solve the closed-form router."""
+        columns = [
+            redhost.plugins.ColumnData(
+                column=domain,
+                z=rows.x,
+                statistics=Statistics.of_rows(rows.x, [""] * len(rows.x)),
+            )
+            for domain, rows in zip(self.context.domains, self.fit, strict=True)
+        ]
+        train_router(gate, columns, columns=self.context.domains, settings=RouterSettings())
 
     def _cached(
         self, name: str, kind: str, make: Callable[[redhost.Router], None]
@@ -256,4 +246,4 @@ class TrainedGates:
 
 def _draw(rows: GateRows, generator: torch.Generator) -> GateRows:
     index = torch.randint(len(rows.x), (min(BATCH, len(rows.x)),), generator=generator)
-    return GateRows(x=rows.x[index], log_p=rows.log_p[index], lengths=(), scale=rows.scale)
+    return rows.part(index)

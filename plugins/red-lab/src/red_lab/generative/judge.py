@@ -61,7 +61,7 @@ def judge_systems(
         weights = {
             "uniform": even.log().expand(len(rows.x), -1),
             **{name: _logs(gate, rows.x) for name, gate in gates.items()},
-            "bayes": torch.cat(bayes_gate(rows.passages(rows.log_p), even)),
+            "bayes": torch.cat(bayes_gate(rows.passages(), even)),
         }
         log_p = {BASE: tables.column(BASE, domain, "test")}
         log_p |= {f"expert {d}": rows.log_p[:, j] for j, d in enumerate(context.domains)}

@@ -26,11 +26,9 @@ from redhost.core.bus.experts import LowRank
 
 __all__ = [
     "BASE",
-    "SCORED_PARTS",
     "Tables",
     "answer_log_p",
     "bayes_gate",
-    "cached_column",
     "cached_expert",
     "cached_tensors",
     "passage_posterior",
@@ -38,7 +36,6 @@ __all__ = [
 ]
 
 BASE = "base"
-SCORED_PARTS: tuple[Part, ...] = ("fit", "gate", "test")
 
 
 class Tables:
@@ -62,25 +59,18 @@ class Tables:
         self.context, self.experts, self.shared, self.own = context, experts, shared, own
 
     def column(self, system: str, domain: str, part: Part) -> Tensor:
-        """Return log p ``(N,)`` of the base or of an expert."""
-        folder = self.shared if system == BASE else self.own
+        """Return log p ``(N,)`` of the base or of an expert, from its file if it exists."""
+        folder = (self.shared if system == BASE else self.own) / system
         expert = None if system == BASE else self.experts[system]
-        return cached_column(self.context, expert, folder / system, domain, part)
+        return cached_tensors(
+            folder / f"{part}-{domain}.safetensors",
+            lambda: {"log_p": answer_log_p(self.context, self.context.part(domain, part), expert)},
+        )["log_p"]
 
     def experts_of(self, domain: str, part: Part) -> Tensor:
         """Return log p_j ``(N, K)`` of the experts, in the domains' order."""
         columns = [self.column(d, domain, part) for d in self.context.domains]
         return torch.stack(columns, dim=1)
-
-
-def cached_column(
-    context: StudyContext, expert: redhost.Expert | None, folder: Path, domain: str, part: Part
-) -> Tensor:
-    """Return log p ``(N,)`` of one system on one part, from its file if it exists."""
-    return cached_tensors(
-        folder / f"{part}-{domain}.safetensors",
-        lambda: {"log_p": answer_log_p(context, context.part(domain, part), expert)},
-    )["log_p"]
 
 
 def answer_log_p(

@@ -21,7 +21,7 @@ from red_lab.generative.context import SMOLLM2, TINY, StudyContext
 from red_lab.generative.corpora import PARTS, read_corpora
 from red_lab.generative.gates import TrainedGates, frequencies
 from red_lab.generative.judge import bits_of, divergences, judge_rarity, judge_systems
-from red_lab.generative.likelihoods import Tables, cached_column, cached_expert
+from red_lab.generative.likelihoods import Tables, cached_expert
 from red_lab.generative.product import through_packages
 from red_lab.generative.summary import draw, page, summarise
 from red_lab.generative.tiny import tiny_language_model
@@ -161,9 +161,9 @@ def _monoliths(
         say(name)
         train = partial(train_monolith, context, name=name, seed=seed, **plan)
         adapter = cached_expert(folder / name / "expert.safetensors", train)
-        parts = [(d, context.part(d, "test").scale) for d in context.domains]
+        table = Tables(context, {name: adapter}, shared=folder, own=folder)
         bits[name] = [
-            bits_of(cached_column(context, adapter, folder / name, d, "test"), scale)
-            for d, scale in parts
+            bits_of(table.column(name, d, "test"), context.part(d, "test").scale)
+            for d in context.domains
         ]
     return bits
