@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
@@ -12,16 +13,18 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from red_lab.adapters import mixtures, training
-from red_lab.adapters.domains import DOMAINS, LANGUAGES, background, read_texts
+from red_lab.adapters import cost, measure, mixtures, study, training
+from red_lab.adapters.domains import DOMAINS, LANGUAGES, DomainTexts, background, read_texts
 from red_lab.adapters.judge import Ledger, score
-from red_lab.adapters.measure import page
 from red_lab.adapters.passes import combined, in_peft, shuffled
 from red_lab.adapters.study import Excerpt
+from red_lab.generative.tiny import learn_tokenizer
 from red_lab.metrics import read_metrics
 from red_lab.newsgroups import DATA
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from redhost.core.training.new_backbone import BackbonePlan
 
 RESULTS = Path(__file__).parents[2] / "docs/results/adapters"
 
@@ -129,7 +132,7 @@ def test_a_gate_that_was_stopped_goes_on_to_the_same_bytes_and_weighs_adapters(
 ) -> None:
     train(tmp_path / "a")
     adapters = [tmp_path / "a", tmp_path / "a"]
-    monkeypatch.setattr(mixtures, "language_model", lambda: (small_model(), None))
+    monkeypatch.setattr(training, "language_model", lambda: (small_model(), None))
     monkeypatch.setattr(mixtures, "STEPS", 5)
     monkeypatch.setattr(training, "EVERY", 2)
     learnt = training.training_windows("the quick brown fox " * 200, Bytes(), steps=5)
@@ -157,6 +160,64 @@ def test_a_gate_that_was_stopped_goes_on_to_the_same_bytes_and_weighs_adapters(
     assert torch.allclose(mixed, state, atol=1e-5)
     bare = small_model()(input_ids=ids, output_hidden_states=True).hidden_states[-1]
     assert not torch.allclose(mixed, bare, atol=1e-4)
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+def texts_of(name: str) -> DomainTexts:
+    """A few texts of one domain, most of whose characters are those of its name."""
+    rng = random.Random(name)
+
+    def text(size: int) -> str:
+        return " ".join(rng.choice(name + "abc") * 3 for _ in range(size))
+
+    passages = {"card": [text(60) for _ in range(4)], "test": [text(90) for _ in range(2)]}
+    return DomainTexts(train=text(900), passages=passages)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PEFT and transformers
+def test_the_study_runs_from_texts_to_its_page(tmp_path, monkeypatch) -> None:
+    words = learn_tokenizer(["the quick brown fox"], vocabulary=300, longest=512)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": len(words)}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    start = words.bos_token_id
+    config = LlamaConfig(num_hidden_layers=4, bos_token_id=start, **sizes, **heads)
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    words.save_pretrained(tmp_path / "model")
+
+    def language_model(*, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+        return LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype), words
+
+    names = ("cpp", "python", "tales")
+    for module, values in {
+        training: {"LAYERS": 4, "BLOCKS": 2, "language_model": language_model},
+        study: {
+            "DOMAINS": names,
+            "EARLY": 1,
+            "STEPS": (2, 1),
+            "TESTED": 2,
+            "read_texts": texts_of,
+            "background": lambda count: texts_of("z").passages["card"],
+            "BackbonePlan": lambda *, source, **plan: BackbonePlan(
+                source=f"hf:{tmp_path / 'model'}", **plan
+            ),
+            "smollm2_file": lambda: None,
+        },
+        mixtures: {"STEPS": 2},
+        cost: {"BATCHES": {2: 1}},
+        measure: {"refresh_here": lambda: None},
+    }.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    out = tmp_path / "out"
+    measure.run(out=out, work=tmp_path / "work", runs=1)
+    metrics = read_metrics(out)
+    assert (out / "README.md").read_text("utf-8") == measure.page(metrics)
+    assert metrics["systems"].keys() == read_metrics(RESULTS)["systems"].keys()
+    assert metrics["systems"]["oracle"]["share"] == 1.0
+    assert all(0 < x["mean"] < 20 for x in metrics["systems"].values())
 
 
 # -- counts and scores -----------------------------------------------------------------------------
@@ -219,19 +280,19 @@ def test_sentences_follow_the_figures() -> None:
     for name in systems:
         if name not in {"oracle", "ridge:k=1"}:
             systems[name]["share"] = 0.5
-    text = page(metrics)
+    text = measure.page(metrics)
     assert "the target was 99%: met" in text and "No other system in the table keeps more" in text
     systems["ridge:k=1"]["share"], systems["PEFT's Arrow"]["share"] = 0.9, 0.95
     metrics["mistakes"]["ridge:k=1"] = {"tales → greek": 2}
     systems["joint adapter"]["mean"] = systems["oracle"]["mean"]
-    text = page(metrics)
+    text = measure.page(metrics)
     assert "the target was 99%: missed" in text and "Systems that keep more: PEFT's Arrow." in text
     assert "tales → greek (2)" in text and "one adapter trained on them" not in text
     passes = metrics["cost"]["passes"]["1"]["over_backbone"]["top half"]
     for ratio, reached in ((1.6, "met"), (1.61, "missed")):
         passes["ratio"] = ratio
         row = f"| one adapter, top half, batch 1: at most 1.6 × | {ratio:.2f} × | {reached} |"
-        assert row in page(metrics)
+        assert row in measure.page(metrics)
 
 
 MERGED = {

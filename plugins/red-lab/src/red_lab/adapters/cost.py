@@ -15,9 +15,9 @@ from redhost_peft.lora_run import fresh_adapter
 from redhost_peft.rows import encode_with_states, moved_together
 from torch import Tensor
 
+from red_lab.adapters import training
 from red_lab.adapters.passes import expert_of, files_of, in_peft
 from red_lab.adapters.study import Study
-from red_lab.adapters.training import BLOCKS, language_model
 from red_lab.bench.rounds import in_turns, times
 
 __all__ = ["measure_cost"]
@@ -47,7 +47,7 @@ def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
     bare, names = opened.context.backbone, list(opened.adapters)
     trunk, texts = bare.trunk, _texts(opened, batch)
     half = [expert_of(files_of(p)).intervention(bare) for p in opened.adapters.values()]
-    whole = expert_of(fresh_adapter(bare, blocks=2 * BLOCKS)).intervention(bare)
+    whole = expert_of(fresh_adapter(bare, blocks=training.LAYERS)).intervention(bare)
 
     def ours(acts: Sequence[Lora]) -> Callable[[], Tensor]:
         def run() -> Tensor:
@@ -57,14 +57,14 @@ def _passes(opened: Study, batch: int, *, rounds: int) -> dict[str, Any]:
         return run
 
     ids = torch.tensor([trunk.tokens(t) for t in texts])
-    peft = in_peft(language_model()[0], opened.adapters)
+    peft = in_peft(training.language_model()[0], opened.adapters)
     mixed = [names[n % len(names)] for n in range(batch)]
     systems: dict[str, Callable[[], object]] = {
         "backbone": partial(trunk.encode, texts),
         "top half": ours([half[0]] * batch),
         "all blocks": ours([whole] * batch),
         "different": ours([half[n % len(half)] for n in range(batch)]),
-        "transformers": partial(_forward, language_model()[0], ids),
+        "transformers": partial(_forward, training.language_model()[0], ids),
         "PEFT, named": partial(_forward, peft, ids),
         "PEFT, mixed batch": partial(_forward, peft, ids, adapter_names=mixed),
     }

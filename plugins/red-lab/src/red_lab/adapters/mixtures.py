@@ -21,9 +21,9 @@ from redhost_peft.lora_run import FORMAT
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from torch import Tensor
 
+from red_lab.adapters import training
 from red_lab.adapters.judge import Read
 from red_lab.adapters.passes import files_of, silent
-from red_lab.adapters.training import BLOCKS, descend_linearly, language_model
 from red_lab.bench.peers.lora import make_xlora
 from red_lab.progress import shown
 
@@ -43,8 +43,8 @@ def arrow(adapters: Mapping[str, Path]) -> Read:
     with silent(), tempfile.TemporaryDirectory() as folder:
         # Arrow matches modules by the ends of their names, and would route all blocks.
         paths = [_lowered(path, Path(folder, name)) for name, path in adapters.items()]
-        model = language_model()[0]
-        model.model.layers = model.model.layers[-BLOCKS:]
+        model = training.language_model()[0]
+        model.model.layers = model.model.layers[-training.BLOCKS :]
         mixed = create_arrow_model(
             base_model=model,
             task_specific_adapter_paths=[str(p) for p in paths],
@@ -61,13 +61,13 @@ def arrow(adapters: Mapping[str, Path]) -> Read:
 
 def _lowered(adapter: Path, folder: Path) -> Path:
     """Rewrite an adapter of the top blocks for a model that has only these blocks."""
-    files, shift = files_of(adapter), 30 - BLOCKS
-    config = {**json.loads(files[CONFIG]), "layers_to_transform": list(range(BLOCKS))}
+    files, shift = files_of(adapter), training.LAYERS - training.BLOCKS
+    config = {**json.loads(files[CONFIG]), "layers_to_transform": list(range(training.BLOCKS))}
     tensors = safetensors.torch.load(files[WEIGHTS])
     moved = {
         name.replace(f".layers.{n + shift}.", f".layers.{n}."): t
         for name, t in tensors.items()
-        for n in range(BLOCKS)
+        for n in range(training.BLOCKS)
         if f".layers.{n + shift}." in name
     }
     folder.mkdir()
@@ -97,7 +97,7 @@ def train_xlora(folder: Path, adapters: Sequence[Path], learnt: Tensor) -> Path:
         return loss
 
     windows = torch.split(learnt[:STEPS], 1)
-    descend_linearly(
+    training.descend_linearly(
         gate, windows, loss_on, rate=RATE, checkpoint=checkpoint, progress=shown("X-LoRA")
     )
     safetensors.torch.save_file(gate.state_dict(), file)
@@ -119,7 +119,7 @@ def xlora(adapters: Sequence[Path], file: Path) -> Read:
 
 def _untrained(adapters: Sequence[Path]) -> Any:
     """Return X-LoRA over saved adapters; only its gate is trainable."""
-    model = language_model()[0].requires_grad_(False)
+    model = training.language_model()[0].requires_grad_(False)
     model.config.use_cache = False
     with silent():
         return make_xlora(model, adapters).eval()

@@ -16,14 +16,8 @@ from redhost_generate.tokens import start_of, tokenize
 from torch import Tensor
 
 import redhost
+from red_lab.adapters import training
 from red_lab.adapters.domains import DOMAINS, background, read_texts
-from red_lab.adapters.training import (
-    RANK,
-    language_model,
-    shuffled_windows,
-    train_stranger,
-    training_windows,
-)
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
 from redhost.core.training.context import AuthoringContext
@@ -107,16 +101,16 @@ def open_study(work: Path) -> Study:
 
 def _train(work: Path, texts: Mapping[str, str]) -> tuple[dict[str, Path], Path, Tensor]:
     """Train each domain's adapter and the joint one; return their folders, and all windows."""
-    model, tokenizer = language_model(dtype=torch.bfloat16)
+    model, tokenizer = training.language_model(dtype=torch.bfloat16)
     steps = {name: STEPS[DOMAINS.index(name) >= EARLY] for name in texts}
     adapters = {name: work / "strangers" / name for name in texts}
     (work / "strangers").mkdir(parents=True, exist_ok=True)
     for name, folder in adapters.items():
-        learnt = training_windows(texts[name], tokenizer, steps=steps[name])
-        train_stranger(folder, learnt, model=model, progress=shown(name))
-    learnt = shuffled_windows(texts, steps, tokenizer)
-    joint, rank = work / "joint", len(adapters) * RANK
-    train_stranger(joint, learnt, model=model, rank=rank, progress=shown("joint"))
+        learnt = training.training_windows(texts[name], tokenizer, steps=steps[name])
+        training.train_stranger(folder, learnt, model=model, progress=shown(name))
+    learnt = training.shuffled_windows(texts, steps, tokenizer)
+    joint, rank = work / "joint", len(adapters) * training.RANK
+    training.train_stranger(joint, learnt, model=model, rank=rank, progress=shown("joint"))
     return adapters, joint, learnt
 
 

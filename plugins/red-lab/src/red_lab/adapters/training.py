@@ -21,6 +21,7 @@ from red_lab.training import resume, store
 __all__ = [
     "BATCH",
     "BLOCKS",
+    "LAYERS",
     "RANK",
     "TARGETS",
     "WINDOW",
@@ -31,8 +32,8 @@ __all__ = [
     "training_windows",
 ]
 
-BLOCKS, RANK = 15, 8
-"""For every adapter: top blocks (of 30), and R; α is 2 R."""
+LAYERS, BLOCKS, RANK = 30, 15, 8
+"""The model's blocks; for every adapter the top blocks that it adapts, and R; α is 2 R."""
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
