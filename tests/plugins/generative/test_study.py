@@ -79,7 +79,7 @@ def context(
     return StudyContext(backbone, corpora, setting=MICRO, folder=root / "features")
 
 
-def quiet(_: str) -> None:
+def no_progress(_: str) -> None:
     """Show no progress."""
 
 
@@ -88,7 +88,7 @@ def finished(context: StudyContext, tmp_path_factory: pytest.TempPathFactory) ->
     """The results of one seed, and where its stages lie."""
     folder = tmp_path_factory.mktemp("study")
     out, work = folder / "out", folder / "work"
-    path = study(context, name="micro", seeds=1, out=out, folder=work, say=quiet)
+    path = study(context, name="micro", seeds=1, out=out, folder=work, say=no_progress)
     return path, folder / "work"
 
 
@@ -149,7 +149,7 @@ def test_a_second_run_reads_everything_and_writes_the_same(
     times = {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")}
     for gone in [*work_folder.rglob("systems.json"), *work_folder.rglob("seed0.json")]:
         gone.unlink()
-    study(context, name="micro", seeds=1, out=path.parent, folder=work_folder, say=quiet)
+    study(context, name="micro", seeds=1, out=path.parent, folder=work_folder, say=no_progress)
     assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
     assert {p: p.stat().st_mtime_ns for p in work_folder.rglob("*.safetensors")} == times
 
