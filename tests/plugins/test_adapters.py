@@ -207,7 +207,6 @@ def test_the_study_runs_from_texts_to_its_page(tmp_path, monkeypatch) -> None:
         },
         mixtures: {"STEPS": 2},
         cost: {"BATCHES": {2: 1}},
-        measure: {"refresh_here": lambda: None},
     }.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)

@@ -22,7 +22,6 @@ from red_lab.adapters.mixtures import STEPS, arrow, train_xlora, xlora
 from red_lab.adapters.passes import Files, combined, expert_of, files_of, in_peft, shuffled
 from red_lab.adapters.study import PROMPT, Study, open_study
 from red_lab.metrics import Metrics, write_results
-from red_lab.readme import refresh_here
 from red_lab.rendering import render
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.composition.choose import compare_routers
@@ -58,9 +57,7 @@ def run(*, out: Path, work: Path, runs: int) -> Path:
     """
     opened = open_study(work)
     metrics = {**measure(opened, work=work), "cost": measure_cost(opened, runs=runs)}
-    path = write_results(metrics, out, page=page)
-    refresh_here()
-    return path
+    return write_results(metrics, out, page=page)
 
 
 def page(metrics: Metrics) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.generative.corpora import Corpora, Part, Sizes
+from red_lab.generative.corpora import PARTS, Corpora, Part, Sizes
 from red_lab.progress import shown
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.bus.bus import LayerNorm
@@ -159,12 +159,7 @@ class StudyContext:
     def __init__(
         self, backbone: redhost.Backbone, corpora: Corpora, *, setting: StudySetting, folder: Path
     ) -> None:
-        if backbone.classifier is None:
-            raise redhost.UsageError(
-                f"backbone {backbone.name!r} has no language-model head",
-                expected="one that generates text",
-                found="no head",
-            )
+        assert backbone.classifier is not None  # noqa: S101  (it generates text)
         self.backbone, self.corpora, self.setting = backbone, corpora, setting
         self.head: Tensor = backbone.classifier
         self.domains = tuple(corpora.passages)
@@ -236,9 +231,9 @@ class StudyContext:
         added: Tensor = h if expert is None else h + expert(self.norm(h))
         return added @ self.head.T
 
-    def remember(self, parts: Iterable[Part]) -> None:
+    def remember(self) -> None:
         """Compute all states that are not cached yet."""
-        texts = [t for d in self.domains for p in parts for t in self.texts(d, p)]
+        texts = [t for d in self.domains for p in PARTS for t in self.texts(d, p)]
         missing = self.cache.missing([*texts, *self.background])
         show = shown("states")
         for start in range(0, len(missing), STEP):

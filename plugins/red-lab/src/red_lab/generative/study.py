@@ -18,7 +18,7 @@ import torch
 
 import redhost
 from red_lab.generative.context import SMOLLM2, TINY, StudyContext
-from red_lab.generative.corpora import PARTS, read_corpora
+from red_lab.generative.corpora import read_corpora
 from red_lab.generative.gates import TrainedGates, frequencies
 from red_lab.generative.judge import bits_of, divergences, judge_rarity, judge_systems
 from red_lab.generative.likelihoods import Tables, cached_expert
@@ -107,7 +107,7 @@ def one_seed(context: StudyContext, *, seed: int, folder: Path, say: Say) -> dic
         folder: The folder of cached stages.
         say: Called with progress messages.
     """
-    context.remember(tuple(PARTS))
+    context.remember()
     stages, experts = folder / f"seed{seed}", dict[str, redhost.Expert]()
     rare = context.domains[seed % len(context.domains)]
     for domain in context.domains:
