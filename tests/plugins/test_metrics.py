@@ -30,7 +30,6 @@ PAGES = {
 """The folder of a study's results → the module that writes its page."""
 
 DRAWN = {
-    "generative": "red_lab.generative.summary",
     "matched": "red_lab.matched.figures",
     "red": "red_lab.red.figures",
     "robust": "red_lab.robust.figures",

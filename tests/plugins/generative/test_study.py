@@ -24,7 +24,7 @@ from red_lab.generative.gates import (
 from red_lab.generative.likelihoods import Tables, answer_log_p, residual_log_p
 from red_lab.generative.sources import Find
 from red_lab.generative.study import study
-from red_lab.generative.summary import draw, page
+from red_lab.generative.summary import page
 from red_lab.generative.tiny import GenerativeShape, learn_tokenizer, make_language_model
 from red_lab.generative.training import untrained
 from redhost_robust import mixture_losses
@@ -318,14 +318,6 @@ def edited(metrics: dict[str, Any], system: str, domain: str, **numbers: float) 
     changed = copy.deepcopy(metrics)
     changed["systems"][system]["recovered"][domain] |= numbers
     return changed
-
-
-def test_the_figure_comes_from_the_metrics_alone(metrics: dict[str, Any], tmp_path: Path) -> None:
-    draw(metrics, tmp_path)
-    first = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    draw(metrics, tmp_path)
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == first
-    assert [f"({name})" in page(metrics) for name in first] == [True]
 
 
 def aims(metrics: dict[str, Any], opening: str) -> list[tuple[bool, str]]:

@@ -23,7 +23,7 @@ from red_lab.generative.gates import TrainedGates, frequencies
 from red_lab.generative.judge import bits_of, divergences, judge_rarity, judge_systems
 from red_lab.generative.likelihoods import Tables, cached_expert
 from red_lab.generative.product import through_packages
-from red_lab.generative.summary import draw, page, summarise
+from red_lab.generative.summary import page, summarise
 from red_lab.generative.tiny import tiny_language_model
 from red_lab.generative.training import train_monolith, train_one
 from red_lab.metrics import cached_json, write_results
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 def run(*, source: str, seeds: int, out: Path, work: Path, say: Say) -> Path:
-    """Measure missing results; write metrics.json, the page and the figure.
+    """Measure missing results; write metrics.json, and the page.
 
     Args:
         source: ``tiny``, which is pretrained if it does not exist yet, or ``smollm2``.
@@ -91,7 +91,7 @@ def study(
         },
         **summarise(measured),
     }
-    return write_results(metrics, out, page=page, draw=draw, sort_keys=False)
+    return write_results(metrics, out, page=page, sort_keys=False)
 
 
 def _say(say: Say, where: str, what: str) -> None:

@@ -1,4 +1,4 @@
-"""From single seeds to metrics, which are means with intervals; their page and its figure.
+"""From single seeds to metrics, which are means with intervals, and their page.
 
 Bits per byte over all mixtures of traffic are linear in λ, the fractions of bytes. So the worst
 mixture is a single domain, and the mean over the simplex is that over domains.
@@ -7,7 +7,6 @@ mixture is a single domain, and the mean over the simplex is that over domains.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,11 @@ from red_lab.metrics import Metrics
 from red_lab.rendering import render
 from red_lab.robust.summary import over_seeds
 
-__all__ = ["draw", "page", "ratio", "recovered", "regrets", "summarise"]
+__all__ = ["page", "ratio", "recovered", "regrets", "summarise"]
 
 Seed = Mapping[str, Any]
 Bits = Sequence[float]
 Interval = dict[str, float]
-
-DRAWN = (
-    "uniform",
-    "average",
-    "balanced",
-    "robust",
-    "robust, residual",
-    "robust shares",
-    "distilled",
-    "statistics",
-    "bayes",
-    "product, residual",
-    "monolith, balanced",
-    "monolith, regret game",
-)
-"""Systems of the figure."""
 
 
 def summarise(measured: Sequence[Seed]) -> dict[str, Any]:
@@ -184,30 +167,3 @@ def _differences(change: Mapping[str, Any], when: str) -> list[float]:
 def page(metrics: Metrics) -> str:
     """Return the page for metrics of the schema ``red-lab.generative/2``."""
     return render("generative", metrics)
-
-
-def draw(metrics: Metrics, folder: Path) -> None:
-    """Write the figure; the same metrics give the same bytes."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    names = [n for n in DRAWN if n in metrics["systems"]]
-    with mpl.rc_context({"svg.hashsalt": "generative", "figure.figsize": (8, 4), "font.size": 9}):
-        figure, ax = plt.subplots(layout="constrained")
-        for k, domain in enumerate(metrics["domains"]):
-            shares = [metrics["systems"][n]["recovered"][domain] for n in names]
-            places = [i + 0.12 * (k - (len(metrics["domains"]) - 1) / 2) for i in range(len(names))]
-            middle = [s["mean"] for s in shares]
-            error = [
-                [s["mean"] - s["low"] for s in shares],
-                [s["high"] - s["mean"] for s in shares],
-            ]
-            ax.errorbar(places, middle, yerr=error, fmt="o", markersize=3, capsize=2, label=domain)
-        ax.axhline(0.9, color="grey", linewidth=0.8)
-        ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        ax.set_ylabel("share of the own expert's gain")
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        figure.savefig(folder / "recovered.svg", metadata={"Date": None})
-        plt.close(figure)
