@@ -1,8 +1,9 @@
-"""The study of adapters: its texts and tasks, its trainings, and the page its figures become."""
+"""The study of adapters: its texts, its trainings, its scores, and what its page concludes."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
@@ -12,19 +13,18 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from red_lab.adapters import strangers
-from red_lab.adapters import xlora as gates
-from red_lab.adapters.domains import DOMAINS, LANGUAGES, background, read_texts
-from red_lab.adapters.joint import shuffled_windows
-from red_lab.adapters.ledger import Ledger
-from red_lab.adapters.merges import combined, in_peft
-from red_lab.adapters.page import SYSTEMS, aims, write_page
-from red_lab.adapters.passes import shuffled
-from red_lab.adapters.scores import mistakes, score
+from red_lab.adapters import cost, measure, mixtures, study, training
+from red_lab.adapters.domains import DOMAINS, LANGUAGES, DomainTexts, background, read_texts
+from red_lab.adapters.judge import Ledger, score
+from red_lab.adapters.passes import combined, in_peft, shuffled
 from red_lab.adapters.study import Excerpt
+from red_lab.generative.tiny import learn_tokenizer
+from red_lab.metrics import read_metrics
 from red_lab.newsgroups import DATA
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from redhost.core.training.new_backbone import BackbonePlan
 
 RESULTS = Path(__file__).parents[2] / "docs/results/adapters"
 
@@ -73,11 +73,11 @@ def small_model() -> LlamaForCausalLM:
     torch.manual_seed(1)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 128}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    config = LlamaConfig(num_hidden_layers=strangers.BLOCKS + 1, **sizes, **heads)
+    config = LlamaConfig(num_hidden_layers=training.BLOCKS + 1, **sizes, **heads)
     return LlamaForCausalLM(config).requires_grad_(False)
 
 
-def train(folder: Path, *, rank: int = strangers.RANK, stop_after: int | None = None) -> bytes:
+def train(folder: Path, *, rank: int = training.RANK, stop_after: int | None = None) -> bytes:
     model = small_model()
 
     def progress(done: int, _: int) -> None:
@@ -85,13 +85,13 @@ def train(folder: Path, *, rank: int = strangers.RANK, stop_after: int | None = 
             raise KeyboardInterrupt
 
     text = "abcdefghij klmnop " * 200
-    learnt = strangers.training_windows(text, Bytes(), steps=5)
-    strangers.train_stranger(folder, learnt, model=model, rank=rank, progress=progress)
+    learnt = training.training_windows(text, Bytes(), steps=5)
+    training.train_stranger(folder, learnt, model=model, rank=rank, progress=progress)
     return (folder / WEIGHTS).read_bytes()
 
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(strangers, "EVERY", 2)
+    monkeypatch.setattr(training, "EVERY", 2)
     whole = train(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "stopped", stop_after=3)
@@ -100,7 +100,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bytes(tmp_path, monkeyp
     assert sorted(p.name for p in tmp_path.iterdir()) == ["stopped", "whole"]
     learnt = safetensors.torch.load(whole)
     assert {n.split(".layers.")[1].split(".")[0] for n in learnt} == {
-        str(n) for n in range(1, strangers.BLOCKS + 1)
+        str(n) for n in range(1, training.BLOCKS + 1)
     }
     assert any(t.any() for n, t in learnt.items() if "lora_B" in n)
 
@@ -113,16 +113,16 @@ def test_a_rank_of_its_own_is_scaled_as_the_others_are(tmp_path) -> None:
         json.loads((tmp_path / name / CONFIG).read_text("utf-8")) for name in ("usual", "wide")
     )
     assert not usual["use_rslora"] and wide["use_rslora"]
-    at_eight = wide["lora_alpha"] / strangers.RANK**0.5  # rsLoRA: α / √R
+    at_eight = wide["lora_alpha"] / training.RANK**0.5  # rsLoRA: α / √R
     assert at_eight == pytest.approx(usual["lora_alpha"] / usual["r"])
 
 
 def test_a_joint_adapter_learns_the_very_windows_of_all_authors() -> None:
     texts = {"a": "abcdefgh" * 100, "b": "ijklmnop" * 200}
     steps = {"a": 3, "b": 1}
-    joint = shuffled_windows(texts, steps, Bytes())
-    own = [strangers.training_windows(t, Bytes(), steps=steps[n]) for n, t in texts.items()]
-    assert joint.shape == (4 * strangers.BATCH, strangers.WINDOW)
+    joint = training.shuffled_windows(texts, steps, Bytes())
+    own = [training.training_windows(t, Bytes(), steps=steps[n]) for n, t in texts.items()]
+    assert joint.shape == (4 * training.BATCH, training.WINDOW)
     assert sorted(joint.tolist()) == sorted(torch.cat(own).tolist())
 
 
@@ -132,10 +132,10 @@ def test_a_gate_that_was_stopped_goes_on_to_the_same_bytes_and_weighs_adapters(
 ) -> None:
     train(tmp_path / "a")
     adapters = [tmp_path / "a", tmp_path / "a"]
-    monkeypatch.setattr(gates, "language_model", lambda: (small_model(), None))
-    monkeypatch.setattr(gates, "STEPS", 5)
-    monkeypatch.setattr(gates, "EVERY", 2)
-    learnt = strangers.training_windows("the quick brown fox " * 200, Bytes(), steps=5)
+    monkeypatch.setattr(training, "language_model", lambda: (small_model(), None))
+    monkeypatch.setattr(mixtures, "STEPS", 5)
+    monkeypatch.setattr(training, "EVERY", 2)
+    learnt = training.training_windows("the quick brown fox " * 200, Bytes(), steps=5)
 
     def stop(_: str) -> Any:
         def progress(done: int, _: int) -> None:
@@ -144,22 +144,79 @@ def test_a_gate_that_was_stopped_goes_on_to_the_same_bytes_and_weighs_adapters(
 
         return progress
 
-    whole = gates.train_xlora(tmp_path / "whole", adapters, learnt).read_bytes()
+    whole = mixtures.train_xlora(tmp_path / "whole", adapters, learnt).read_bytes()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(gates, "shown", stop)
-        gates.train_xlora(tmp_path / "stopped", adapters, learnt)
-    file = gates.train_xlora(tmp_path / "stopped", adapters, learnt)
+        patched.setattr(mixtures, "shown", stop)
+        mixtures.train_xlora(tmp_path / "stopped", adapters, learnt)
+    file = mixtures.train_xlora(tmp_path / "stopped", adapters, learnt)
     assert file.read_bytes() == whole
     assert [p.name for p in (tmp_path / "stopped").iterdir()] == [file.name]
 
     # Two adapters that are the same, at weights that sum to 1, are that adapter.
     ids = learnt[:1, :20]
-    mixed = gates.xlora(adapters, file)(ids, torch.empty(0))
+    mixed = mixtures.xlora(adapters, file)(ids, torch.empty(0))
     alone = in_peft(small_model(), {"a": tmp_path / "a"}).eval()
     state = alone(input_ids=ids, output_hidden_states=True).hidden_states[-1]
     assert torch.allclose(mixed, state, atol=1e-5)
     bare = small_model()(input_ids=ids, output_hidden_states=True).hidden_states[-1]
     assert not torch.allclose(mixed, bare, atol=1e-4)
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+def texts_of(name: str) -> DomainTexts:
+    """A few texts of one domain, most of whose characters are those of its name."""
+    rng = random.Random(name)
+
+    def text(size: int) -> str:
+        return " ".join(rng.choice(name + "abc") * 3 for _ in range(size))
+
+    passages = {"card": [text(60) for _ in range(4)], "test": [text(90) for _ in range(2)]}
+    return DomainTexts(train=text(900), passages=passages)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PEFT and transformers
+def test_the_study_runs_from_texts_to_its_page(tmp_path, monkeypatch) -> None:
+    words = learn_tokenizer(["the quick brown fox"], vocabulary=300, longest=512)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": len(words)}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    start = words.bos_token_id
+    config = LlamaConfig(num_hidden_layers=4, bos_token_id=start, **sizes, **heads)
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    words.save_pretrained(tmp_path / "model")
+
+    def language_model(*, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+        return LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=dtype), words
+
+    names = ("cpp", "python", "tales")
+    for module, values in {
+        training: {"LAYERS": 4, "BLOCKS": 2, "language_model": language_model},
+        study: {
+            "DOMAINS": names,
+            "EARLY": 1,
+            "STEPS": (2, 1),
+            "TESTED": 2,
+            "read_texts": texts_of,
+            "background": lambda count: texts_of("z").passages["card"],
+            "BackbonePlan": lambda *, source, **plan: BackbonePlan(
+                source=f"hf:{tmp_path / 'model'}", **plan
+            ),
+            "smollm2_file": lambda: None,
+        },
+        mixtures: {"STEPS": 2},
+        cost: {"BATCHES": {2: 1}},
+    }.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    out = tmp_path / "out"
+    measure.run(out=out, work=tmp_path / "work", runs=1)
+    metrics = read_metrics(out)
+    assert (out / "README.md").read_text("utf-8") == measure.page(metrics)
+    assert metrics["systems"].keys() == read_metrics(RESULTS)["systems"].keys()
+    assert metrics["systems"]["oracle"]["share"] == 1.0
+    assert all(0 < x["mean"] < 20 for x in metrics["systems"].values())
 
 
 # -- counts and scores -----------------------------------------------------------------------------
@@ -198,31 +255,14 @@ def test_the_share_is_of_what_the_best_gains_over_the_base() -> None:
     assert half["low"] <= half["share"] <= half["high"]
     assert half["mean"] == pytest.approx(1.65) and half["of_oracle"] == pytest.approx(1.3 / 1.65)
     assert score(best, EXCERPTS, base=base, best=best)["share"] == 1.0
-    assert mistakes(["a", "b", "b", "a"], EXCERPTS) == {"a → b": 1, "b → a": 1}
 
 
 # -- the page --------------------------------------------------------------------------------------
 
 
-def results() -> tuple[dict[str, Any], dict[str, Any]]:
-    metrics, cost = (
-        json.loads((RESULTS / f"{name}.json").read_text("utf-8")) for name in ("metrics", "cost")
-    )
-    return metrics, cost
-
-
-def written(folder: Path, metrics: dict[str, Any], cost: dict[str, Any]) -> str:
-    for name, found in (("metrics", metrics), ("cost", cost)):
-        (folder / f"{name}.json").write_text(json.dumps(found), "utf-8")
-    write_page(folder)
-    return (folder / "README.md").read_text("utf-8")
-
-
-def test_the_page_is_that_of_its_figures_and_they_hold_its_claims(tmp_path) -> None:
-    metrics, cost = results()
-    assert written(tmp_path, metrics, cost) == (RESULTS / "README.md").read_text("utf-8")
-    assert set(metrics["systems"]) == set(SYSTEMS) and len(metrics["setting"]["domains"]) >= 20
-    assert metrics["change"]["adapters_equal"] and metrics["change"]["router_restored"]
+def test_the_figures_hold_what_pages_say_in_words() -> None:
+    metrics = read_metrics(RESULTS)
+    assert len(metrics["setting"]["domains"]) >= 20
     # What docs/results/README.md, docs/authoring.md and the README say in words.
     share = {name: system["share"] for name, system in metrics["systems"].items()}
     others = ["PEFT's Arrow", "X-LoRA", "uniform merge", "TIES merge", "DARE merge", "at random"]
@@ -232,24 +272,26 @@ def test_the_page_is_that_of_its_figures_and_they_hold_its_claims(tmp_path) -> N
     assert set(metrics["mistakes"]["ridge:k=1"]) == near
 
 
-def test_sentences_follow_the_figures(tmp_path) -> None:
-    metrics, cost = results()
+def test_sentences_follow_the_figures() -> None:
+    metrics = read_metrics(RESULTS)
     systems = metrics["systems"]
     systems["ridge:k=1"]["share"] = 0.991
-    for name in SYSTEMS:
+    for name in systems:
         if name not in {"oracle", "ridge:k=1"}:
             systems[name]["share"] = 0.5
-    page = written(tmp_path, metrics, cost)
-    assert "the target was 99%: met" in page and "No other system in the table keeps more" in page
+    text = measure.page(metrics)
+    assert "the target was 99%: met" in text and "No other system in the table keeps more" in text
     systems["ridge:k=1"]["share"], systems["PEFT's Arrow"]["share"] = 0.9, 0.95
     metrics["mistakes"]["ridge:k=1"] = {"tales → greek": 2}
-    page = written(tmp_path, metrics, cost)
-    assert "the target was 99%: missed" in page and "Systems that keep more: PEFT's Arrow." in page
-    assert "tales → greek (2)" in page
-    found = cost["passes"]["1"]["over_backbone"]["top half"]
-    for ratio, ok in ((1.6, True), (1.61, False)):
-        found["ratio"] = ratio
-        assert next(met for what, _, met in aims(cost) if "top half, batch 1:" in what) == ok
+    systems["joint adapter"]["mean"] = systems["oracle"]["mean"]
+    text = measure.page(metrics)
+    assert "the target was 99%: missed" in text and "Systems that keep more: PEFT's Arrow." in text
+    assert "tales → greek (2)" in text and "one adapter trained on them" not in text
+    passes = metrics["cost"]["passes"]["1"]["over_backbone"]["top half"]
+    for ratio, reached in ((1.6, "met"), (1.61, "missed")):
+        passes["ratio"] = ratio
+        row = f"| one adapter, top half, batch 1: at most 1.6 × | {ratio:.2f} × | {reached} |"
+        assert row in measure.page(metrics)
 
 
 MERGED = {

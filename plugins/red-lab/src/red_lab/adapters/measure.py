@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
+import redhost_generate
+import torch
+from torch import Tensor
 
-from red_lab.adapters import strangers, study
+import redhost
+from red_lab.adapters import study, training
 from red_lab.adapters.cost import measure_cost
-from red_lab.adapters.judge import Judge, Read
-from red_lab.adapters.ledger import Ledger
-from red_lab.adapters.mixtures import MERGES, arrow, merged
-from red_lab.adapters.page import write_page
-from red_lab.adapters.passes import Files, expert_of, files_of, shuffled
-from red_lab.adapters.scores import mistakes, score
-from red_lab.adapters.selection import ROUTERS, Selection, digests
-from red_lab.adapters.study import Study, open_study
-from red_lab.adapters.xlora import STEPS, train_xlora, xlora
-from red_lab.metrics import write_json
-from red_lab.readme import refresh_here
+from red_lab.adapters.judge import Judge, Ledger, Read, score
+from red_lab.adapters.mixtures import STEPS, arrow, train_xlora, xlora
+from red_lab.adapters.passes import Files, combined, expert_of, files_of, in_peft, shuffled
+from red_lab.adapters.study import PROMPT, Study, open_study
+from red_lab.metrics import Metrics, write_results
+from red_lab.rendering import render
+from redhost.core.bus.bus import BACKBONE
 from redhost.core.composition.choose import compare_routers
-from redhost.core.routers.base import Router
+from redhost.core.routers import build_router
+from redhost.core.routers.base import ColumnData, Router
+from redhost.core.routers.cards import Card, background_data, column_data
+from redhost.core.types import CardRow
 
-__all__ = ["measure", "run"]
+__all__ = ["Selection", "measure", "page", "run"]
 
 NONE, ORACLE, ARROW = "no adapter", "oracle", "PEFT's Arrow"
 XLORA, JOINT = "X-LoRA", "joint adapter"
+
+ROUTERS = ("ridge:k=1", "statistics:k=1", "centroid")
+"""The host's router kinds: the two that `auto` compares for composed adapters, and one more."""
+
+MERGES: Mapping[str, tuple[str, float, Mapping[str, float]]] = {
+    "uniform merge": ("cat", 0.05, {}),
+    "TIES merge": ("ties", 1.0, {"density": 0.2}),
+    "DARE merge": ("dare_linear", 0.05, {"density": 0.5}),
+}
+"""Name → PEFT's combination type (`cat` is the sum of the updates themselves), the weight of each
+adapter, and options. Of 1/20 and 1, the weight with fewer bits on other documents was taken."""
 
 
 def run(*, out: Path, work: Path, runs: int) -> Path:
@@ -42,165 +56,178 @@ def run(*, out: Path, work: Path, runs: int) -> Path:
         runs: Rounds of timed measurements.
     """
     opened = open_study(work)
-    path = write_json(measure(opened, work=work), out / "metrics.json")
-    write_json(measure_cost(opened, runs=runs), out / "cost.json")
-    write_page(out)
-    refresh_here()
-    return path
+    metrics = {**measure(opened, work=work), "cost": measure_cost(opened, runs=runs)}
+    return write_results(metrics, out, page=page)
+
+
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.adapters/4``."""
+    return render("adapters", metrics)
 
 
 def measure(opened: Study, *, work: Path) -> dict[str, Any]:
-    """Measure on the test excerpts; the weight of a merge is chosen on validation excerpts."""
-    bare, test = opened.context.backbone, opened.test
-    first = next(iter(opened.adapters.values()))
-    judge = Judge(backbone=bare, acts=expert_of(files_of(first)).intervention(bare))
+    """Measure all systems on the test excerpts."""
+    test, selection = opened.test, Selection(study=opened)
     gate = train_xlora(work / "xlora", [*opened.adapters.values()], opened.learnt)
-    models = _models(opened, judge, gate)
-    counted, valid = (
-        Ledger(work / "bits", judge=judge, excerpts=excerpts, models=models)
-        for excerpts in (test, opened.valid)
-    )
-    selection = Selection(study=opened)
-    choices = _choices(opened, selection)
-    weights = {way: _best_weight(valid, way, len(opened.adapters)) for way in MERGES}
-    every = {
+    ledger = _ledger(opened, gate, work / "bits")
+    choices = {
+        ORACLE: [e.domain for e in test],
+        "nearest centroid": selection.nearest(),
+        "at random": selection.at_random(),
+        **{kind: selection.routed(router) for kind, router in selection.routers.items()},
+    }
+    names = {
         **choices,
         "shuffled numbers, named": [f"shuffled {e.domain}" for e in test],
-        **{way: [_merge(way, w)] * len(test) for way, w in weights.items()},
-        **{name: [name] * len(test) for name in (NONE, ARROW, XLORA, JOINT)},
+        **{name: [name] * len(test) for name in (*MERGES, NONE, ARROW, XLORA, JOINT)},
     }
-    counts = {name: np.array(counted.bits(models)) for name, models in every.items()}
+    counts = {system: np.array(ledger.bits(models)) for system, models in names.items()}
+    columns = [*selection.data.values()]
+    auto = compare_routers({k: selection.routers[k] for k in ROUTERS[:2]}, columns)
     return {
-        "schema": "red-lab.adapters/3",
+        "schema": "red-lab.adapters/4",
         "setting": _setting(opened),
-        "merge_weights": weights,
+        "merge_weights": {way: weight for way, (_, weight, _) in MERGES.items()},
         "systems": {
-            name: score(bits, test, base=counts[NONE], best=counts[ORACLE])
-            for name, bits in counts.items()
+            system: score(bits, test, base=counts[NONE], best=counts[ORACLE])
+            for system, bits in counts.items()
         },
-        "mistakes": {name: mistakes(chosen, test) for name, chosen in choices.items()},
-        "auto": _auto(selection),
-        "change": _change(selection, opened, counted),
+        "mistakes": {
+            system: Counter(
+                f"{d} → {c}" for d, c in zip(choices[ORACLE], chosen, strict=True) if c != d
+            )
+            for system, chosen in choices.items()
+        },
+        "auto": {"kind": auto.kind, "tried": dict(auto.tried)},
     }
 
 
-def _models(opened: Study, judge: Judge, gate: Path) -> dict[str, Callable[[], Read]]:
-    """Return a factory of each model that an excerpt can be read with."""
+def _ledger(opened: Study, gate: Path, folder: Path) -> Ledger:
+    """Return the bits of the test excerpts under any model of the study."""
+    bare, adapters = opened.context.backbone, opened.adapters
+    first = files_of(next(iter(adapters.values())))
+    judge = Judge(backbone=bare, acts=expert_of(first).intervention(bare))
 
-    def of(files: Callable[[], Files]) -> Read:
-        return judge.through(expert_of(files()).intervention(judge.backbone))
+    @cache
+    def all_in_peft() -> Any:
+        return in_peft(training.language_model()[0], adapters)
 
-    adapters = dict(opened.adapters)
+    def merged(how: str, weight: float, options: Mapping[str, float]) -> Files:
+        return combined(all_in_peft(), list(adapters), how, weight=weight, options=options)
+
     files: dict[str, Callable[[], Files]] = {
-        **{name: partial(files_of, folder) for name, folder in adapters.items()},
         JOINT: partial(files_of, opened.joint),
-        **{
-            f"shuffled {name}": partial(_shuffled, folder, seed)
-            for seed, (name, folder) in enumerate(adapters.items())
-        },
-        **{
-            _merge(way, weight): partial(merged, adapters, way, weight=weight)
-            for way in MERGES
-            for weight in _weights(way, len(adapters))
-        },
+        **{way: partial(merged, *how) for way, how in MERGES.items()},
     }
-    models = {name: partial(of, make) for name, make in files.items()}
-    return {
-        **models,
+    for seed, (name, path) in enumerate(adapters.items()):
+        files[name] = partial(files_of, path)
+        files[f"shuffled {name}"] = partial(shuffled, files_of(path), seed)
+
+    def through(make: Callable[[], Files]) -> Read:
+        return judge.through(expert_of(make()).intervention(bare))
+
+    models: dict[str, Callable[[], Read]] = {
+        **{name: partial(through, make) for name, make in files.items()},
         NONE: lambda: judge.bare,
         ARROW: partial(arrow, adapters),
         XLORA: partial(xlora, [*adapters.values()], gate),
     }
-
-
-def _shuffled(folder: Path, seed: int) -> Files:
-    return shuffled(files_of(folder), seed)
-
-
-def _merge(way: str, weight: float) -> str:
-    return f"{way}, {weight:.3g}"
-
-
-def _weights(way: str, count: int) -> tuple[float, ...]:
-    """Return the candidate weights of each of `count` adapters in a merge."""
-    return (1 / count,) if way == "uniform merge" else (1 / count, 1.0)
-
-
-def _best_weight(ledger: Ledger, way: str, count: int) -> float:
-    """Return the weight with the fewest bits on the validation excerpts."""
-    first, *others = _weights(way, count)
-    if not others:
-        return first
-    rows = len(ledger.excerpts)
-    return min((first, *others), key=lambda w: sum(ledger.bits([_merge(way, w)] * rows)))
-
-
-def _choices(opened: Study, selection: Selection) -> dict[str, list[str]]:
-    """Return the adapter that each selection method names for each excerpt."""
-    test, names = opened.test, selection.names
-    found = {
-        ORACLE: [e.domain for e in test],
-        "nearest centroid": selection.nearest(test),
-        "at random": selection.at_random(test),
-    }
-    for kind in ROUTERS:
-        found[kind] = _named(selection.chosen(selection.router(kind, names=names)[0], test), names)
-    return found
-
-
-def _named(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the model for each choice: no adapter if the backbone's column was chosen."""
-    return [c if c in names else NONE for c in chosen]
-
-
-def _auto(selection: Selection) -> dict[str, Any]:
-    """Return the router that `auto` chooses, with the scores compared."""
-    routers = {k: selection.router(k, names=selection.names)[0] for k in ROUTERS[:2]}
-    found = compare_routers(routers, [*selection.data.values()])
-    return {"kind": found.kind, "tried": dict(found.tried)}
-
-
-def _change(selection: Selection, opened: Study, ledger: Ledger) -> dict[str, Any]:
-    """Remove the last adapter, add it, and remove it again; return the changes."""
-    *others, newcomer = names = selection.names
-    before = digests(opened.adapters)
-    made = [selection.router(ROUTERS[0], names=some) for some in (others, names, others)]
-    without, whole = (
-        _named(selection.chosen(router, opened.test), names) for router, _ in made[:2]
-    )
-    own = [n for n, e in enumerate(opened.test) if e.domain == newcomer]
-    size = sum(opened.test[n].size for n in own)
-    counted = [ledger.bits(chosen) for chosen in (without, whole)]
-    pairs = zip(without, whole, strict=True)
-    return {
-        "newcomer": newcomer,
-        "seconds": [seconds for _, seconds in made],
-        "adapters_equal": digests(opened.adapters) == before,
-        "router_restored": _digest(made[0][0]) == _digest(made[2][0]),
-        "others": len(opened.test) - len(own),
-        "others_moved": sum(a != b for n, (a, b) in enumerate(pairs) if n not in own),
-        "bits": [sum(bits[n] for n in own) / size for bits in counted],
-    }
-
-
-def _digest(router: Router) -> str:
-    tensors = {n: t.contiguous() for n, t in router.state_dict().items()}
-    return hashlib.sha256(safetensors.torch.save(tensors)).hexdigest()
+    return Ledger(folder, judge=judge, excerpts=opened.test, models=models)
 
 
 def _setting(opened: Study) -> dict[str, Any]:
     return {
         "domains": list(opened.adapters),
-        "rank": strangers.RANK,
-        "blocks": strangers.BLOCKS,
+        "rank": training.RANK,
+        "blocks": training.BLOCKS,
         "steps": study.STEPS,
         "early": study.EARLY,
-        "step_tokens": strangers.BATCH * strangers.WINDOW,
+        "step_tokens": training.BATCH * training.WINDOW,
         "prompt": study.PROMPT,
         "longest": study.LONGEST,
         "excerpts": len(opened.test),
         "bytes": sum(e.size for e in opened.test),
         "card": study.SHOWN,
-        "joint_steps": len(opened.learnt) // strangers.BATCH,
+        "joint_steps": len(opened.learnt) // training.BATCH,
         "gate_windows": STEPS,
     }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
+    """Selection from the inputs that a host has: cards, and the backbone's states of prompts.
+
+    Attributes:
+        study: The study.
+    """
+
+    study: Study
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The adapters' names, in column order."""
+        return tuple(sorted(self.study.adapters))
+
+    @cached_property
+    def data(self) -> Mapping[str, ColumnData]:
+        """A router's training data for each column: all tokens of the cards' fit passages."""
+        context, columns = self.study.context, dict[str, ColumnData]()
+        for name in self.names:
+            rows = [CardRow(text=t, label="", part="fit") for t in self.study.cards[name]]
+            card = Card(column=name, kind="texts", rows=tuple(rows), task=context.backbone.task)
+            columns[name] = column_data(card, encode_z=self._read, seed=0)
+        others = background_data(
+            context.background, column=BACKBONE, composed=self.names, encode_z=self._read
+        )
+        assert others is not None  # noqa: S101  (there is a background card)
+        return {**columns, BACKBONE: others}
+
+    @cached_property
+    def routers(self) -> Mapping[str, Router]:
+        """The host's routers over the adapters and the backbone, by kind, solved as a host does."""
+        width = 3 * self.study.context.backbone.width  # z, and its means over two horizons
+        config, routers = redhost.BusConfig(width=width, labels=()), dict[str, Router]()
+        for kind in ROUTERS:
+            router = build_router(kind, config, (*self.names, BACKBONE), 0)
+            assert router is not None  # noqa: S101  (all kinds are built in)
+            router.solve([*self.data.values()])
+            routers[kind] = router
+        return routers
+
+    @cached_property
+    def prompts(self) -> list[Tensor]:
+        """The router inputs ``(PROMPT, 3·D)`` of the tokens of each test excerpt's prompt."""
+        trunk = self.study.context.backbone.trunk
+        ids = [torch.tensor([e.ids[:PROMPT]]) for e in self.study.test]
+        with torch.inference_mode():
+            return [self._rows(trunk.hidden_states(row)[0]) for row in ids]
+
+    def routed(self, router: Router) -> list[str]:
+        """Return the column of largest weight after each prompt; no adapter is the backbone's."""
+        with torch.inference_mode():
+            best = router.weights(torch.stack([x[-1] for x in self.prompts])).argmax(-1).tolist()
+        return [(*self.names, NONE)[k] for k in best]
+
+    def nearest(self) -> list[str]:
+        """Return the adapter whose card's mean state has the largest cosine with a prompt's."""
+        width = self.study.context.backbone.width
+        means = torch.stack([self.data[n].z[:, :width].mean(0) for n in self.names])
+        prompts = torch.stack([x[:, :width].mean(0) for x in self.prompts])
+        cosine = torch.nn.functional.normalize(prompts) @ torch.nn.functional.normalize(means).T
+        return [self.names[k] for k in cosine.argmax(-1).tolist()]
+
+    def at_random(self) -> list[str]:
+        """Return a random adapter for each prompt."""
+        generator = torch.Generator().manual_seed(0)
+        picked = torch.randint(len(self.names), (len(self.study.test),), generator=generator)
+        return [self.names[k] for k in picked.tolist()]
+
+    def _read(self, texts: Sequence[str]) -> Tensor:
+        """Return the router input of the texts' tokens ``(N, 3·D)``, concatenated."""
+        return torch.cat([self._rows(self.study.context.encode([t])) for t in texts])
+
+    def _rows(self, h: Tensor) -> Tensor:
+        """Return [z | c] ``(T, 3·D)`` for a text's states ``(T, D)``."""
+        eps = self.study.context.backbone.eps
+        z = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
+        return torch.cat([z, redhost_generate.contexts(h, eps=eps)], dim=1)

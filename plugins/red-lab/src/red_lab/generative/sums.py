@@ -3,14 +3,72 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from red_lab.arithmetic import Split
 from red_lab.generative.documents import Document
 
 __all__ = ["sheet", "sheets"]
 
-Line = Callable[[random.Random], str]
+Operands = Callable[[random.Random], tuple[int, ...]]
+
+
+def _number(rng: random.Random) -> int:
+    """Return a number of one, two or three digits, each length equally often."""
+    return rng.randrange(10 ** rng.randint(1, 3))
+
+
+def _two(rng: random.Random) -> tuple[int, ...]:
+    return _number(rng), _number(rng)
+
+
+def _falling(rng: random.Random) -> tuple[int, ...]:
+    return tuple(sorted(_two(rng), reverse=True))
+
+
+EXERCISES: dict[str, tuple[tuple[Operands, Callable[..., str]], ...]] = {
+    "sums": (
+        (_two, lambda a, b: f"{a} + {b} = {a + b}"),
+        (_two, lambda a, b: f"What is {a} plus {b}? It is {a + b}."),
+    ),
+    "differences": (
+        (_falling, lambda a, b: f"{a} - {b} = {a - b}"),
+        (_falling, lambda a, b: f"What is {a} minus {b}? It is {a - b}."),
+    ),
+    "products": (
+        (
+            lambda rng: (_number(rng), rng.randint(0, 12)),
+            lambda a, b: f"{a} * {b} = {a * b}",
+        ),
+        (
+            lambda rng: (rng.randint(0, 12), rng.randint(0, 99)),
+            lambda a, b: f"What is {a} times {b}? It is {a * b}.",
+        ),
+    ),
+    "quotients": (
+        (
+            lambda rng: (rng.randint(0, 99), rng.randint(1, 12)),
+            lambda a, b: f"{a * b} / {b} = {a}",
+        ),
+        (
+            lambda rng: (_number(rng), rng.randint(2, 12)),
+            lambda a, b: f"{a} / {b} = {a // b} remainder {a % b}",
+        ),
+    ),
+    "longer sums": (
+        (
+            lambda rng: (*_two(rng), _number(rng)),
+            lambda a, b, c: f"{a} + {b} + {c} = {a + b} + {c} = {a + b + c}",
+        ),
+        (
+            lambda rng: (_number(rng), rng.randint(2, 12), _number(rng)),
+            lambda a, b, c: (
+                f"{a} * {b} + {c}: first {a} * {b} = {a * b}, then {a * b} + {c} = {a * b + c}"
+            ),
+        ),
+    ),
+}
+"""Kind → its two forms: how operands are drawn, and the line they become."""
 
 
 def sheets(split: Split, *, count: int, seed: int) -> Iterator[Document]:
@@ -26,81 +84,18 @@ def sheet(split: Split, *, number: int, seed: int) -> str:
     `Split.allows` finds each pair; exercises that it refuses are drawn again.
     """
     rng = random.Random(f"sheet {seed} {number}")  # noqa: S311  (no secret)
-    names = rng.sample(sorted(KINDS), rng.randint(2, len(KINDS)))
+    names = rng.sample(sorted(EXERCISES), rng.randint(2, len(EXERCISES)))
     lines = [f"Sheet {number}: {', '.join(names)}."]
     lines += [
-        f"{place}. {_allowed(rng, split, KINDS[rng.choice(names)])}"
+        f"{place}. {_allowed(rng, split, rng.choice(names))}"
         for place in range(1, rng.randint(20, 60) + 1)
     ]
     return "\n".join(lines) + "\n"
 
 
-def _allowed(rng: random.Random, split: Split, kinds: Sequence[Line]) -> str:
+def _allowed(rng: random.Random, split: Split, name: str) -> str:
     while True:
-        line = rng.choice(kinds)(rng)
+        operands, write = rng.choice(EXERCISES[name])
+        line = write(*operands(rng))
         if split.allows(line):
             return line
-
-
-def _number(rng: random.Random) -> int:
-    """Return a number of one, two or three digits, each length equally often."""
-    return rng.randrange(10 ** rng.randint(1, 3))
-
-
-def _plus(rng: random.Random) -> str:
-    a, b = _number(rng), _number(rng)
-    return f"{a} + {b} = {a + b}"
-
-
-def _plus_in_words(rng: random.Random) -> str:
-    a, b = _number(rng), _number(rng)
-    return f"What is {a} plus {b}? It is {a + b}."
-
-
-def _minus(rng: random.Random) -> str:
-    b, a = sorted((_number(rng), _number(rng)))
-    return f"{a} - {b} = {a - b}"
-
-
-def _minus_in_words(rng: random.Random) -> str:
-    b, a = sorted((_number(rng), _number(rng)))
-    return f"What is {a} minus {b}? It is {a - b}."
-
-
-def _times(rng: random.Random) -> str:
-    a, b = _number(rng), rng.randint(0, 12)
-    return f"{a} * {b} = {a * b}"
-
-
-def _times_in_words(rng: random.Random) -> str:
-    a, b = rng.randint(0, 12), rng.randint(0, 99)
-    return f"What is {a} times {b}? It is {a * b}."
-
-
-def _share(rng: random.Random) -> str:
-    a, b = rng.randint(0, 99), rng.randint(1, 12)
-    return f"{a * b} / {b} = {a}"
-
-
-def _share_with_rest(rng: random.Random) -> str:
-    a, b = _number(rng), rng.randint(2, 12)
-    return f"{a} / {b} = {a // b} remainder {a % b}"
-
-
-def _chain(rng: random.Random) -> str:
-    a, b, c = (_number(rng) for _ in range(3))
-    return f"{a} + {b} + {c} = {a + b} + {c} = {a + b + c}"
-
-
-def _mixed(rng: random.Random) -> str:
-    a, b, c = _number(rng), rng.randint(2, 12), _number(rng)
-    return f"{a} * {b} + {c}: first {a} * {b} = {a * b}, then {a * b} + {c} = {a * b + c}"
-
-
-KINDS: dict[str, tuple[Line, ...]] = {
-    "sums": (_plus, _plus_in_words),
-    "differences": (_minus, _minus_in_words),
-    "products": (_times, _times_in_words),
-    "quotients": (_share, _share_with_rest),
-    "longer sums": (_chain, _mixed),
-}

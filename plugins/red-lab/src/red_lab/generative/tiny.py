@@ -1,8 +1,9 @@
 """The tiny generative backbone: a causal Qwen3 of a million weights, pretrained on general text.
 
-None of its text is of the five domains (`red_lab.generative.domains`). Every batch depends on the
-seed and the step alone. An interrupted run therefore resumes from its last checkpoint, and ends
-with the weights of an uninterrupted one (on the same machine and number of threads).
+None of its text is of the five domains (`red_lab.generative.corpora`). Its tokenizer is byte-level
+BPE, trained on the same texts. Every batch depends on the seed and the step alone. An interrupted
+run therefore resumes from its last checkpoint, and ends with the weights of an uninterrupted one
+(on the same machine and number of threads).
 
 Shapes: B batch, T tokens, W vocabulary.
 """
@@ -17,25 +18,35 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as Bytes
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Digits
+from tokenizers.pre_tokenizers import Sequence as InTurn
+from tokenizers.trainers import BpeTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from red_lab.generative.corpora import General, read_general
-from red_lab.generative.tiny_words import learn_tokenizer
-from red_lab.progress import Bar
+from red_lab.progress import shown
 from red_lab.training import adamw, descend, rate, resume, store
 
 __all__ = [
+    "START",
     "GenerativePretraining",
     "GenerativeShape",
     "bits_per_byte",
+    "learn_tokenizer",
     "make_language_model",
     "tiny_language_model",
     "token_stream",
 ]
+
+START = "<|start|>"
+"""The token before every text; generating it ends a text."""
 
 RECORD = "training.json"
 SCORED_CHARACTERS = 800
@@ -93,7 +104,6 @@ def tiny_language_model(
     shape: GenerativeShape | None = None,
     settings: GenerativePretraining | None = None,
     general: General | None = None,
-    progress: TextIO | None = None,
 ) -> Path:
     """Return the folder of the tiny generative backbone; pretrain it if it does not exist yet.
 
@@ -103,7 +113,6 @@ def tiny_language_model(
         shape: Size of the model.
         settings: Training settings.
         general: Its training and evaluation texts; `read_general` by default.
-        progress: The stream of the progress bar; stderr by default.
 
     Returns:
         A folder that AutoModelForCausalLM and AutoTokenizer load. Its `training.json` records the
@@ -116,8 +125,10 @@ def tiny_language_model(
     shape, settings = shape or GenerativeShape(), settings or GenerativePretraining()
     folder = work / f"generative-tiny-{seed}"
     requested = {"seed": seed, "shape": asdict(shape), "settings": asdict(settings)}
-    if (folder / RECORD).exists() and _same(folder / RECORD, requested):
-        return folder
+    if (folder / RECORD).exists():
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+        if requested.items() <= record.items():
+            return folder
     general = general or read_general()
     words = learn_tokenizer(
         (d.text for d in general.base), vocabulary=shape.vocabulary, longest=shape.longest
@@ -128,11 +139,41 @@ def tiny_language_model(
         settings=settings,
         run={**requested, "general": general.digest},
         checkpoint=folder.with_suffix(".pt"),
-        progress=progress,
     )
     bits = bits_per_byte(model, words, [d.text[:SCORED_CHARACTERS] for d in general.valid])
-    record = {**requested, **_facts(general), "bits_per_byte": bits}
-    return _saved(folder, model, words, record=record)
+    facts = {"general": general.digest, "source": dict(general.source), "bits_per_byte": bits}
+    return _saved(folder, model, words, record={**requested, **facts})
+
+
+def learn_tokenizer(
+    texts: Iterable[str], *, vocabulary: int, longest: int
+) -> PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer: lossless for any text, with one token for each digit.
+
+    Args:
+        texts: Its training texts.
+        vocabulary: Maximum number of tokens, including all 256 bytes and the start token.
+        longest: Maximum number of tokens that a model can read.
+    """
+    core = Tokenizer(BPE())
+    core.pre_tokenizer = InTurn([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    core.decoder = Bytes()
+    core.train_from_iterator(
+        texts,
+        trainer=BpeTrainer(
+            vocab_size=vocabulary,
+            special_tokens=[START],
+            initial_alphabet=ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core,
+        bos_token=START,
+        eos_token=START,
+        model_max_length=longest,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def make_language_model(
@@ -184,21 +225,20 @@ def _pretrained(
     settings: GenerativePretraining,
     run: dict[str, Any],
     checkpoint: Path,
-    progress: TextIO | None,
 ) -> Qwen3ForCausalLM:
     """Train a model on windows of a row of tokens, or resume from a checkpoint."""
     optimizer = adamw(model, weight_decay=settings.weight_decay)
     first = resume(checkpoint, model, optimizer, run=run)
-    bar = Bar("pretraining", total=settings.steps, stream=progress)
+    show = shown("pretraining")
     for step in range(first, settings.steps):
-        loss = descend(
+        descend(
             model,
             optimizer,
             _loss(model, _windows(stream, settings, seed=run["seed"], step=step)),
             learning_rate=settings.learning_rate
             * rate(step, steps=settings.steps, warmup=settings.warmup),
         )
-        bar.update(step + 1, f"loss {loss:.4f}")
+        show(step + 1, settings.steps)
         if (step + 1) % settings.every == 0:
             store(checkpoint, model, optimizer, step=step + 1, run=run)
     model.eval()  # type: ignore[no-untyped-call]
@@ -220,16 +260,6 @@ def _loss(model: nn.Module, ids: Tensor, *, total: bool = False) -> Tensor:
     return nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction=kind
     )
-
-
-def _facts(general: General) -> dict[str, Any]:
-    return {"general": general.digest, "source": dict(general.source)}
-
-
-def _same(file: Path, requested: dict[str, Any]) -> bool:
-    """Return whether a finished folder matches the request."""
-    record = json.loads(file.read_text("utf-8"))
-    return bool({key: record.get(key) for key in requested} == requested)
 
 
 def _saved(

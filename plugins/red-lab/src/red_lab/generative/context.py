@@ -1,14 +1,16 @@
-"""The backbone, the texts and their states, which are computed once and read part by part.
+"""The study's settings, and its data: a backbone, texts, and their states, computed once.
 
+The searches behind the settings are in `docs/lab-notes.md`, section "Generative experts".
 Shapes: N tokens, T tokens of a passage, D model width, V vocabulary, K domains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import redhost_generate
@@ -16,16 +18,103 @@ import torch
 from torch import Tensor
 
 import redhost
-from red_lab.generative.corpora import Corpora, Part
-from red_lab.generative.study.setting import StudySetting
-from red_lab.progress import Bar
+from red_lab.generative.corpora import PARTS, Corpora, Part, Sizes
+from red_lab.progress import shown
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.bus.bus import LayerNorm
 
-__all__ = ["PassageTokens", "StudyContext", "draw", "shown", "slices"]
+__all__ = ["SMOLLM2", "TINY", "PassageTokens", "StudyContext", "StudySetting", "draw", "slices"]
 
 NUMBERS = 2**24
 """Approximate number of logits computed at once, 64 MiB."""
+
+STEP = 32
+"""Texts that are encoded between two updates of the progress bar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySetting:
+    """The settings of one study.
+
+    Attributes:
+        sizes: Amounts of text to read, in characters.
+        tokens: Part → maximum tokens of every domain; a passage that would exceed it is dropped.
+        background: Maximum tokens of the background.
+        rank: R of an expert; a monolith has K·R.
+        learning_rate: AdamW's peak learning rate, for experts and monoliths.
+        weight_decay: AdamW's weight decay.
+        dropout: Dropout rate on z while an expert or a monolith trains.
+        batch: Tokens per step.
+        epochs: Epochs of an expert; a monolith processes as many tokens as all experts together.
+        off_domain: Weight of ‖W_c Δ‖² on the background.
+        half: Whether training multiplies by the head in bfloat16.
+        gate_steps: Steps of every router.
+        gate_rate: AdamW's peak learning rate, for routers.
+        gate_decay: AdamW's weight decay, for routers.
+        gate_every: Steps between two evaluations on the gate rows.
+        lessons: Steps of the distilled router, each over all fit rows.
+        card: Maximum tokens of each part of an expert's card, and of the backbone's.
+        divergence: Tokens of a domain whose next-token distributions are compared.
+        host_steps: Steps of the product's router, before its minimax game.
+        products: Number of seeds that are also measured through packages.
+    """
+
+    sizes: Sizes = field(default_factory=Sizes)
+    tokens: Mapping[Part, int]
+    background: int
+    rank: int
+    learning_rate: float
+    weight_decay: float
+    dropout: float
+    batch: int
+    epochs: int
+    off_domain: float
+    half: bool
+    gate_steps: int = 1000
+    gate_rate: float = 5e-3
+    gate_decay: float = 0.1
+    gate_every: int = 25
+    lessons: int = 200
+    card: int
+    divergence: int = 500
+    host_steps: int = 200
+    products: int = 1
+
+
+TINY = StudySetting(
+    sizes=Sizes(fit=64_000),
+    tokens={"train": 60_000, "valid": 6_000, "fit": 16_000, "gate": 8_000, "test": 12_000},
+    background=12_000,
+    rank=64,
+    learning_rate=1e-2,
+    weight_decay=0.1,
+    dropout=0.0,
+    batch=256,
+    epochs=8,
+    off_domain=1e-4,
+    half=False,
+    card=16_000,
+    divergence=2_000,
+    products=3,
+)
+
+SMOLLM2 = StudySetting(
+    sizes=Sizes(
+        train=56_000, valid=16_000, fit=40_000, gate=20_000, test=32_000, background=32_000
+    ),
+    tokens={"train": 9_000, "valid": 2_400, "fit": 6_000, "gate": 3_000, "test": 5_000},
+    background=4_000,
+    rank=64,
+    learning_rate=3e-3,
+    weight_decay=0.1,
+    dropout=0.1,
+    batch=128,
+    epochs=4,
+    off_domain=1e-5,
+    half=True,
+    card=6_000,
+)
+"""Sized so that three seeds take less than an hour on two cores."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,12 +159,7 @@ class StudyContext:
     def __init__(
         self, backbone: redhost.Backbone, corpora: Corpora, *, setting: StudySetting, folder: Path
     ) -> None:
-        if backbone.classifier is None:
-            raise redhost.UsageError(
-                f"backbone {backbone.name!r} has no language-model head",
-                expected="one that generates text",
-                found="no head",
-            )
+        assert backbone.classifier is not None  # noqa: S101  (it generates text)
         self.backbone, self.corpora, self.setting = backbone, corpora, setting
         self.head: Tensor = backbone.classifier
         self.domains = tuple(corpora.passages)
@@ -96,19 +180,18 @@ class StudyContext:
         kinds: dict[str, list[str]] = {}
         for passage in self.corpora.background:
             kinds.setdefault(passage.domain, []).append(passage.text)
-        longest = max(map(len, kinds.values()), default=0)
-        mixed = [k[n] for n in range(longest) for k in kinds.values() if n < len(k)]
-        return self.some(mixed, most=self.setting.background)
+        in_turn = (text for row in zip_longest(*kinds.values()) for text in row if text)
+        return self.fitting(in_turn, most=self.setting.background)
 
     def texts(self, domain: str, part: Part) -> list[str]:
         """Return the passages of a part that fit into its maximum number of tokens."""
         key = (domain, part)
         if key not in self._texts:
-            found = self.corpora.texts(domain, part)
-            self._texts[key] = self.some(found, most=self.setting.tokens[part])
+            texts = self.corpora.texts(domain, part)
+            self._texts[key] = self.fitting(texts, most=self.setting.tokens[part])
         return self._texts[key]
 
-    def some(self, texts: Iterable[str], *, most: int) -> list[str]:
+    def fitting(self, texts: Iterable[str], *, most: int) -> list[str]:
         """Return the first texts, as many as fit into `most` tokens, but at least one."""
         taken, total = list[str](), 0
         for text in texts:
@@ -148,16 +231,14 @@ class StudyContext:
         added: Tensor = h if expert is None else h + expert(self.norm(h))
         return added @ self.head.T
 
-    def remember(self, parts: Iterable[Part]) -> None:
+    def remember(self) -> None:
         """Compute all states that are not cached yet."""
-        texts = [t for d in self.domains for p in parts for t in self.texts(d, p)]
+        texts = [t for d in self.domains for p in PARTS for t in self.texts(d, p)]
         missing = self.cache.missing([*texts, *self.background])
-        show = shown("states", total=len(missing))
-        step = 32
-        for start in range(0, len(missing), step):
-            some = missing[start : start + step]
-            self.cache.encode(some)
-            show(start + len(some))
+        show = shown("states")
+        for start in range(0, len(missing), STEP):
+            self.cache.encode(missing[start : start + STEP])
+            show(min(start + STEP, len(missing)), len(missing))
 
 
 def draw(tokens: PassageTokens, rows: int, generator: torch.Generator) -> PassageTokens:
@@ -171,9 +252,3 @@ def slices(rows: int, *, cost: int) -> Iterator[slice]:
     step = max(1, NUMBERS // cost)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
-
-
-def shown(label: str, *, total: int) -> Callable[[int], None]:
-    """Return a function that shows a progress bar, or nothing if `total` is 0."""
-    bar = Bar(label, total=total)
-    return bar.update if total else lambda _: None

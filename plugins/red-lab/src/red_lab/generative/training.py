@@ -8,9 +8,7 @@ as all experts together.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,64 +16,45 @@ from redhost_robust import MinimaxSettings, minimax
 from torch import Tensor, nn
 
 import redhost
-from red_lab.generative.study.context import PassageTokens, StudyContext, draw, shown, slices
+from red_lab.generative.context import PassageTokens, StudyContext, draw, slices
+from red_lab.progress import shown
 from redhost.core.bus.bus import Readout
 from redhost.core.bus.experts import LowRank
 from redhost.core.training.expert import ExpertRows, train_expert
 
-__all__ = ["Monolith", "domain_losses", "settings_of", "train_monolith", "train_one", "untrained"]
+__all__ = ["train_monolith", "train_one", "untrained"]
 
 VALIDATION_TOKENS = 600
 """Tokens of every domain on which a monolith is validated."""
 
 
-def settings_of(context: StudyContext, *, seed: int) -> redhost.authoring.ExpertSettings:
-    """Return the training settings of an expert."""
-    s = context.setting
-    return redhost.authoring.ExpertSettings(
-        rank=s.rank,
-        epochs=s.epochs,
-        batch=s.batch,
-        learning_rate=s.learning_rate,
-        weight_decay=s.weight_decay,
-        dropout=s.dropout,
-        off_domain=s.off_domain,
-        patience=s.epochs,
-        half=s.half,
-        seed=seed,
-    )
-
-
 def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path) -> redhost.Expert:
     """Train the expert of a domain; an interrupted run resumes from its last epoch."""
-    train, valid = context.part(domain, "train"), context.part(domain, "valid")
-    show = shown(f"expert {domain}", total=context.setting.epochs)
+    s, place = context.setting, context.domains.index(domain)
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     trained = train_expert(
-        _rows(context, train),
+        _rows(context, context.part(domain, "train")),
         Readout(classifier=context.head, task=context.backbone.task),
         labels=(),
-        settings=settings_of(context, seed=1000 * seed + context.domains.index(domain)),
-        valid=_rows(context, valid),
+        settings=redhost.authoring.ExpertSettings(
+            rank=s.rank,
+            epochs=s.epochs,
+            batch=s.batch,
+            learning_rate=s.learning_rate,
+            weight_decay=s.weight_decay,
+            dropout=s.dropout,
+            off_domain=s.off_domain,
+            patience=s.epochs,
+            half=s.half,
+            seed=1000 * seed + place,
+        ),
+        valid=_rows(context, context.part(domain, "valid")),
         background=context.norm(context.cache.encode(context.background)),
         checkpoint=checkpoint,
-        progress=lambda done, _: show(done),
+        progress=shown(f"expert {domain}"),
     )
     checkpoint.unlink(missing_ok=True)
     return trained.expert
-
-
-@dataclass(kw_only=True, eq=False)
-class Monolith:
-    """A monolith in training.
-
-    Attributes:
-        adapter: The adapter, of rank K·R.
-        stages: Copies of it at the start and half-way.
-    """
-
-    adapter: redhost.Expert
-    stages: dict[str, redhost.Expert] = field(default_factory=dict)
 
 
 def untrained(context: StudyContext, *, seed: int) -> LowRank:
@@ -91,93 +70,69 @@ def train_monolith(
     *,
     name: str,
     start: Tensor,
-    moves: bool,
-    reference: Sequence[redhost.Expert] | None,
     seed: int,
-) -> Monolith:
+    moves: bool = False,
+    reference: Sequence[redhost.Expert] | None = None,
+) -> redhost.Expert:
     """Train one monolith.
 
     Args:
         context: The texts.
         name: The label of the progress bar.
         start: The initial λ ``(K,)``.
+        seed: Initial weights and order of the tokens.
         moves: Whether λ moves.
         reference: Experts whose own losses are subtracted; None subtracts nothing.
-        seed: Initial weights and order of the tokens.
     """
     setting, parts = context.setting, [context.part(d, "train") for d in context.domains]
-    made = Monolith(adapter=untrained(context, seed=seed))
+    adapter, generator = untrained(context, seed=seed), torch.Generator().manual_seed(seed)
     each = max(1, setting.batch // len(parts))
     steps = setting.epochs * -(-sum(map(len, parts)) // (each * len(parts)))
-    generator = torch.Generator().manual_seed(seed)
-    show = shown(name, total=steps)
+    scale = torch.tensor([p.scale for p in parts])
     validation = [_first(context.part(d, "valid"), VALIDATION_TOKENS) for d in context.domains]
+
+    def losses() -> Tensor:
+        """Return ℓ of a new batch, in bits per byte."""
+        drawn = [draw(p, each, generator) for p in parts]
+        return _domain_losses(context, adapter, drawn, generator=generator) * scale
+
     minimax(
-        made.adapter,
-        losses=_staged(made, context, parts, each=each, steps=steps, generator=generator),
-        aside=lambda: _validation_losses(context, [made.adapter] * len(validation), validation),
+        adapter,
+        losses=losses,
+        aside=lambda: _validation_losses(context, [adapter] * len(validation), validation),
         reference=torch.zeros(len(parts))
         if reference is None
         else _validation_losses(context, reference, validation),
         settings=MinimaxSettings(
             steps=steps,
-            learning_rate=setting.monolith_rate,
+            learning_rate=setting.learning_rate,
             weight_decay=setting.weight_decay,
             rate_lambda=0.05 if moves else 0.0,
             every=max(1, steps // max(setting.epochs, 1)),
         ),
         start=start,
-        progress=lambda done, _: show(done),
+        progress=shown(name),
     )
-    return made
+    return adapter
 
 
-def domain_losses(
+def _domain_losses(
     context: StudyContext,
     adapter: nn.Module,
     parts: Sequence[PassageTokens],
     *,
-    dropout: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ℓ of every domain's tokens ``(K,)``, nats per token, with its autograd graph."""
+    """Return ℓ of every domain's tokens ``(K,)``, nats per token; with dropout if it is drawn."""
     h = torch.cat([p.h for p in parts])
     z = context.norm(h)
-    if dropout:
+    if generator is not None and (dropout := context.setting.dropout):
         z = z * (torch.rand(z.shape, generator=generator) >= dropout) / (1 - dropout)
     head = context.learning_head
     logits = ((h + adapter(z)).to(head.dtype) @ head.T).to(h.dtype)
     target = torch.cat([p.target for p in parts])
     each = nn.functional.cross_entropy(logits, target, reduction="none")
     return torch.stack([x.mean() for x in torch.split(each, [len(p) for p in parts])])
-
-
-def _staged(
-    made: Monolith,
-    context: StudyContext,
-    parts: Sequence[PassageTokens],
-    *,
-    each: int,
-    steps: int,
-    generator: torch.Generator,
-) -> Callable[[], Tensor]:
-    """Return a function → ℓ of a new batch, in bits per byte; it also keeps adapter copies."""
-    scale = torch.tensor([p.scale for p in parts])
-    taken = 0
-
-    def losses() -> Tensor:
-        nonlocal taken
-        for stage, step in (("start", 0), ("middle", steps // 2)):
-            if taken == step:
-                made.stages[stage] = copy.deepcopy(made.adapter)
-        taken += 1
-        drawn = [draw(p, each, generator) for p in parts]
-        found = domain_losses(
-            context, made.adapter, drawn, dropout=context.setting.dropout, generator=generator
-        )
-        return found * scale
-
-    return losses
 
 
 def _validation_losses(
@@ -189,10 +144,9 @@ def _validation_losses(
         for expert, part in zip(experts, parts, strict=True):
             total = 0.0
             for piece in slices(len(part), cost=len(context.head)):
-                some = PassageTokens(
-                    h=part.h[piece], target=part.target[piece], lengths=(), sizes=()
-                )
-                total += float(domain_losses(context, expert, [some])) * len(some)
+                h, target = part.h[piece], part.target[piece]
+                rows = PassageTokens(h=h, target=target, lengths=(), sizes=())
+                total += float(_domain_losses(context, expert, [rows])) * len(rows)
             losses.append(total / len(part) * part.scale)
     return torch.tensor(losses)
 

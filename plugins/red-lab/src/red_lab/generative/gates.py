@@ -22,11 +22,9 @@ from redhost_robust import MinimaxSettings, distil_gate, minimax, mixture_losses
 from torch import Tensor, nn
 
 import redhost
+from red_lab.generative.context import StudyContext
 from red_lab.generative.corpora import Part
-from red_lab.generative.study.context import StudyContext
-from red_lab.generative.study.posterior import passage_posterior
-from red_lab.generative.study.tables import BASE, Tables
-from red_lab.generative.study.tensor_cache import cached_tensors
+from red_lab.generative.likelihoods import BASE, Tables, cached_tensors, passage_posterior
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.training.router import RouterSettings, train_router
@@ -56,13 +54,14 @@ class GateRows:
     lengths: tuple[int, ...]
     scale: float
 
-    def first(self, rows: int) -> GateRows:
-        """Return the first rows."""
-        return GateRows(x=self.x[:rows], log_p=self.log_p[:rows], lengths=(), scale=self.scale)
+    def part(self, index: slice | Tensor) -> GateRows:
+        """Return some rows; their division into passages is dropped."""
+        x, log_p = self.x[index], self.log_p[index]
+        return GateRows(x=x, log_p=log_p, lengths=(), scale=self.scale)
 
-    def passages(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Split rows ``(N, …)`` by passage."""
-        return torch.split(rows, list(self.lengths))
+    def passages(self) -> tuple[Tensor, ...]:
+        """Return log p_j ``(T, K)`` of each passage."""
+        return torch.split(self.log_p, list(self.lengths))
 
 
 def gate_rows_of(context: StudyContext, tables: Tables, domain: str, part: Part) -> GateRows:
@@ -118,23 +117,28 @@ class TrainedGates:
         """The rows on which the best step is chosen, by domain."""
         return [gate_rows_of(self.context, self.tables, d, "gate") for d in self.context.domains]
 
-    def average(self, rare: str, *, few: bool = False) -> redhost.Router:
-        """Return the average-loss router under traffic in which a domain is rare."""
-        start = frequencies(self.context.domains, rare)
-        return self._played(_name("average", rare, few), start, rare=rare if few else None)
+    def shown(self, rare: str) -> dict[str, redhost.Router]:
+        """Return all routers by name; the average-loss router under traffic with a rare domain."""
+        played, traffic = self.played, frequencies(self.context.domains, rare)
+        return {
+            "average": played(f"average, rare {rare}", traffic),
+            "balanced": played("balanced", self.even),
+            "robust": played("robust", self.even, moves=True),
+            "robust shares": played("robust shares", self.even, moves=True, unit=self.gains),
+            "distilled": self._cached("distilled", "linear", self._distil),
+            "statistics": self._cached("statistics", "statistics", self._solve),
+        }
 
-    def balanced(self) -> redhost.Router:
-        """Return the router trained with all domains at equal weight."""
-        return self._played("balanced", self.even)
-
-    def robust(self, *, few: str | None = None) -> redhost.Router:
-        """Return the robust router; `few` names a domain that has few rows."""
-        name = "robust" if few is None else _name("robust", few, True)
-        return self._played(name, self.even, moves=True, rare=few)
-
-    def shares(self) -> redhost.Router:
-        """Return the robust router with regrets as fractions of the own expert's gain."""
-        return self._played("robust shares", self.even, moves=True, unit=self.gains)
+    def rare(self) -> dict[str, redhost.Router]:
+        """Return the routers with every domain rare in turn: in weight, then also in rows."""
+        routers = {"robust": self.played("robust", self.even, moves=True)}
+        for rare in self.context.domains:
+            traffic, few = frequencies(self.context.domains, rare), f"few {rare}"
+            average, robust = f"average, {few}", f"robust, {few}"
+            routers[f"average, rare {rare}"] = self.played(f"average, rare {rare}", traffic)
+            routers[average] = self.played(average, traffic, few=rare)
+            routers[robust] = self.played(robust, self.even, moves=True, few=rare)
+        return routers
 
     @cached_property
     def gains(self) -> Tensor:
@@ -145,85 +149,78 @@ class TrainedGates:
         ]
         return torch.tensor(gained).clamp_min(LEAST)
 
-    def distilled(self) -> redhost.Router:
-        """Return the student of the posterior of whole passages, all domains at equal weight."""
-
-        def make(gate: redhost.Router) -> None:
-            distil_gate(
-                gate,
-                teacher=_ZeroGate(len(self.even)),
-                rows=[self._distillation_rows(h) for h in self.fit],
-                aside=[self._distillation_rows(h) for h in self.aside],
-                weights=self.even,
-                steps=self.context.setting.lessons,
-            )
-
-        return self._cached("distilled", "linear", make)
-
-    def statistics(self) -> redhost.Router:
-        """Return the closed-form router."""
-
-        def make(gate: redhost.Router) -> None:
-            train_router(
-                gate,
-                [
-                    redhost.plugins.ColumnData(
-                        column=domain,
-                        z=rows.x,
-                        statistics=Statistics.of_rows(rows.x, [""] * len(rows.x)),
-                    )
-                    for domain, rows in zip(self.context.domains, self.fit, strict=True)
-                ],
-                columns=self.context.domains,
-                settings=RouterSettings(),
-            )
-
-        return self._cached("statistics", "statistics", make)
-
-    def _played(
+    def played(
         self,
         name: str,
         start: Tensor,
         *,
         moves: bool = False,
-        rare: str | None = None,
-        unit: Tensor | None = None,
+        few: str | None = None,
+        unit: Tensor | float = 1.0,
     ) -> redhost.Router:
+        """Return the linear router of a game over the domains.
+
+        Args:
+            name: Name of its file.
+            start: The initial λ ``(K,)``.
+            moves: Whether λ moves towards the largest regret.
+            few: A domain of which only one in `RARER` fit rows is trained on.
+            unit: What regrets are divided by, ``(K,)``.
+        """
+        setting = self.context.setting
+
         def make(gate: redhost.Router) -> None:
-            self._play(gate, start, moves, rare, torch.ones(1) if unit is None else unit)
+            generator, rows = torch.Generator().manual_seed(self.seed), self.seen(few)
+            minimax(
+                gate,
+                losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
+                aside=lambda: regret_of(gate, self.aside) / unit,
+                reference=torch.zeros(len(rows)),
+                settings=MinimaxSettings(
+                    steps=setting.gate_steps,
+                    learning_rate=setting.gate_rate,
+                    weight_decay=setting.gate_decay,
+                    rate_lambda=0.05 if moves else 0.0,
+                    every=setting.gate_every,
+                ),
+                start=start,
+            )
 
         return self._cached(name, "linear", make)
 
-    def _play(
-        self, gate: nn.Module, start: Tensor, moves: bool, rare: str | None, unit: Tensor
-    ) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        rows, setting = self._seen(rare), self.context.setting
-        minimax(
-            gate,
-            losses=lambda: regret_of(gate, [_draw(h, generator) for h in rows]) / unit,
-            aside=lambda: regret_of(gate, self.aside) / unit,
-            reference=torch.zeros(len(rows)),
-            settings=MinimaxSettings(
-                steps=setting.gate_steps,
-                learning_rate=setting.gate_rate,
-                weight_decay=setting.gate_decay,
-                rate_lambda=0.05 if moves else 0.0,
-                every=setting.gate_every,
-            ),
-            start=start,
-        )
-
-    def _seen(self, rare: str | None) -> list[GateRows]:
-        """Return the fit rows; a domain that is rare in rows too has one in `RARER` of them."""
+    def seen(self, few: str | None) -> list[GateRows]:
+        """Return the fit rows; a domain that has few rows has one in `RARER` of them."""
         return [
-            h.first(max(2, len(h.x) // RARER)) if d == rare else h
+            h.part(slice(max(2, len(h.x) // RARER))) if d == few else h
             for d, h in zip(self.context.domains, self.fit, strict=True)
         ]
 
-    def _distillation_rows(self, rows: GateRows) -> tuple[Tensor, Tensor]:
-        posterior = passage_posterior(rows.passages(rows.log_p), self.even)
-        return rows.x, torch.cat(posterior)
+    def _distil(self, gate: redhost.Router) -> None:
+        """Distil the posterior of whole passages, all domains at equal weight."""
+        fit, aside = (
+            [(h.x, torch.cat(passage_posterior(h.passages(), self.even))) for h in rows]
+            for rows in (self.fit, self.aside)
+        )
+        distil_gate(
+            gate,
+            teacher=self._fresh("linear"),  # zero logits: the target is the posterior itself
+            rows=fit,
+            aside=aside,
+            weights=self.even,
+            steps=self.context.setting.lessons,
+        )
+
+    def _solve(self, gate: redhost.Router) -> None:
+        """Solve the closed-form router."""
+        columns = [
+            redhost.plugins.ColumnData(
+                column=domain,
+                z=rows.x,
+                statistics=Statistics.of_rows(rows.x, [""] * len(rows.x)),
+            )
+            for domain, rows in zip(self.context.domains, self.fit, strict=True)
+        ]
+        train_router(gate, columns, columns=self.context.domains, settings=RouterSettings())
 
     def _cached(
         self, name: str, kind: str, make: Callable[[redhost.Router], None]
@@ -235,35 +232,18 @@ class TrainedGates:
             make(fresh)
             return fresh.state_dict()
 
-        tensors, _ = cached_tensors(self.folder / f"{name}.safetensors", trained)
+        tensors = cached_tensors(self.folder / f"{name}.safetensors", trained)
         gate = self._fresh(kind)
         gate.load_tensors(tensors)
         return gate.requires_grad_(False)
 
     def _fresh(self, kind: str) -> redhost.Router:
-        made = build_router(
-            kind, self.context.backbone.bus_config(), self.context.domains, self.seed
-        )
-        assert made is not None  # noqa: S101  (a built-in kind)
-        return made
-
-
-class _ZeroGate(nn.Module):
-    """A gate of zero logits, so that the distilled target is the posterior itself."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return zeros ``(B, K)``."""
-        return x.new_zeros(len(x), self.count)
-
-
-def _name(kind: str, rare: str, few: bool) -> str:
-    return f"{kind}, few {rare}" if few else f"{kind}, rare {rare}"
+        config, columns = self.context.backbone.bus_config(), self.context.domains
+        router = build_router(kind, config, columns, self.seed)
+        assert router is not None  # noqa: S101  (a built-in kind)
+        return router
 
 
 def _draw(rows: GateRows, generator: torch.Generator) -> GateRows:
     index = torch.randint(len(rows.x), (min(BATCH, len(rows.x)),), generator=generator)
-    return GateRows(x=rows.x[index], log_p=rows.log_p[index], lengths=(), scale=rows.scale)
+    return rows.part(index)
