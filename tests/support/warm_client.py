@@ -14,9 +14,7 @@ LENGTH = 8
 """Bytes of a message's length."""
 
 STREAMS = {0: "stdin", 1: "stdout", 2: "stderr"}
-READ_AT_IMPORT = (
-    "HF_", "KMP_", "LANG", "LC_", "LD_", "MKL_", "OMP_", "PYTHON", "TORCH", "TRANSFORMERS_",
-)  # fmt: skip
+READ_AT_IMPORT = ("HF_", "LANG", "LC_", "LD_", "MKL_", "OMP_", "PYTHON", "TRANSFORMERS_")
 """Starts of the names of variables that are read while Python starts or a library is imported."""
 
 
