@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 
 from red_lab.options import WORK, out_option, seeds_option
+from red_lab.robust.study import STUDY
 
 __all__ = ["robust"]
-
-PARTS = ("finite", "arithmetic", "text")
 
 
 @click.command()
@@ -26,12 +25,12 @@ PARTS = ("finite", "arithmetic", "text")
 @click.option(
     "--part",
     "parts",
-    type=click.Choice(PARTS),
+    type=click.Choice(STUDY.parts),
     multiple=True,
     help="Which parts of the study to run.",
 )
-@seeds_option(5)
-@out_option("robust")
+@seeds_option(STUDY.seeds)
+@out_option(STUDY.name)
 @WORK
 def robust(
     *,
@@ -42,13 +41,11 @@ def robust(
     out: Path,
     work: Path,
 ) -> None:
-    """Train for the worst mixture of domains: finite games, and routers under uneven traffic."""
+    """Train for the worst mixture of domains; solve finite games."""
     if game is not None:
         _solve(game, as_json=as_json)
         return
-    from red_lab.robust.run import run
-
-    click.echo(run(tasks=parts or PARTS, seeds=seeds, out=out, work=work))
+    click.echo(STUDY.run(parts=parts or STUDY.parts, seeds=seeds, out=out, work=work))
 
 
 def _solve(game: str, *, as_json: bool) -> None:
