@@ -14,7 +14,7 @@ from red_lab.matched.command import matched
 from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
-from red_lab.robust.command import robust
+from red_lab.robust.study import robust
 from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
 from red_lab.text.command import text

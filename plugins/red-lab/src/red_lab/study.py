@@ -52,6 +52,8 @@ class Study:
         names: Metrics → what the template uses besides.
         draw: Writes figures from the metrics to a folder.
         seeds: The usual number of seeds.
+        options: Options of its own, shown before the common ones.
+        instead: Gets the values of these options; True if no part is to be run.
         once: Parts without randomness: they have one cell, which is never stored.
     """
 
@@ -66,6 +68,8 @@ class Study:
     names: Callable[[Metrics], Mapping[str, object]] | None = None
     draw: Callable[[Metrics, Path], object] | None = None
     seeds: int = 5
+    options: tuple[click.Option, ...] = ()
+    instead: Callable[..., bool] | None = None
     once: tuple[str, ...] = ()
 
     def page(self, metrics: Metrics) -> str:
@@ -109,9 +113,14 @@ class Study:
         @seeds_option(self.seeds)
         @out_option(self.name)
         @WORK
-        def command(*, parts: tuple[str, ...], seeds: int, out: Path, work: Path) -> None:
+        def command(
+            *, parts: tuple[str, ...], seeds: int, out: Path, work: Path, **values: Any
+        ) -> None:
+            if self.instead is not None and self.instead(**values):
+                return
             click.echo(self.run(parts=parts or self.parts, seeds=seeds, out=out, work=work))
 
+        command.params[:0] = self.options
         return command
 
     def _measured(self, cell: Cell) -> Any:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import click
+
 from red_lab.metrics import Metrics
 from red_lab.study import Cell, Study
 
-__all__ = ["STUDY"]
+__all__ = ["STUDY", "robust"]
 
 log = logging.getLogger("red_lab")
 
@@ -70,6 +74,37 @@ def draw(metrics: Metrics, folder: Path) -> None:
     draw_figures(metrics, folder)
 
 
+def solve(*, game: str | None, as_json: bool) -> bool:
+    """Solve the game of a file and print its certificate; False if none is given.
+
+    Raises:
+        redhost.UsageError: If the file cannot be read.
+    """
+    if game is None:
+        return False
+    from redhost_robust import solve_json
+
+    import redhost
+
+    try:
+        data = sys.stdin.buffer.read() if game == "-" else Path(game).read_bytes()
+    except OSError as e:
+        raise redhost.UsageError(
+            f"{game} cannot be read", expected="a JSON file", found=str(e.strerror)
+        ) from e
+    solution = solve_json(data)
+    if as_json:
+        click.echo(json.dumps(solution, indent=2))
+        return True
+    click.echo(
+        f"value {solution['value']:.8f} nats, "
+        f"certificate {solution['lower']:.8f} … {solution['upper']:.8f}"
+    )
+    click.echo("worst mixture " + ", ".join(f"{x:.4f}" for x in solution["lambda"]))
+    click.echo(f"{solution['iterations']} iterations; --json also prints the gate")
+    return True
+
+
 STUDY = Study(
     name="robust",
     help="Train for the worst mixture of domains; solve finite games.",
@@ -80,4 +115,17 @@ STUDY = Study(
     summarise=summarise,
     names=names,
     draw=draw,
+    options=(
+        click.Option(
+            ["--game"],
+            metavar="FILE",
+            help='Solve this: {"domains": [[…]], "experts": [[…]]}, rows that sum to 1; - for '
+            "standard input.",
+        ),
+        click.Option(
+            ["--json", "as_json"], is_flag=True, help="Print the game's solution as JSON."
+        ),
+    ),
+    instead=solve,
 )
+robust = STUDY.command
