@@ -6,6 +6,7 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from pages.page import archived_at
@@ -22,12 +23,12 @@ PAGES = {
     "matched": "red_lab.matched.report",
     "mutants": "mutants.report",
     "red": "red_lab.red.report",
-    "robust": "red_lab.robust.report",
+    "robust": "red_lab.robust.study:STUDY",
     "text": "red_lab.text.report",
     "tiny-ranges": "red_lab.report",
     "toy": "red_lab.toy.report",
 }
-"""The folder of a study's results → the module that writes its page."""
+"""The folder of a study's results → the module, or the study, that writes its page."""
 
 DRAWN = {
     "matched": "red_lab.matched.figures",
@@ -62,7 +63,7 @@ def test_a_page_and_its_figures_are_those_of_the_metrics(folder, tmp_path) -> No
     again = write_json(metrics, tmp_path / "again" / "metrics.json", sort_keys=False)
     assert again.read_bytes() == (folder / "metrics.json").read_bytes()
     text = (folder / "README.md").read_text("utf-8")
-    assert text == import_module(PAGES[study(folder)]).page(metrics)
+    assert text == resolve_name(PAGES[study(folder)]).page(metrics)
     for picture in re.findall(r"\]\(([\w-]+\.svg)\)", text):
         assert (folder / picture).exists()
     if study(folder) in DRAWN:
@@ -83,7 +84,7 @@ def shifted(found: object) -> object:
 @pytest.mark.parametrize("name", PAGES)
 def test_other_numbers_are_another_page(name) -> None:
     folder = next(f for f in FOLDERS if study(f) == name)
-    text = import_module(PAGES[name]).page(shifted(read_metrics(folder)))
+    text = resolve_name(PAGES[name]).page(shifted(read_metrics(folder)))
     assert text != (folder / "README.md").read_text("utf-8")
 
 

@@ -13,12 +13,12 @@ from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe
 from red_lab.robust import growth as growing
-from red_lab.robust import run as running
+from red_lab.robust import study as running
 from red_lab.robust.conflict import cosines
 from red_lab.robust.finite import closed_forms, general, random_game, samples
 from red_lab.robust.gates import SETTINGS, centroid_gate, linear_gate, train_gate
 from red_lab.robust.monolith import aggregate, domain_losses, train_monolith, untrained
-from red_lab.robust.report import page
+from red_lab.robust.study import STUDY
 from red_lab.robust.summary import over_seeds
 from red_lab.robust.traffic import RARER, UnevenTraffic, lay_out, router_rows
 from redhost_robust import mixture_losses
@@ -172,8 +172,8 @@ def test_finite_games_have_their_known_values() -> None:
 def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(running, "load", lambda _, **__: made_up("labels"))
-    monkeypatch.setattr(running, "RECIPES", {"text": SHORT})
+    monkeypatch.setattr("red_lab.matched.tasks.load", lambda _, **__: made_up("labels"))
+    monkeypatch.setattr(running, "recipe", lambda _: SHORT)
     short = dataclasses.replace(SETTINGS, steps=20)
     for name in ("SETTINGS", "AGAIN"):
         monkeypatch.setattr(f"red_lab.robust.measure.{name}", short)
@@ -181,9 +181,9 @@ def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
     monkeypatch.setattr(growing, "UNITS", (0,))
     written = []
     for name in ("one", "two"):
-        path = running.run(tasks=["text"], seeds=1, out=tmp_path / name, work=tmp_path / "work")
+        path = STUDY.run(parts=["text"], seeds=1, out=tmp_path / name, work=tmp_path / "work")
         metrics = json.loads(path.read_text("utf-8"))
-        assert (path.parent / "README.md").read_text("utf-8") == page(metrics)
+        assert (path.parent / "README.md").read_text("utf-8") == STUDY.page(metrics)
         written.append(metrics)
     assert written[0] == written[1]
     scenes = written[0]["tasks"]["text"]["scenes"]

@@ -14,7 +14,7 @@ from red_lab.matched.command import matched
 from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
-from red_lab.robust.command import robust
+from red_lab.robust.study import robust
 from red_lab.seeds.command import seeds
 from red_lab.shrink import shrink
 from red_lab.text.command import text
@@ -59,7 +59,7 @@ def lab() -> None:
 )
 @WORK
 def build(*, number: int, seed: int, out: Path, work: Path) -> None:
-    """Pretrain and adapt the tiny backbone of a split, and train its five experts.
+    """Make the tiny backbone of a split and train its five experts.
 
     `redhost lab build --out plugins` makes the shipped packages.
     """
@@ -71,7 +71,7 @@ def build(*, number: int, seed: int, out: Path, work: Path) -> None:
 
 @lab.command()
 def share() -> None:
-    """Show the share of the data that the installed tiny backbone was trained on."""
+    """Show the share of data that the tiny backbone was trained on."""
     from red_lab.packages import installed_share
 
     click.echo(installed_share())
@@ -84,7 +84,7 @@ def share() -> None:
 @out_option("tiny-ranges")
 @WORK
 def results(*, splits: int, out: Path, work: Path) -> None:
-    """Measure everything over the splits, with one backbone per split; write metrics.json."""
+    """Measure the shipped set-up over splits, one backbone each."""
     from red_lab.results import run
 
     click.echo(run(splits=splits, out=out, work=work))

@@ -9,7 +9,7 @@ from red_lab.metrics import Metrics
 __all__ = ["render"]
 
 
-def render(template: str, metrics: Metrics, **names: object) -> str:
+def render(template: str, metrics: Metrics, *, package: str = "red_lab", **names: object) -> str:
     """Return a page; a name that neither the metrics nor the caller have is an error.
 
     Filters: ``number`` formats as Python's ``format`` does, ``points`` shows a difference of
@@ -18,12 +18,13 @@ def render(template: str, metrics: Metrics, **names: object) -> str:
     Args:
         template: Name of the file, without ``.md.j2``.
         metrics: The content of metrics.json.
+        package: Package whose folder `templates` has the file.
         names: What the template uses besides.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(  # noqa: S701  (Markdown, of our own numbers)
-        loader=PackageLoader("red_lab"),
+        loader=PackageLoader(package),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,

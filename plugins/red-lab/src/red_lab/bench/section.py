@@ -58,7 +58,7 @@ class Section:
 
     name: str
     measure: Callable[[SectionSettings], Mapping[str, Any]]
-    names: Mapping[str, object] = field(default_factory=dict)
+    names: Mapping[str, Any] = field(default_factory=dict)
     draw: Callable[[Metrics, Path], None] | None = None
 
 

@@ -23,7 +23,7 @@ __all__ = ["matched"]
 @out_option("matched")
 @WORK
 def matched(*, task: str, seeds: int, out: Path, work: Path) -> None:
-    """Compare a dense head, soft and sparse mixtures and RED with equally many parameters."""
+    """Compare RED, a dense head and mixtures of equal size."""
     from red_lab.matched.run import run
     from red_lab.matched.tasks import TASKS
 

@@ -83,7 +83,7 @@ def red(
     out: Path,
     work: Path,
 ) -> None:
-    """Compare residual experts on arithmetic with all baselines; a later run resumes."""
+    """Compare residual experts on arithmetic with all baselines."""
     from red_lab.red.base import RECIPES
     from red_lab.red.plan import Plan, usual
     from red_lab.red.run import run

@@ -9,9 +9,7 @@ import numpy as np
 
 from red_lab.intervals import Array
 
-__all__ = ["SCHEMA", "over_seeds", "summarise"]
-
-SCHEMA = "red-lab.robust/1"
+__all__ = ["over_seeds", "summarise"]
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Half-width of a 95 % interval in standard errors (Student's t), by number of seeds."""

@@ -18,7 +18,7 @@ __all__ = ["seeds"]
     help="Folder of the metrics, to which seeds.md is written.",
 )
 def seeds(*, results: Path) -> None:
-    """Write the table of every claim of the four seeds, with its status, from the metrics."""
+    """Write the table of the four seeds' claims with their status."""
     from red_lab.seeds.page import page
     from red_lab.seeds.table import read_rows
 

@@ -61,7 +61,7 @@ def text(
     out: Path,
     work: Path,
 ) -> None:
-    """Compare teams with labels of their own on real texts with models trained on pooled rows.
+    """Compare teams' experts on real texts with pooled training.
 
     Measures all corpora, unless some are named.
     """

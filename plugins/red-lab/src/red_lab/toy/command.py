@@ -15,7 +15,7 @@ __all__ = ["toy"]
 @seeds_option(5)
 @out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
-    """Measure which linear, nonlinear and residual experts can be mixed, on sums of two numbers."""
+    """Measure which toy experts can be mixed, on sums of two."""
     from red_lab.toy.run import run
 
     click.echo(run(seeds=seeds, out=out))

@@ -1,14 +1,38 @@
-"""Write the metrics of the toy experiments as a page."""
+"""Write the page of `redhost lab toy` from its metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from red_lab.metrics import Metrics
-from red_lab.toy.statements import statements
+from red_lab.rendering import render
 
 __all__ = ["page"]
+
+ROWS = {
+    "A, least squares: outputs averaged": ("A exact", "uniform"),
+    "A, least squares: parameters averaged": ("A exact", "parameters"),
+    "B, each expert on its own segment": ("B", "oracle"),
+    "B, outputs averaged": ("B", "uniform"),
+    "B, parameters averaged": ("B", "parameters"),
+    "B, all trained on all segments: outputs averaged": ("B all", "uniform"),
+    "B, the same, from one initialisation: parameters averaged": (
+        "B all, shared start",
+        "parameters",
+    ),
+    "B, the same, from one trained network: parameters averaged": (
+        "B all, trained start",
+        "parameters",
+    ),
+    "C, base (.5, .5) alone": ("C scaled, exact", "alone"),
+    "C, base (.5, .5), own expert": ("C scaled, exact", "oracle"),
+    "C, base (.5, .5), outputs averaged": ("C scaled, exact", "uniform"),
+    "C, base (.49, .5) alone": ("C scaled, near", "alone"),
+    "C, base (.49, .5), own expert": ("C scaled, near", "oracle"),
+    "C, base (.49, .5), outputs averaged": ("C scaled, near", "uniform"),
+    "C, base (.4, .4) + .05 alone": ("C scaled, rough", "alone"),
+    "C, base (.4, .4) + .05, own expert": ("C scaled, rough", "oracle"),
+    "C, base (.4, .4) + .05, outputs averaged": ("C scaled, rough", "uniform"),
+}
+"""Rows of the first table: an experiment and a system."""
 
 SYSTEMS = {
     "oracle": "oracle routing",
@@ -39,71 +63,8 @@ EXPERIMENTS = {
 
 def page(metrics: Metrics) -> str:
     """Return the page for metrics of the schema ``red-lab.toy/1``."""
-    lines = [*_head(metrics), *statements(metrics), *_figures()]
-    for name, title in EXPERIMENTS.items():
-        lines += _table(metrics["systems"][name], title)
-    return "\n".join(lines)
-
-
-def _head(metrics: Mapping[str, Any]) -> list[str]:
-    points = metrics["points"]
-    return [
-        "# Toy experiments: which experts can be trained apart and mixed",
-        "",
-        "Written by `redhost lab toy` from `metrics.json`; do not edit.",
-        "",
-        "The target is y = (a + b)/200 for x = (a/100, b/100). Each expert is trained on one of "
-        f"five diagonal segments of {points['segment']} points. Accuracy is the share of points "
-        "with round(200 ŷ) = a + b; errors are in units of the sum. The column `off` covers the "
-        f"{points['off']} points outside all segments: no expert was trained there, and oracle "
-        "routing selects the segment of the mean of a and b. Accuracies and mean errors are means "
-        f"over {metrics['seeds']} random seeds, with 95 % intervals by bootstrap over seeds "
-        "(imprecise with so few); largest errors are over all seeds. The learned router is trained "
-        "on segment labels. It gives the largest weight to the right expert on at least "
-        f"{metrics['router']['min']:.1%} of the segments' points, but its weights are not "
-        "one-hot. *One model alone* is the base in C; A and B have no base, and the expert of "
-        "41-60 is used everywhere. The propositions are those of "
-        "[seed 000](../../departures.md#toy-experiments-redhost-lab-toy).",
-        "",
-    ]
-
-
-def _figures() -> list[str]:
-    return [
-        "![Accuracy by segment, intervals over seeds](accuracy.svg)",
-        "",
-        "![Experts of A and B with their averages, and C's base, residuals and mixture, along "
-        "a = b, seed 0](diagonal.svg)",
-        "",
-        "![Error of C's uniform mixture over the grid, seed 0](mix-error.svg)",
-        "",
-    ]
-
-
-def _table(systems: Mapping[str, Any], title: str) -> list[str]:
-    places = list(next(iter(systems.values())))
-    ordered = sorted(places, key=lambda p: (p == "off", int(p.split("-")[0]) if p != "off" else 0))
-    lines = [
-        f"## {title}",
-        "",
-        "Accuracy (95 %), mean error, largest error:",
-        "",
-        f"| system | {' | '.join(ordered)} |",
-        "|---" * (len(ordered) + 1) + "|",
-    ]
-    for name, label in SYSTEMS.items():
-        if name in systems:
-            cells = " | ".join(_cell(systems[name][place]) for place in ordered)
-            lines.append(f"| {label} | {cells} |")
-    return [*lines, ""]
-
-
-def _cell(cell: Mapping[str, float]) -> str:
-    accuracy = f"**{cell['accuracy']:.3f}**"
-    if cell["low"] < cell["high"]:
-        accuracy += f" ({cell['low']:.2f}–{cell['high']:.2f})"
-    return f"{accuracy}, {_error(cell['mae'])}, {_error(cell['max'])}"
-
-
-def _error(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.005 else f"{value:.0e}" if value else "0"  # noqa: PLR2004
+    places = metrics["systems"]["A exact"]["oracle"]
+    segments = sorted((p for p in places if p != "off"), key=lambda p: int(p.split("-")[0]))
+    return render(
+        "toy", metrics, rows=ROWS, names=SYSTEMS, experiments=EXPERIMENTS, segments=segments
+    )

@@ -1,0 +1,131 @@
+"""A study as one value: its cells, what a cell measures, and the page of all of them.
+
+A study of another package is one module and one template. Its command gets the options --seeds,
+--out and --work; each cell is stored as JSON when it finishes, so that the same command resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from red_lab.metrics import Metrics, cached_json, read_metrics, write_results
+from red_lab.options import WORK, out_option, seeds_option
+from red_lab.rendering import render
+
+__all__ = ["Cell", "Study"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The smallest part of a study that is measured and stored on its own.
+
+    Attributes:
+        part: Name of a part of the study, e.g. of a data set.
+        seed: Random seed.
+        work: Folder of features and checkpoints.
+    """
+
+    part: str
+    seed: int
+    work: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """An experiment that is measured cell by cell. Torch is imported in its functions only.
+
+    Attributes:
+        name: Name of the command, and of the folder of the results.
+        help: What the command does, in a line of at most 62 characters.
+        schema: Name and version of the content of metrics.json.
+        parts: Names of the parts, in the order of the page.
+        measure: Returns the results of a cell, as JSON has them.
+        summarise: Part, its cells' results by seed → the part's metrics.
+        package: Package whose folder `templates` has the page.
+        template: File of the page, without ``.md.j2``; the name of the study by default.
+        names: Metrics → what the template uses besides.
+        draw: Writes figures from the metrics to a folder.
+        seeds: The usual number of seeds.
+        options: Options of its own, shown before the common ones.
+        instead: Gets the values of these options; True if no part is to be run.
+        once: Parts without randomness: they have one cell, which is never stored.
+    """
+
+    name: str
+    help: str
+    schema: str
+    parts: tuple[str, ...]
+    measure: Callable[[Cell], Any]
+    summarise: Callable[[str, Sequence[Any]], Metrics]
+    package: str = "red_lab"
+    template: str | None = None
+    names: Callable[[Metrics], Mapping[str, object]] | None = None
+    draw: Callable[[Metrics, Path], object] | None = None
+    seeds: int = 5
+    options: tuple[click.Option, ...] = ()
+    instead: Callable[..., bool] | None = None
+    once: tuple[str, ...] = ()
+
+    def page(self, metrics: Metrics) -> str:
+        """Return the page of the metrics."""
+        names = self.names(metrics) if self.names else {}
+        return render(self.template or self.name, metrics, package=self.package, **names)
+
+    def run(self, *, parts: Iterable[str], seeds: int, out: Path, work: Path) -> Path:
+        """Measure the cells that are not on disk yet; write metrics.json, page and figures.
+
+        Args:
+            parts: Names of parts; the results of other parts stay as they are.
+            seeds: Number of random seeds.
+            out: Folder of the results.
+            work: Folder of features and of single cells.
+
+        Returns:
+            The path of metrics.json.
+        """
+        summaries = read_metrics(out).get("tasks", {})
+        for part in parts:
+            count = 1 if part in self.once else seeds
+            cells = [Cell(part=part, seed=seed, work=work) for seed in range(count)]
+            summaries[part] = self.summarise(part, [self._measured(cell) for cell in cells])
+        ordered = {part: summaries[part] for part in self.parts if part in summaries}
+        metrics = {"schema": self.schema, "tasks": ordered}
+        return write_results(metrics, out, page=self.page, draw=self.draw, sort_keys=False)
+
+    @property
+    def command(self) -> click.Command:
+        """The study as a command that runs all parts, or those of --part."""
+
+        @click.command(self.name, help=self.help)
+        @click.option(
+            "--part",
+            "parts",
+            type=click.Choice(self.parts),
+            multiple=True,
+            help="Which parts of the study to run.",
+        )
+        @seeds_option(self.seeds)
+        @out_option(self.name)
+        @WORK
+        def command(
+            *, parts: tuple[str, ...], seeds: int, out: Path, work: Path, **values: Any
+        ) -> None:
+            if self.instead is not None and self.instead(**values):
+                return
+            click.echo(self.run(parts=parts or self.parts, seeds=seeds, out=out, work=work))
+
+        command.params[:0] = self.options
+        return command
+
+    def _measured(self, cell: Cell) -> Any:
+        if cell.part in self.once:
+            return self.measure(cell)
+        folder = cell.work / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return cached_json(folder / f"{cell.part}-{cell.seed}.json", partial(self.measure, cell))
