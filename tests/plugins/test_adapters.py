@@ -14,10 +14,16 @@ import pytest
 import safetensors.torch
 import torch
 from red_lab.adapters import cost, measure, mixtures, study, training
-from red_lab.adapters.domains import DOMAINS, LANGUAGES, DomainTexts, background, read_texts
 from red_lab.adapters.judge import Ledger, score
 from red_lab.adapters.passes import combined, in_peft, shuffled
-from red_lab.adapters.study import Excerpt
+from red_lab.adapters.study import (
+    DOMAINS,
+    LANGUAGES,
+    DomainTexts,
+    Excerpt,
+    background,
+    read_texts,
+)
 from red_lab.generative.tiny import learn_tokenizer
 from red_lab.metrics import read_metrics
 from red_lab.newsgroups import DATA
