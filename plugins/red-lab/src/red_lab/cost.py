@@ -70,7 +70,10 @@ def cost(
     threads: int,
     out: Path,
 ) -> None:
-    """Count parameters, seconds and memory of a bus on a backbone of full size, random weights."""
+    """Count parameters, time and memory on a backbone of full size.
+
+    Its weights are random.
+    """
     import torch
 
     from red_lab.cost_build import Load

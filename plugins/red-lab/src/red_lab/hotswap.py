@@ -22,7 +22,9 @@ LEVELS = ("full", "row", "zero")
 @click.option("--router", default="evidence", show_default=True, help="The router's kind.")
 @out_option("hotswap")
 def hotswap(*, router: str, out: Path) -> None:
-    """Remove, add back and replace every shipped expert; measure accuracy, seconds, changed bytes.
+    """Remove, add back and replace every shipped expert.
+
+    Measures accuracy, seconds and changed bytes.
 
     Packages are actually disabled, installed and uninstalled, in a temporary folder and home; the
     installed packages stay unchanged.

@@ -36,7 +36,9 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def shrink(*, source: Path, last: int, out: Path | None, base: Path | None, as_json: bool) -> None:
-    """Shrink a checkpoint to its last blocks, final norm, heads, experts and router.
+    """Shrink a checkpoint to what an expert study needs.
+
+    It keeps the last blocks, final norm, heads, experts and router.
 
     Nothing in a `.pt` file is run: one that holds more than tensors and plain values is refused.
     If its tensors lie under `model_state_dict`, `state_dict` or `model`, whatever lies beside them,

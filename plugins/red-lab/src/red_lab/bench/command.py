@@ -57,7 +57,9 @@ def bench(
     serve: bool,
     work: Path,
 ) -> None:
-    """Measure speed and size, section by section (all of them, unless some are named).
+    """Measure speed and size, section by section.
+
+    Measures all sections, unless some are named.
 
     The section adapters, which trains 20 of them, has its own page and runs only if it is named.
     With --serve: one query over HTTP against a call in process, and the gain of micro-batching.

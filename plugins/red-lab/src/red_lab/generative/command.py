@@ -24,7 +24,7 @@ __all__ = ["generative"]
 @out_option("generative")
 @WORK
 def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:
-    """Experts of a causal language model: routers, monoliths and mixtures, in bits per byte."""
+    """Compare routers and monoliths of a causal language model."""
     from red_lab.generative.study import run
 
     say = partial(click.echo, err=True)
