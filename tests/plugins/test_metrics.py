@@ -20,7 +20,7 @@ PAGES = {
     "generative": "red_lab.generative.summary",
     "hotswap": "red_lab.hotswap",
     "kills": "kills.report",
-    "matched": "red_lab.matched.report",
+    "matched": "red_lab.matched.study:STUDY",
     "mutants": "mutants.report",
     "red": "red_lab.red.report",
     "robust": "red_lab.robust.study:STUDY",

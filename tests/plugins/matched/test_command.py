@@ -11,13 +11,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from click.testing import CliRunner
-from red_lab.matched import run as running
+from red_lab.matched import study
 from red_lab.matched.choice import choose
-from red_lab.matched.command import matched
 from red_lab.matched.data import Problem
 from red_lab.matched.measure import measure
-from red_lab.matched.report import page
-from red_lab.matched.summary import SCHEMA
+from red_lab.matched.study import STUDY, matched
 from red_lab.matched.tasks import arithmetic, load
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.red import queries
@@ -38,7 +36,7 @@ def test_the_same_seed_twice_measures_the_same_but_for_seconds(problem) -> None:
         for system in metrics["systems"].values():
             assert system.pop("seconds") >= 0
     assert one == two
-    assert len(ticks) == 2 * running.TRAININGS * SHORT.epochs
+    assert len(ticks) == 2 * study.TRAININGS * SHORT.epochs
     other = measure(problem, recipe=SHORT, seed=2, tick=no_progress)
     assert other["composed"] != one["composed"]
 
@@ -71,9 +69,9 @@ def tiny_load(name: str, *, seed: int, work: Path) -> Problem:
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(running, "load", tiny_load)
-    monkeypatch.setattr(running, "ARITHMETIC", SHORT)
-    monkeypatch.setattr(running, "TEXT", SHORT)
+    monkeypatch.setattr("red_lab.matched.tasks.load", tiny_load)
+    monkeypatch.setattr("red_lab.matched.recipe.ARITHMETIC", SHORT)
+    monkeypatch.setattr("red_lab.matched.recipe.TEXT", SHORT)
     monkeypatch.setattr("red_lab.matched.choice.choose.__kwdefaults__", {"epochs": (1, 2)})
 
 
@@ -92,15 +90,15 @@ def test_the_command_resumes_and_writes_a_page_of_its_metrics_alone(
         out, work = tmp_path / name, tmp_path / f"{name}-work"
         given = ["--out", str(out), "--work", str(work), "--seeds", "1"]
         for task in ("text", "arithmetic"):
-            result = CliRunner().invoke(matched, [*given, "--task", task], catch_exceptions=False)
+            result = CliRunner().invoke(matched, [*given, "--part", task], catch_exceptions=False)
             assert result.exit_code == 0
         metrics = json.loads((out / "metrics.json").read_text("utf-8"))
-        assert (out / "README.md").read_text("utf-8") == page(metrics)
+        assert (out / "README.md").read_text("utf-8") == STUDY.page(metrics)
         figures.append((out / "systems.svg").read_bytes())
         written.append(without_seconds(metrics))
-    assert written[0] == written[1] and written[0]["schema"] == SCHEMA
+    assert written[0] == written[1] and written[0]["schema"] == STUDY.schema
     assert list(written[0]["tasks"]) == ["arithmetic", "text"]
-    monkeypatch.setattr(running, "measure", None)  # measuring again would raise
+    monkeypatch.setattr("red_lab.matched.measure.measure", None)  # measuring again would raise
     before = (tmp_path / "one" / "metrics.json").read_bytes()
     given = ["--out", str(tmp_path / "one"), "--work", str(tmp_path / "one-work"), "--seeds", "1"]
     assert CliRunner().invoke(matched, given, catch_exceptions=False).exit_code == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from red_lab.matched.recipe import ARITHMETIC, TEXT
-from red_lab.matched.summary import SCHEMA
+from red_lab.matched.study import STUDY
 from red_lab.matched.train import RED
 
 import redhost
@@ -30,7 +30,10 @@ def committed() -> dict:
 
 
 def test_the_committed_systems_are_of_one_size_and_their_curvature_settled(committed) -> None:
-    assert committed["schema"] == SCHEMA and list(committed["tasks"]) == ["arithmetic", "text"]
+    assert committed["schema"] == STUDY.schema and list(committed["tasks"]) == [
+        "arithmetic",
+        "text",
+    ]
     for task in committed["tasks"].values():
         assert list(task["systems"]) == SYSTEMS and task["seeds"] == 3
         size = task["systems"][RED]["parameters"]

@@ -10,7 +10,7 @@ from red_lab.bench.command import bench
 from red_lab.cost import cost
 from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
-from red_lab.matched.command import matched
+from red_lab.matched.study import matched
 from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red

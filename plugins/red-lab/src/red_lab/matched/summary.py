@@ -10,9 +10,7 @@ import numpy as np
 from red_lab.intervals import Array, interval
 from red_lab.matched.train import RED
 
-__all__ = ["SCHEMA", "summarise"]
-
-SCHEMA = "red-lab.matched/1"
+__all__ = ["summarise"]
 
 
 def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

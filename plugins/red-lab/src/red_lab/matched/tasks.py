@@ -24,9 +24,8 @@ from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import Desk, open_desk
 from redhost.core.bus.bus import LayerNorm
 
-__all__ = ["ADDITION", "TASKS", "arithmetic", "load", "text"]
+__all__ = ["ADDITION", "arithmetic", "load", "text"]
 
-TASKS = ("text", "arithmetic")
 
 ADDITION = Plan(task="addition", protocol="seed", backbone="smollm2", seeds=1)
 
@@ -35,7 +34,7 @@ def load(task: str, *, seed: int, work: Path) -> Problem:
     """Return a data set.
 
     Args:
-        task: One of `TASKS`.
+        task: ``arithmetic`` or ``text``.
         seed: Random seed of the questions; texts have one split, by date.
         work: Folder of the experiments' features.
     """
