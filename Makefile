@@ -201,7 +201,7 @@ results: .venv/generative
 	$(BIN)/redhost lab seeds
 	$(BIN)/redhost lab bench adapters
 
-# About an hour on two quiet cores.
+# For machines on which nothing else runs.
 bench: .venv/peers
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve

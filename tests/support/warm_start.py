@@ -62,6 +62,8 @@ def warm_command(*arguments: str, python: str = sys.executable) -> list[str]:
         arguments: ``-m MODULE …`` or ``-c CODE …``, and ``-P`` before them.
         python: This interpreter, or that of a virtual environment which sees its packages.
     """
+    if not hasattr(os, "pidfd_open"):  # not Linux
+        return [python, *arguments]
     return [sys.executable, "-ISE", str(CLIENT), str(address()), python, *arguments]
 
 
