@@ -184,8 +184,8 @@ def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) 
     "--form",
     type=click.Choice([*FORMS, *PLUGIN_FORMS]),
     help="residual: two layers without biases; linear: one layer; mlp: two layers with biases; "
-    "lora: an adapter inside the blocks (default: with labels of its own, linear or residual, "
-    "whichever is better on validation rows; otherwise residual).",
+    "lora: an adapter inside the blocks; words: reads the words of texts too (default: with labels "
+    "of its own, linear or residual, whichever is better on validation rows; otherwise residual).",
 )
 @click.option(
     "--rank",

@@ -88,6 +88,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
         "redhost-robust",
         "redhost-serve",
         "redhost-spans",
+        "redhost-words",
     ],
 )
 def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path], name: str) -> None:

@@ -12,6 +12,7 @@ followed by classifier rows of its own: W (z + V σ(U z)) + b.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from ...registry.errors import ContractError
 from ...registry.package.forms import SPACES, SpaceSpec
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.rules import expected_tensors
+from .layout import FeatureSegment
 
 Space = Literal["hidden", "labels", "logits"]
 
@@ -49,12 +51,15 @@ class Expert(nn.Module):
             part of the answer.
         rules: How answers of each of its labels are decoded, for a head that needs more than a
             threshold.
+        card_segment: Its segment for the rows of its card, ``(N, width)``, by part: ``fit`` and
+            ``gate``. Cards of texts need none, and cards of sums have no rows.
         source: The digests of its package and of the plugin that made it, which key its rows in
             the feature cache.
     """
 
     thresholds: tuple[float, ...] = ()
     rules: tuple[Any, ...] = ()
+    card_segment: Mapping[str, Tensor] = MappingProxyType({})
     source: str = ""
 
     def __init__(self, *, space: Space, labels: Sequence[str], temperature: float = 1.0) -> None:
@@ -62,6 +67,16 @@ class Expert(nn.Module):
         self.space: Space = space
         self.labels = tuple(labels)
         self.temperature = temperature
+
+    def segment(self, backbone: Any) -> FeatureSegment | None:  # noqa: ARG002
+        """Return the segment of h̃ that the expert reads in addition to z; None for z alone.
+
+        Experts that return segments of one key share it: it is computed once.
+
+        Args:
+            backbone: The backbone (`core.backbones.backbone.Backbone`) of its bus.
+        """
+        return None
 
     def described_by(self, manifest: ExpertManifest) -> None:
         """Take from its manifest what its author fitted besides the weights."""

@@ -5,8 +5,9 @@
 
 An expert that reads at an inner block takes that block's segment as input, normalised like the bus.
 An expert that writes at an inner block changes h to h', which is a segment as well
-(`backbones.interventions.layout`); the expert's input is then the difference h' − h. Without taps
-h̃ is h, and this module has no effect.
+(`backbones.interventions.layout`); the expert's input is then the difference h' − h. An expert may
+also bring a segment of its own, which it reads in addition to z (`Expert.segment`). Without
+segments h̃ is h, and this module has no effect.
 
 The router reads z and, in generation, the running context, which is a segment of its own.
 """
@@ -36,14 +37,14 @@ class FeatureSegment:
         own_pass: Whether it is h' of a second pass, made row by row, as an adapter's is.
         compute: Texts → the segment ``(N, width)``; None if it is computed from h.
         readers: The experts that read it, by id; or `ROUTER`.
-        instead: Whether the router reads it instead of z, rather than in addition to z.
+        instead: Whether it is read instead of z, rather than in addition to z.
     """
 
     key: str
     width: int
     normalised: bool
     compute: Callable[[Sequence[str]], Tensor] | None
-    readers: tuple[str, ...]
+    readers: tuple[str, ...] = ()
     moved: bool = False
     own_pass: bool = False
     instead: bool = False
@@ -102,12 +103,34 @@ class FeatureLayout:
         return wide[..., self.router_places(wide.shape[-1])]
 
     def read(self, wide: Tensor, reader: str) -> Tensor:
-        """Return the part of z̃ that an expert reads: its segment, or z ``(…, D)``."""
+        """Return the part of z̃ that an expert reads: z ``(…, D)``, its segment, or both."""
         if not self.segments:
             return wide
+        for segment, numbers in self.parts(wide):
+            if reader in segment.readers:
+                return numbers if segment.instead else torch.cat([self.base(wide), numbers], -1)
         # An expert without a segment of its own reads z, as all experts of a plain bus do.
-        parts = (numbers for segment, numbers in self.parts(wide) if reader in segment.readers)
-        return next(parts, self.base(wide))
+        return self.base(wide)
+
+    def segment(self, wide: Tensor, key: str) -> Tensor:
+        """Return the segment of h̃ or z̃ with a key ``(…, width)``; no numbers if there is none."""
+        parts = (numbers for segment, numbers in self.parts(wide) if segment.key == key)
+        return next(parts, wide[..., :0])
+
+    def fill(self, rows: Tensor, reader: str, numbers: Tensor | None) -> Tensor:
+        """Return h̃ or z̃ of rows ``(N, …)``, padded, with the segment that an expert reads.
+
+        Args:
+            rows: h or z ``(N, D)``, or h̃ or z̃.
+            reader: The expert.
+            numbers: Its segment for these rows ``(N, width)``; None if it is unknown, or there.
+        """
+        wide = self.pad(rows)
+        if numbers is not None:
+            for segment, place in self.parts(wide):  # views of `wide`
+                if reader in segment.readers:
+                    place.copy_(numbers)
+        return wide
 
     def moved(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
         """Return the segments that are h', each with h' ``(…, D)``; h for rows without a value."""

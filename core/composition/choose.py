@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..bus.bus import BACKBONE
+from ..bus.layout import ROUTER
 from ..bus.signals import RouterSignals
 from ..model.composed import ComposedModel
 from ..routers import build_router
@@ -70,7 +71,8 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     """
     bus, config = model.bus, model.backbone.bus_config()
     adapters = any(s.own_pass for s in bus.layout.segments)
-    by_word = any(s.instead for s in bus.layout.segments)  # experts read words, the router texts
+    # Experts read words, the router texts.
+    by_word = any(s.instead and ROUTER in s.readers for s in bus.layout.segments)
     if len(bus.columns) * config.router_width**2 <= LARGEST and not (adapters or by_word):
         return RouterChoice(kind=USUAL)
     # Every adapter with a weight costs the text another pass: only one gets all of it.

@@ -123,7 +123,7 @@ def judge_gates(
         The results; a refusal if they would mean nothing, because an expert drowns out the others.
     """
     cards, previous = [e.card for e in inputs.candidates.experts.values()], inputs.previous
-    h, rows = gate_rows(cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows)
+    h, rows = gate_rows(cards, encode=inputs.encode, backbone=inputs.backbone)
     if not rows:
         return Gates(accuracy=Accuracy(before=None, after={}, overall=None, oracle=None, rows={}))
     texts = background_texts(inputs.background, model.bus.ids)[:SOME]
@@ -189,7 +189,7 @@ def _judge_previous(
     h, rows = gate_rows(
         [e.card for i, e in inputs.candidates.experts.items() if i in previous.bus.ids],
         encode=encode,
-        unit_rows=previous.backbone.unit_rows,
+        backbone=previous.backbone,
         vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
     score = partial(calibrate, decline=False) if sets_possible(previous.bus) else None
@@ -203,9 +203,9 @@ def _judge_withdrawn(inputs: RecomposeInputs, model: ComposedModel) -> dict[str,
         return {}
     cards = [previous.cards[i] for i in previous.bus.ids if i not in model.bus.ids]
     one_backbone = previous.fingerprint == model.fingerprint
-    old, old_rows = gate_rows(cards, encode=encode, unit_rows=previous.backbone.unit_rows)
+    old, old_rows = gate_rows(cards, encode=encode, backbone=previous.backbone)
     new, rows = gate_rows(
-        cards, encode=inputs.encode, unit_rows=inputs.backbone.unit_rows, vectors=one_backbone
+        cards, encode=inputs.encode, backbone=inputs.backbone, vectors=one_backbone
     )
     if not old_rows or not rows:
         return {}

@@ -31,7 +31,7 @@ def replay_gates(model: ComposedModel, published: Accuracy) -> dict[str, float]:
         CompositionError: If the accuracy of a domain is lower than published by more than allowed.
     """
     cards, backbone = [*model.cards.values()], model.backbone
-    h, rows = gate_rows(cards, encode=backbone.encode, unit_rows=backbone.unit_rows)
+    h, rows = gate_rows(cards, encode=backbone.encode, backbone=backbone)
     here = by_domain(judge(model, h, rows, cards=True).hits, rows) if rows else {}
     for domain, share in published.after.items():
         count = published.rows[domain]

@@ -54,6 +54,7 @@ NORM, COMBINER = "layernorm", "residual"
 PLUGIN_ROUTERS: Mapping[str, str] = {
     **dict.fromkeys(("attention", "blend", "robust", "shortlist"), "robust"),
     **dict.fromkeys(("causal", "causal-mixture"), "generate"),
+    "words": "words",
 }
 """Router kind of a plugin of this project → the extra of redhost that installs it."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import safetensors.torch
 import torch
@@ -13,10 +14,14 @@ from torch import Tensor
 from ...registry.errors import CardError, UsageError
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.rules import MAX_ROWS
+from ..bus.layout import FeatureLayout
 from ..bus.task import CLASSIFICATION, Task
 from ..types import BackgroundRow, CardRow, Row, parse_rows
 from .base import ColumnData
 from .domain_statistics import Statistics, within_covariance
+
+if TYPE_CHECKING:
+    from ..backbones.backbone import Backbone
 
 FAR = 8.0
 """Largest distance of a card's rows from its sums, in standard deviations; see `distance`."""
@@ -24,6 +29,9 @@ FAR = 8.0
 BACKED = 16
 """The most rows that a card's sums may count for each row it ships, unless its gate is full. An
 author's gate alone is an eighth of the rows (`split_rows`); validation rows may be added."""
+
+PLAIN = FeatureLayout(width=0)
+"""h alone."""
 
 DRAWN = 256
 """Rows drawn from a statistics card's Gaussians for a router that needs rows."""
@@ -43,6 +51,7 @@ class Card:
         gate_h: For ``vectors``: features of the gate rows, ``(G, D)``.
         gate_labels: For ``vectors``: the labels of the gate rows.
         task: What the labels are: classes, or numbers.
+        segment: What the expert reads in addition to z (`Expert.card_segment`), by part.
     """
 
     column: str
@@ -54,6 +63,7 @@ class Card:
     gate_h: Tensor | None = None
     gate_labels: tuple[str, ...] = ()
     task: Task = CLASSIFICATION
+    segment: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def read_card(
@@ -81,14 +91,19 @@ def read_card(
 
 
 def column_data(
-    card: Card, *, encode_z: Callable[[Sequence[str]], Tensor], seed: int
+    card: Card,
+    *,
+    encode_z: Callable[[Sequence[str]], Tensor],
+    seed: int,
+    layout: FeatureLayout = PLAIN,
 ) -> ColumnData:
     """Turn a card into training data for a router.
 
     Args:
         card: The card.
-        encode_z: Texts → z ``(N, D)``.
+        encode_z: Texts → z ``(N, D)``, or z̃.
         seed: The seed of rows drawn from statistics.
+        layout: The segments of z̃.
 
     Raises:
         CardError: If the card has no training data.
@@ -101,7 +116,7 @@ def column_data(
         fit = [r for r in card.rows if r.part == "fit"]
         z, labels = encode_z([r.text for r in fit]), tuple(r.label for r in fit)
     elif card.z is not None:
-        z, labels = card.z, card.labels
+        z, labels = layout.fill(card.z, card.column, card.segment.get("fit")), card.labels
     else:
         raise CardError(
             f"expert {card.column!r} ships no routing card",
@@ -112,7 +127,7 @@ def column_data(
     if not len(z):
         raise CardError(f"card of expert {card.column!r} has no fit rows")
     groups = card.task.head.groups(labels if len(labels) == len(z) else [""] * len(z))
-    statistics = card.statistics or Statistics.of_rows(z, groups)
+    statistics = card.statistics or Statistics.of_rows(layout.router_input(z), groups)
     row_labels = tuple(groups) if {*groups} <= {*statistics.labels} else ()
     return ColumnData(column=card.column, z=z, statistics=statistics, labels=row_labels)
 
@@ -129,6 +144,7 @@ def background_data(
     column: str,
     composed: Sequence[str],
     encode_z: Callable[[Sequence[str]], Tensor],
+    layout: FeatureLayout = PLAIN,
 ) -> ColumnData | None:
     """Return the backbone column's training data: texts outside every composed domain."""
     texts = background_texts(rows, composed)
@@ -136,14 +152,15 @@ def background_data(
         return None
     z = encode_z(texts)
     labels = ("",) * len(z)
-    return ColumnData(column=column, z=z, statistics=Statistics.of_rows(z, labels), labels=labels)
+    statistics = Statistics.of_rows(layout.router_input(z), labels)
+    return ColumnData(column=column, z=z, statistics=statistics, labels=labels)
 
 
 def gate_rows(
     cards: Sequence[Card],
     *,
     encode: Callable[[Sequence[str]], Tensor],
-    unit_rows: Callable[[Sequence[Row]], list[Row]] = list,
+    backbone: Backbone | None = None,
     vectors: bool = True,
 ) -> tuple[Tensor, list[Row]]:
     """Return the features ``(G, D)`` and labels of all gate rows available to a host.
@@ -151,8 +168,9 @@ def gate_rows(
     Args:
         cards: The cards.
         encode: Texts → h ``(N, D)``.
-        unit_rows: Labelled texts → the rows that `encode` returns (`Backbone.unit_rows`).
-        vectors: Whether `encode` uses the backbone that the cards' vectors come from.
+        backbone: What `encode` uses: it has the layout of h̃, and what a row is. None if a row is a
+            text, and has only h.
+        vectors: Whether that is the backbone that the cards' vectors come from.
     """
     texts = [
         Row(text=r.text, label=r.label, domain=c.column)
@@ -160,15 +178,17 @@ def gate_rows(
         for r in c.rows
         if r.part == "gate"
     ]
-    parts, rows = [encode([r.text for r in texts])], unit_rows(texts)
+    parts = [encode([r.text for r in texts])]
+    rows = backbone.unit_rows(texts) if backbone else list(texts)
+    layout = (backbone and backbone.layout) or PLAIN
     units = {c.task.unit for c in cards if c.rows}
     chosen = units.pop().gate_places([r.label for r in rows]) if units else None
     if chosen is not None:
         parts, rows = [parts[0][chosen]], [rows[n] for n in chosen.tolist()]
     for card in cards:
         if vectors and card.gate_h is not None:
-            missing = parts[0].shape[1] - card.gate_h.shape[1]  # segments after h are unknown
-            parts.append(torch.nn.functional.pad(card.gate_h, (0, missing)))
+            # Other segments after h are unknown.
+            parts.append(layout.fill(card.gate_h, card.column, card.segment.get("gate")))
             rows += [Row(text="", label=y, domain=card.column) for y in card.gate_labels]
     return torch.cat(parts), rows
 

@@ -59,15 +59,11 @@ class Statistics:
 
     def first(self, width: int) -> Statistics:
         """Return the statistics of the first `width` dimensions of z."""
-        return self.part(slice(width))
-
-    def part(self, places: slice) -> Statistics:
-        """Return the statistics of a slice of the dimensions of z."""
         return Statistics(
             labels=self.labels,
             counts=self.counts,
-            sums=self.sums[:, places],
-            scatter=self.scatter[places, places],
+            sums=self.sums[:, :width],
+            scatter=self.scatter[:width, :width],
         )
 
     def times(self, factor: float) -> Statistics:

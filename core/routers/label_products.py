@@ -23,7 +23,9 @@ def runs_of(spans: Iterable[tuple[int, int]]) -> Runs:
     return [(sum(1 for _ in run), labels) for labels, run in groupby(counts)]
 
 
-def column_scores(z: Tensor, weight: Tensor, bias: Tensor, runs: Runs) -> Tensor:
+def column_scores(
+    z: Tensor, weight: Tensor, bias: Tensor, runs: Runs, *, added: Tensor | None = None
+) -> Tensor:
     """Return the scores ``(B, K)`` of z ``(B, D)``.
 
     Args:
@@ -31,12 +33,14 @@ def column_scores(z: Tensor, weight: Tensor, bias: Tensor, runs: Runs) -> Tensor
         weight: One row per label, column after column, ``(Y, D)``.
         bias: One number per label, in the same order, ``(Y,)``.
         runs: The runs of columns that the rows belong to.
+        added: What is added to each label's product, ``(B, Y)``; by default nothing.
     """
     sizes, scores = [n * labels for n, labels in runs], list[Tensor]()
-    parts = zip(runs, torch.split(weight, sizes), torch.split(bias, sizes), strict=True)
+    more = bias[None] if added is None else bias + added
+    parts = zip(runs, torch.split(weight, sizes), torch.split(more, sizes, dim=1), strict=True)
     for (n, labels), w, b in parts:
         # A batch of one takes another kernel with other rounding: use a batch of two.
         each = w.reshape(n, labels, w.shape[1]).expand(max(n, 2), -1, -1)
-        products = (z @ each.mT)[:n] + b.reshape(n, 1, labels)  # (n, B, labels)
+        products = (z @ each.mT)[:n] + b.reshape(-1, n, labels).transpose(0, 1)  # (n, B, labels)
         scores.append(products.logsumexp(-1))
     return torch.cat(scores).T.contiguous()

@@ -55,7 +55,7 @@ class RidgeRouter(LabelledRouter):
     kind = "ridge"
     closed_form = True
     per_label = ("weight", "bias")
-    shared = ("scale",)
+    shared: ClassVar[tuple[str, ...]] = ("scale",)
 
     options: ClassVar[Mapping[str, type[int] | type[float]]] = {"k": int}
 
@@ -71,10 +71,14 @@ class RidgeRouter(LabelledRouter):
 
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
-        logits = column_scores(z, self.weight, self.bias, self._runs)
+        logits = column_scores(z, self.weight, self.bias, self._runs, added=self.added(signals))
         if self.chosen is None:
             return logits
         return keep_top(logits, self.chosen, by=self.expecting(logits))
+
+    def added(self, signals: RouterSignals | None) -> Tensor | None:
+        """Return what each label's score gets besides ``(B, Y)``; a kind that reads more has it."""
+        return None
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k of z's first W dimensions over the experts ``(B,)``, times √(D / W).
@@ -91,7 +95,7 @@ class RidgeRouter(LabelledRouter):
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve the regression; adding or removing an expert's sums changes every weight."""
-        columns = _evened(columns)
+        columns = evened(columns)
         regression = choose_regression(columns)
         self.scale = torch.tensor([regression.penalty, regression.beta, regression.kappa])
         counts = [len(d.statistics.labels) for d in columns]
@@ -107,7 +111,7 @@ class RidgeRouter(LabelledRouter):
 
     def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
         """Return the columns' shares of the rows, as the regression counts each row once."""
-        rows = torch.tensor([float(_rows(d)) for d in _evened(columns)], dtype=torch.float64)
+        rows = torch.tensor([float(_rows(d)) for d in evened(columns)], dtype=torch.float64)
         return rows / rows.sum()
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -131,7 +135,7 @@ class RidgeRouter(LabelledRouter):
         )
 
 
-def _evened(columns: Sequence[ColumnData]) -> list[ColumnData]:
+def evened(columns: Sequence[ColumnData]) -> list[ColumnData]:
     """Return the columns, the backbone's cut to as many rows as the largest expert has.
 
     Among experts with a few rows each, the background would otherwise be the most probable column

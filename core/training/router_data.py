@@ -53,9 +53,14 @@ def columns_data(
     if BACKBONE in bus.columns:
         texts += background_texts(background, bus.ids)
     encode_z = _encode_z(composed, texts, encode)
-    data = [column_data(cards[i], encode_z=encode_z, seed=composed.seed) for i in bus.ids]
+    layout = bus.layout
+    data = [
+        column_data(cards[i], encode_z=encode_z, seed=composed.seed, layout=layout) for i in bus.ids
+    ]
     if BACKBONE in bus.columns:
-        others = background_data(background, column=BACKBONE, composed=bus.ids, encode_z=encode_z)
+        others = background_data(
+            background, column=BACKBONE, composed=bus.ids, encode_z=encode_z, layout=layout
+        )
         data += [] if others is None else [others]
     ensemble = Ensemble(
         dict(zip(bus.ids, bus.ensemble.parts, strict=True)),
@@ -105,8 +110,7 @@ def _with_signals(
     for k, d in enumerate(data):
         mine = {n: parts[k] for n, parts in values.items()}
         signals = RouterSignals(features[k], ensemble=ensemble, reads=reads, values=mine)
-        statistics = d.statistics.part(ensemble.layout.router_places(d.z.shape[-1]))
-        prepared.append(dataclasses.replace(d, z=signals.z, statistics=statistics, signals=signals))
+        prepared.append(dataclasses.replace(d, z=signals.z, signals=signals))
     return prepared
 
 

@@ -101,7 +101,7 @@ FORMS: Mapping[str, FormSpec] = {
 }
 """Every built-in form, by its name in manifests."""
 
-PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft"}
+PLUGIN_FORMS: Mapping[str, str] = {"lora": "peft", "words": "words"}
 """Form of a plugin of this project → the extra of redhost that installs it. Packages of such a form
 are checked as those of any other plugin's are."""
 

@@ -122,9 +122,9 @@ def encode_chosen(
 def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
     """Return the backbone that computes h̃ for experts by id; itself if all of them read h.
 
-    h̃ has a segment for each block that is read, and for each expert that changes h. If rows
-    are not whole texts, the router reads the first segment. For text generation only adapters can
-    act inside the trunk.
+    h̃ has the segments that experts bring (`Expert.segment`), one for each block that is read, and
+    one for each expert that changes h. If rows are not whole texts, the router reads the first
+    segment. For text generation only adapters can act inside the trunk.
 
     Raises:
         ContractError: If the trunk has no such block.
@@ -138,15 +138,21 @@ def with_layout(backbone: Backbone, experts: Mapping[str, Expert]) -> Backbone:
             key = acts.key or expert_id, _moves(acts, experts[expert_id])
             # Experts with one key read one segment, which is computed once.
             acting.setdefault(key, (acts, []))[1].append(expert_id)
-    if not acting and not context:
+    brought: dict[str, tuple[FeatureSegment, list[str]]] = {}
+    for expert_id in sorted(experts):
+        if (segment := experts[expert_id].segment(backbone)) is not None:
+            brought.setdefault(segment.key, (segment, []))[1].append(expert_id)
+    if not acting and not context and not brought:
         return backbone
-    segments = [
+    segments = [replace(segment, readers=tuple(ids)) for segment, ids in brought.values()]
+    segments += [
         FeatureSegment(
             # By the bytes of expert and plugin: rows of another build are never read from the
             # cache.
             key=acts.key or f"inside {experts[readers[0]].source}",
             width=backbone.width,
             normalised=not moved,
+            instead=True,
             moved=moved,
             own_pass=acts.changes_h and acts.rowwise,
             compute=Inside(acts=acts, encoder=backbone.trunk, unit=unit),

@@ -47,7 +47,10 @@ def imported(statement: str) -> list[str]:
         ("plugins.providers('redhost_register_routers', 'evidence')", []),
         ("plugins.task('spans')", ["redhost_spans"]),
         ("plugins.providers('redhost_register_forms', 'lora')", ["redhost_peft"]),
-        ("plugins.names('redhost_register_routers')", ["redhost_generate", "redhost_robust"]),
+        (
+            "plugins.names('redhost_register_routers')",
+            ["redhost_generate", "redhost_robust", "redhost_words"],
+        ),
         ("plugins.providers('redhost_register_routers', 'blend')", ["redhost_robust"]),
     ],
 )

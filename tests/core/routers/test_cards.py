@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ import safetensors.torch
 import torch
 
 import redhost
+from redhost.core.bus.layout import FeatureLayout, FeatureSegment
 from redhost.core.routers.cards import (
     BACKED,
     background_data,
@@ -302,7 +305,10 @@ def test_gate_rows_of_texts_stand_before_those_of_vectors_and_may_be_wider(exper
     def twice(rows) -> list[redhost.Row]:
         return [r for r in rows for _ in range(2)]
 
-    h, rows = gate_rows(cards, encode=wide, unit_rows=twice)
+    segment = FeatureSegment(key="s", width=3, normalised=False, compute=None)
+    layout = FeatureLayout(width=D, segments=(segment,))
+    backbone: Any = SimpleNamespace(unit_rows=twice, layout=layout)
+    h, rows = gate_rows(cards, encode=wide, backbone=backbone)
     assert [(r.text, r.label) for r in rows] == [("ccc", "a"), ("ccc", "a"), ("", "b")]
     assert (h.shape, h.dtype) == ((3, D + 3), torch.float32)
     torch.testing.assert_close(h[2, :D], gate_h[0].float(), atol=0.02, rtol=0.02)

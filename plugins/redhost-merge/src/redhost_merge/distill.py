@@ -362,7 +362,7 @@ def _accuracies(
     encode: Encode,
 ) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
     """Return both accuracies on the cards' gate rows, by domain and overall, and row counts."""
-    h, rows = gate_rows(list(composed.cards.values()), encode=encode)
+    h, rows = gate_rows(list(composed.cards.values()), encode=encode, backbone=composed.backbone)
     if not rows:
         return {}, {}, {}
     head, bus = composed.bus.task.head, composed.bus

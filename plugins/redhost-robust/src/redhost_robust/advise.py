@@ -109,7 +109,9 @@ def advise(
             expected="a composition that answers labels",
             found=composed.bus.task.head.noun,
         )
-    h, rows = gate_rows([composed.cards[i] for i in composed.bus.ids], encode=encode)
+    h, rows = gate_rows(
+        [composed.cards[i] for i in composed.bus.ids], encode=encode, backbone=composed.backbone
+    )
     ids = [i for i in composed.bus.ids if any(r.domain == i for r in rows)]
     if len(ids) < 2:  # noqa: PLR2004
         raise redhost.UsageError(

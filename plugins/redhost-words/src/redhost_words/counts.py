@@ -1,0 +1,126 @@
+"""Additive counts of words: what a package gives away of its author's texts, for the router.
+
+    n_y: rows of label y        S_y = Σ u over these rows
+
+Sums of several teams add up, and leaving is a subtraction: weights are multiples of a power of two,
+so every sum is exact in float64. A place that fewer than `FEWEST` of the team's texts have is left
+out: its count would say that one text has these two words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+from scipy import sparse
+
+from redhost.registry.errors import ContractError
+
+from .places import UNIT, Ints, Words
+
+__all__ = ["FEWEST", "Counts"]
+
+FEWEST = 2
+"""Fewest texts of a team that a place has to occur in."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Counts:
+    """Counts of the rows of one team.
+
+    Attributes:
+        labels: Its labels, Y of them.
+        rows: n_y, ``(Y,)``.
+        places: The places that are counted, in ascending order, ``(P,)``.
+        sums: S_y, ``(Y, P)``.
+    """
+
+    labels: tuple[str, ...]
+    rows: npt.NDArray[np.float64]
+    places: Ints
+    sums: sparse.csr_array
+
+    @classmethod
+    def of_rows(
+        cls, words: Words, answers: Sequence[str], *, labels: Sequence[str], fewest: int = FEWEST
+    ) -> Self:
+        """Count the rows of texts.
+
+        Args:
+            words: Their words, N texts.
+            answers: The label of each.
+            labels: All labels, in order; one without rows has zeros.
+            fewest: Fewest texts that a place has to occur in.
+        """
+        every, texts = np.unique(words.places, return_counts=True)
+        places = every[texts >= fewest]
+        index = [labels.index(y) for y in answers]
+        shape = len(labels), len(answers)
+        of_label = sparse.csr_array((np.ones(shape[1]), (index, np.arange(shape[1]))), shape)
+        return cls(
+            labels=tuple(labels),
+            rows=np.bincount(index, minlength=shape[0]).astype(np.float64),
+            places=places,
+            sums=(of_label @ words.among(places)).tocsr(),
+        )
+
+    def save(self) -> bytes:
+        """Return a file of integers, label by label; sums are in units of 1 / `UNIT`."""
+        by_label = self.sums.sorted_indices()
+        tensors = {
+            "rows": self.rows,
+            "places": self.places,
+            "sizes": np.diff(by_label.indptr),
+            "index": by_label.indices,
+            "sums": by_label.data * UNIT,
+        }
+        return safetensors.numpy.save({n: t.astype(np.int64) for n, t in tensors.items()})
+
+    @classmethod
+    def load(cls, data: bytes, *, labels: Sequence[str]) -> Self:
+        """Read a file of counts.
+
+        Raises:
+            ContractError: If they are not counts of rows of these labels.
+        """
+        try:
+            t = safetensors.numpy.load(data)
+            starts = np.concatenate([[0], np.cumsum(t["sizes"])])
+            entries = t["sums"].astype(np.float64) / UNIT, t["index"], starts
+            sums = sparse.csr_array(entries, (len(labels), len(t["places"])))
+            sums.check_format()
+            rows = t["rows"].astype(np.float64)
+            counts = cls(labels=tuple(labels), rows=rows, places=t["places"], sums=sums)
+        except (KeyError, ValueError) as e:
+            raise ContractError("counts of words", expected="counts by label", found=str(e)) from e
+        counts.check()
+        return counts
+
+    def check(self) -> None:
+        """Check that these may be counts of rows.
+
+        Raises:
+            ContractError: If there is no number of rows for a label, places do not ascend, or a sum
+                is none of so many weights.
+        """
+        ascends = bool((np.diff(self.places) > 0).all()) and bool((self.places >= 0).all())
+        by_label = self.rows.shape == (len(self.labels),) and bool((self.rows >= 0).all())
+        most = np.repeat(self.rows, np.diff(self.sums.indptr)) if by_label else 0
+        if not (
+            ascends and by_label and bool(((self.sums.data > 0) & (self.sums.data <= most)).all())
+        ):
+            raise ContractError(
+                "counts of words",
+                expected="sums of weights of as many rows as it says, at ascending places",
+                found="other numbers",
+                hint="Ask its author for a new build.",
+            )
+
+    @property
+    def totals(self) -> npt.NDArray[np.float64]:
+        """Σ_v S_yv, ``(Y,)``."""
+        return np.asarray(self.sums.sum(axis=1))

@@ -1,0 +1,142 @@
+"""The words of a text: a sparse vector u over the tokens and the pairs of adjacent tokens.
+
+    u_v = (1 + ln n_v) / ‖·‖₂      n_v: how often token or pair v occurs in the whole text
+
+A token's place is its id, a pair's one of `PAIRS` places after the vocabulary, by its hash (feature
+hashing: Weinberger et al. 2009). There is no inverse document frequency, so that the sums of teams
+add up. Weights are multiples of 1 / `UNIT`: their sums are exact, in whatever order they are added.
+
+As a segment of h̃ a text is a row of `MOST` places and as many weights. Places are counted from 1 in
+it, so that rows filled up with zeros have no words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.bus.layout import FeatureSegment
+
+__all__ = ["KEY", "MOST", "PAIRS", "UNIT", "Words", "channel"]
+
+PAIRS = 2**18
+"""Places of pairs."""
+
+UNIT = 2**12
+"""Weights are multiples of 1 / UNIT; the smallest of a full row is about UNIT / 32."""
+
+MOST = 1024
+"""Most places of a text, the first ones in it: one newsgroup post in ten has more, and nothing is
+lost by leaving those out (docs/lab-notes.md)."""
+
+ENDLESS = 10**9
+"""A limit on tokens that no text reaches."""
+
+MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B)
+"""Odd 32-bit numbers: a pair's place is the upper bits of a sum of products (multiply-shift
+hashing: Dietzfelbinger et al. 1997)."""
+
+KEY = f"words {MOST} {PAIRS} {UNIT}"
+"""The key of the segment."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Words:
+    """The words of N texts, one after the other.
+
+    Attributes:
+        sizes: The number of places of each text, ``(N,)``.
+        places: The places of all texts, in ascending order within a text, ``(M,)``.
+        weights: u at these places, ``(M,)`` in float64.
+    """
+
+    sizes: Ints
+    places: Ints
+    weights: npt.NDArray[np.float64]
+
+    @classmethod
+    def of_tokens(cls, ids: Sequence[Sequence[int]], *, vocabulary: int) -> Self:
+        """Return the words of texts, given the token ids of each."""
+        each = [_of_text(np.asarray(row, dtype=np.int64), vocabulary) for row in ids]
+        return cls(
+            sizes=np.array([len(places) for places, _ in each], dtype=np.int64),
+            places=np.concatenate([np.zeros(0, np.int64), *(places for places, _ in each)]),
+            weights=np.concatenate([np.zeros(0), *(weights for _, weights in each)]),
+        )
+
+    @classmethod
+    def of_segment(cls, rows: Tensor) -> Self:
+        """Return the words in rows of a segment ``(N, 2 · MOST)``; none in rows of no numbers."""
+        numbers = rows.detach().cpu().double().numpy()
+        places, weights = np.split(numbers, 2, axis=1)
+        given = places > 0
+        return cls(
+            sizes=given.sum(1), places=places[given].astype(np.int64) - 1, weights=weights[given]
+        )
+
+    def segment(self) -> Tensor:
+        """Return rows of a segment ``(N, 2 · MOST)``."""
+        rows = np.zeros((len(self.sizes), 2, MOST), dtype=np.float32)
+        text = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        start = np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        index = np.arange(len(self.places)) - start
+        rows[text, 0, index], rows[text, 1, index] = self.places + 1, self.weights
+        return torch.from_numpy(rows.reshape(len(rows), -1))
+
+    def among(self, places: Ints) -> sparse.csr_array:
+        """Return u ``(N, P)`` at some places, which are in ascending order."""
+        column = np.searchsorted(places, self.places)
+        known = column < len(places)
+        known[known] = places[column[known]] == self.places[known]
+        text = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        index = (text[known], column[known])
+        return sparse.csr_array((self.weights[known], index), (len(self.sizes), len(places)))
+
+
+def _of_text(ids: Ints, vocabulary: int) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """Return the places of a text in ascending order, and u there."""
+    hashed = (ids[:-1] * MULTIPLIERS[0] + ids[1:] * MULTIPLIERS[1]) % 2**32
+    pairs = vocabulary + hashed * PAIRS // 2**32
+    # A token, then the pair that it begins: texts are cut after so many places.
+    spoken = np.concatenate([np.stack([ids[:-1], pairs], 1).ravel(), ids[-1:]])
+    places, first, counts = np.unique(spoken, return_index=True, return_counts=True)
+    if len(places) > MOST:
+        early = np.sort(np.argsort(first)[:MOST])
+        places, counts = places[early], counts[early]
+    raw = 1 + np.log(counts)
+    length = max(float(np.sqrt(np.square(raw).sum())), 1.0)
+    return places, np.rint(raw / length * UNIT) / UNIT
+
+
+def channel(backbone: Backbone) -> FeatureSegment:
+    """Return the segment of h̃ with the words of each text, which all its readers share."""
+    return FeatureSegment(
+        key=KEY,
+        width=2 * MOST,
+        normalised=False,
+        compute=partial(_segment_of, backbone),
+    )
+
+
+def _segment_of(backbone: Backbone, texts: Sequence[str]) -> Tensor:
+    trunk = backbone.trunk
+    limit = {"truncation": True, "max_length": ENDLESS}
+    # With a limit that no text reaches: without one, transformers warns about long texts.
+    ids = [trunk.token_ids(text, **limit) for text in texts]
+    return Words.of_tokens(ids, vocabulary=vocabulary_of(backbone)).segment()
+
+
+def vocabulary_of(backbone: Backbone) -> int:
+    """Return the number of token ids of a backbone's encoder."""
+    return int(backbone.trunk.model.config.vocab_size)

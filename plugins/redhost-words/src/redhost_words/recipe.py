@@ -1,0 +1,130 @@
+"""From an author's labelled rows to a package of the form ``words``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from redhost.core.bus.task import SoftmaxHead
+from redhost.core.training.expert import TrainedExpert
+from redhost.core.training.packaging import ExpertDraft, FormDraft
+from redhost.core.training.recipe import Recipe
+from redhost.core.types import Progress, Row
+from redhost.registry.errors import UsageError
+from redhost.registry.package.manifest import FileRef
+from redhost.registry.package.safetensors_check import sha256_hex
+
+from .counts import FEWEST, Counts
+from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert
+from .places import Words, channel
+from .ridge import idf_of, normalised, solve
+
+__all__ = ["WordsRecipe"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WordsRecipe(Recipe):
+    """The steps from labelled texts to an expert that reads their words."""
+
+    def check(self) -> None:
+        """Check that the answers are labels of texts, and the expert's own.
+
+        Raises:
+            UsageError: If they are not.
+        """
+        super().check()
+        task, plan = self.backbone.task, self.plan
+        if not (task.unit.whole and isinstance(task.head, SoftmaxHead)) or plan.writes != "labels":
+            raise UsageError(
+                f"expert {plan.id!r} of the form 'words'",
+                expected="labels of its own for whole texts",
+                found=f"writes {plan.writes}, on a backbone that {task.unit.does}",
+                hint="Train it in another form.",
+            )
+        if plan.epsilon is not None:
+            raise UsageError(
+                f"expert {plan.id!r} has an epsilon: counts of words have no noise",
+                expected="another form, or no epsilon",
+                found="the form 'words'",
+            )
+
+    def words(self, rows: Sequence[Row]) -> Words:
+        """Return the words of rows."""
+        return Words.of_segment(self._segment([r.text for r in rows]))
+
+    def _segment(self, texts: Sequence[str]) -> Tensor:
+        compute = channel(self.backbone).compute
+        assert compute is not None  # noqa: S101  (words are computed from texts)
+        return compute(texts)
+
+    def read(self, texts: Sequence[str]) -> Tensor:
+        """Return z with the words ``(N, D + 2 · MOST)``."""
+        return torch.cat([super().read(texts), self._segment(texts)], dim=1)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """The counts of all rows that the card's sums may cover."""
+        rows = self.splits.rows if self.plan.card == "statistics" else self.splits.summed
+        return Counts.of_rows(self.words(rows), [r.label for r in rows], labels=self.labels)
+
+    def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:  # noqa: ARG002
+        """Solve W and Wᵤ on the training and validation rows."""
+        rows = (*self.splits.train, *self.splits.valid)
+        words = self.words(rows)
+        found, texts = np.unique(words.places, return_counts=True)
+        places = found[texts >= FEWEST]
+        u = words.among(places)
+        idf = idf_of(u)
+        solved = solve(
+            normalised(u, idf),
+            super().read([r.text for r in rows]).double().numpy(),
+            np.array([self.labels.index(r.label) for r in rows]),
+            labels=len(self.labels),
+        )
+        weights = {"W": torch.from_numpy(solved.states), "b": torch.from_numpy(solved.bias)}
+        expert = WordsExpert(
+            weights=weights,
+            words={
+                "places": torch.from_numpy(places),
+                "idf": torch.from_numpy(idf),
+                "Wu": torch.from_numpy(solved.words).half(),
+            },
+            counts=self.counts,
+            labels=self.labels,
+        )
+        expert = expert.requires_grad_(False).eval()
+        return TrainedExpert(
+            expert=expert, epoch=0, loss=solved.loss, learnt_all=bool(self.splits.valid)
+        )
+
+    def draft(self, trained: TrainedExpert) -> ExpertDraft:
+        """Return the draft of the package, with the counts and the words of the card's rows."""
+        draft = super().draft(trained)
+        # The canary checks W and b: its vectors have no words.
+        canary = draft.canary[:, : self.backbone.width].clone()
+        return replace(draft, canary=canary, form=self._form(cast("WordsExpert", trained.expert)))
+
+    def _form(self, expert: WordsExpert) -> FormDraft:
+        weights = safetensors.torch.save({"W": expert.W.detach(), "b": expert.b.detach()})
+        files = {WORDS: expert.save_words(), COUNTS: self.counts.save()}
+        if self.plan.card == "vectors":
+            parts = {"fit": self.splits.fit, "gate": self.splits.gate}
+            rows = {n: self._segment([r.text for r in part]) for n, part in parts.items()}
+            files[CARD] = safetensors.torch.save(rows)
+        fields = {
+            "form": FORM,
+            "rank": 0,
+            "activation": "identity",
+            "weights": FileRef(file=WEIGHTS, sha256=sha256_hex(weights)),
+            "tensors": {"W": tuple(expert.W.shape), "b": tuple(expert.b.shape)},
+            "files": {name: sha256_hex(data) for name, data in files.items()},
+        }
+        return FormDraft(files={WEIGHTS: weights, **files}, fields=fields)

@@ -1,0 +1,154 @@
+"""The expert's weights in closed form: ridge regression on words and z, in the dual.
+
+    K = F Fᵀ + c Z Zᵀ / D        α = (K + λ I)⁻¹ (Y − mean)        Wᵤ = Fᵀ α        W = c αᵀ Z / D
+
+F are the rows' f(x), each of length 1 (`expert`), Y zeros and ones. With each row left out its own
+score is y_i − α_i / (K + λ I)⁻¹_ii (Allen's PRESS, 1974), so c and λ, and the three numbers that
+turn scores into logits, are chosen by the likelihood of all rows, and none is held out for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg, sparse
+from scipy.sparse.linalg import LinearOperator, cg
+
+from .scalars import Fitted, fit_scalars
+
+__all__ = ["Solved", "idf_of", "normalised", "solve"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
+"""Candidates for c."""
+
+PENALTIES = (0.03, 0.1, 0.3, 1.0)
+"""Candidates for λ."""
+
+CHOOSING, EXACT = 1024, 4096
+"""Rows on which c and λ are chosen, and rows on which the scalars are; evenly from all of them. The
+weights are solved on all rows."""
+
+EQUAL = 8.0
+"""Pseudo-count of rows of every label in its prior, as for linear heads."""
+
+START = (8.0, 1.0, 0.0)
+"""Where the scalars of scores and priors start, and what they are drawn to."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solved:
+    """Logits of the labels: F Wᵤ + Z Wᵀ + b.
+
+    Attributes:
+        words: Wᵤ ``(P, L)``.
+        states: W ``(L, D)``.
+        bias: b = β₂ ln(n_y + 8) + β₃ n_y / n, ``(L,)``.
+        loss: The mean −log p of rows left out.
+    """
+
+    words: Floats
+    states: Floats
+    bias: Floats
+    loss: float
+
+
+def idf_of(u: sparse.csr_array) -> Floats:
+    """Return the inverse document frequency ``(P,)`` of places in texts ``(n, P)``."""
+    found = np.bincount(u.indices, minlength=u.shape[1])
+    return np.asarray(1 + np.log((1 + u.shape[0]) / (1 + found)))
+
+
+def normalised(u: sparse.csr_array, idf: Floats) -> sparse.csr_array:
+    """Return f ``(n, P)``: u times idf, rows of length 1."""
+    weighted = (u @ sparse.diags_array(idf)).tocsr()
+    length = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).ravel())
+    return (sparse.diags_array(1 / np.maximum(length, 1e-12)) @ weighted).tocsr()
+
+
+def solve(
+    f: sparse.csr_array,
+    z: Floats,
+    target: Ints,
+    *,
+    labels: int,
+) -> Solved:
+    """Solve an expert's weights.
+
+    Args:
+        f: The rows' words, ``(n, P)``.
+        z: Their bus vectors ``(n, D)``.
+        target: The number of each row's label, ``(n,)``.
+        labels: L.
+    """
+    width, rows = z.shape[1], len(target)
+    counts = np.bincount(target, minlength=labels).astype(np.float64)
+    share, priors = counts / rows, np.stack([np.log(counts + EQUAL), counts / rows])
+    right = np.eye(labels)[target] - share
+    some = _evenly(rows, CHOOSING)
+    _, c, penalty = min(
+        (_sharpened(score, priors, target[some]), c, penalty)
+        for c, penalty, score in _left_out_by(f[some], z[some], right[some])
+    )
+    some, states = _evenly(rows, EXACT), z * np.sqrt(c / width)
+    alpha, score = _left_out(f[some], states[some], right[some], penalty)
+    fitted = _sharpened(score, priors, target[some])
+    beta, *weights = fitted.values
+    alpha = beta * (alpha if len(some) == rows else _solve_all(f, states, right, penalty))
+    return Solved(
+        words=np.asarray(f.T @ alpha),
+        states=(c / width) * (alpha.T @ z),
+        bias=np.array(weights) @ priors,
+        loss=fitted.loss,
+    )
+
+
+def _evenly(rows: int, most: int) -> Ints:
+    return np.arange(0, rows, -(-rows // most))
+
+
+def _sharpened(score: Floats, priors: Floats, target: Ints) -> Fitted:
+    terms = [score, *(np.tile(prior, (len(score), 1)) for prior in priors)]
+    return fit_scalars(terms, target, start=START, positive=1)
+
+
+def _left_out_by(
+    f: sparse.csr_array, z: Floats, right: Floats
+) -> Iterator[tuple[float, float, Floats]]:
+    """Yield c, λ, and the scores ``(n, L)`` of rows that are left out, for all candidates."""
+    words, states = (f @ f.T).toarray(), z @ z.T / z.shape[1]
+    for c in SHARES:
+        values, vectors = linalg.eigh(words + c * states, check_finite=False)
+        rotated, squares = vectors.T @ right, np.square(vectors)
+        for penalty in PENALTIES:
+            inverse = 1 / (np.maximum(values, 0) + penalty)
+            alpha, diagonal = vectors @ (inverse[:, None] * rotated), squares @ inverse
+            yield c, penalty, right - alpha / diagonal[:, None]
+
+
+def _left_out(
+    f: sparse.csr_array, z: Floats, right: Floats, penalty: float
+) -> tuple[Floats, Floats]:
+    """Return α, and the scores of rows that are left out, ``(n, L)`` each."""
+    kernel = (f @ f.T).toarray() + z @ z.T
+    kernel.flat[:: len(kernel) + 1] += penalty
+    factor = linalg.cho_factor(kernel, lower=True, overwrite_a=True, check_finite=False)
+    inverse = linalg.cho_solve(factor, np.eye(len(kernel)), overwrite_b=True, check_finite=False)
+    alpha = inverse @ right
+    return alpha, right - alpha / inverse.diagonal()[:, None]
+
+
+def _solve_all(f: sparse.csr_array, z: Floats, right: Floats, penalty: float) -> Floats:
+    """Return α ``(n, L)`` of all rows, by conjugate gradients: K itself is never made."""
+
+    def product(v: Floats) -> Floats:
+        return np.asarray(f @ (f.T @ v) + z @ (z.T @ v) + penalty * v)
+
+    kernel = LinearOperator((len(right), len(right)), matvec=product, dtype=np.float64)
+    solved = [cg(kernel, column, rtol=1e-6, maxiter=1000)[0] for column in right.T]
+    return np.stack(solved, axis=1)

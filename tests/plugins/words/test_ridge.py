@@ -1,0 +1,70 @@
+"""The closed form: rows left out are refits without them, and many rows are solved alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from redhost_words import ridge
+from redhost_words.ridge import idf_of, normalised, solve
+from redhost_words.scalars import fit_scalars
+from scipy import sparse
+
+PENALTY = 0.3
+
+
+def rows_of(count: int) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
+    chance = np.random.default_rng(0)
+    u = sparse.csr_array(chance.random((count, 8)) * (chance.random((count, 8)) < 0.5))
+    z = chance.standard_normal((count, 4))
+    target = (z[:, 0] + u.toarray()[:, 0] > 0.3).astype(np.int64)
+    return normalised(u, idf_of(u)), z, target
+
+
+def test_rows_have_length_one_and_rare_places_weigh_more() -> None:
+    u = sparse.csr_array(np.array([[1.0, 1, 0], [1, 0, 1], [1, 0, 0]]))
+    idf = idf_of(u)
+    np.testing.assert_allclose(idf, 1 + np.log([1, 2, 2]))
+    dense = normalised(u, idf).toarray()
+    np.testing.assert_allclose(np.linalg.norm(dense, axis=1), 1)
+    assert dense[0, 1] / dense[0, 0] == pytest.approx(1 + np.log(2))
+
+
+def test_a_left_out_score_is_that_of_a_refit_without_the_row() -> None:
+    f, z, target = rows_of(12)
+    right = np.eye(2)[target] - np.bincount(target) / 12
+    _, left_out = ridge._left_out(f, z, right, PENALTY)
+    kernel = (f @ f.T).toarray() + z @ z.T
+    for n in range(12):
+        others = np.arange(12) != n
+        inner = kernel[np.ix_(others, others)] + PENALTY * np.eye(11)
+        refit = kernel[n, others] @ np.linalg.solve(inner, right[others])
+        np.testing.assert_allclose(left_out[n], refit)
+    tried = {(c, p): score for c, p, score in ridge._left_out_by(f, z * 2, right)}
+    np.testing.assert_allclose(tried[1.0, PENALTY], left_out)  # c / D is 1 / 4
+
+
+def test_more_rows_than_are_solved_at_once_have_nearly_the_same_weights(monkeypatch) -> None:
+    f, z, target = rows_of(300)
+    exact = solve(f, z, target, labels=2)
+    monkeypatch.setattr(ridge, "EXACT", 299)  # scalars by every second row
+    many = solve(f, z, target, labels=2)
+    scale = float(np.sum(many.words * exact.words) / np.square(exact.words).sum())
+    np.testing.assert_allclose(many.words, scale * exact.words, atol=1e-4)
+    np.testing.assert_allclose(many.states, scale * exact.states, atol=1e-4)
+    assert 0.5 < scale < 2
+
+
+def test_scalars_stay_where_they_start_if_rows_say_nothing() -> None:
+    flat = np.zeros((4, 2))
+    found = fit_scalars([flat, flat], np.array([0, 1, 0, 1]), start=(3.0, 0.0), positive=1)
+    np.testing.assert_allclose(found.values, [3.0, 0.0], atol=1e-6)
+    assert found.loss == pytest.approx(np.log(2))
+
+
+def test_scalars_maximise_the_likelihood_of_many_weighted_rows() -> None:
+    score, target = np.tile([[1.0, 0.0]], (4000, 1)), (np.arange(4000) % 4 == 0).astype(np.int64)
+    even = fit_scalars([score], target, start=(1.0,), positive=1)
+    assert even.values[0] == pytest.approx(np.log(3), rel=1e-2)
+    weight = np.where(target == 1, 3.0, 1.0)
+    weighted = fit_scalars([score], target, start=(1.0,), positive=1, weight=weight)
+    assert weighted.values[0] == pytest.approx(0, abs=1e-2)

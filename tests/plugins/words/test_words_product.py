@@ -1,0 +1,152 @@
+"""Authors and hosts: experts that read words, under a router of counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import safetensors.numpy
+import torch
+from redhost_words.counts import Counts
+from redhost_words.expert import CARD, COUNTS, WordsExpert, build_words
+from redhost_words.places import MOST, channel
+from redhost_words.router import WordsRouter
+
+import redhost
+from redhost.core.composition.options import RecomposeOptions
+from redhost.core.composition.recompose import compose
+from redhost.core.evaluation.judge import judge
+from redhost.core.model.composed import ComposedModel
+from redhost.errors import ContractError
+from redhost.registry.package.manifest import parse_expert
+
+from .conftest import TEAMS, texts_of
+
+
+@pytest.fixture(scope="session")
+def packages(author) -> dict[str, Path]:
+    return {team: author(team) for team in TEAMS}
+
+
+def composed(backbone: Path, *folders: Path, router: str = "words") -> ComposedModel:
+    return compose(backbone, folders, options=RecomposeOptions(router=router)).composed
+
+
+def share_right(model: ComposedModel, rows: list[redhost.Row]) -> float:
+    h = model.backbone.encode([r.text for r in rows])
+    return float(judge(model, h, rows).hits.mean())
+
+
+LATER = [r for team in TEAMS for r in texts_of(team, 60, seed=1)]
+
+
+def test_words_of_a_team_decide_its_answers(text_backbone, packages) -> None:
+    model = composed(text_backbone, *packages.values())
+    assert isinstance(model.bus.router, WordsRouter)
+    h, width = model.backbone.encode([r.text for r in LATER]), model.backbone.width
+    assert float(judge(model, h, LATER).hits.mean()) > 0.95
+    h[:, width:] = h[:, width:].flip(0)  # words of another text, each with a state of its own
+    assert float(judge(model, h, LATER[::-1]).hits.mean()) > 0.9
+
+
+@pytest.mark.parametrize("card", ["vectors", "texts", "statistics"])
+def test_every_card_trains_the_router(text_backbone, author, card) -> None:
+    folders = [author(team, card=card) for team in TEAMS]
+    model = composed(text_backbone, *folders)
+    assert isinstance(model.bus.router, WordsRouter)
+    assert share_right(model, LATER) > 0.9
+
+
+def test_gate_rows_of_vectors_have_their_words(text_backbone, packages) -> None:
+    outcome = compose(text_backbone, [*packages.values()], options=RecomposeOptions(router="words"))
+    assert outcome.receipt.accuracy.overall > 0.95
+    stored = safetensors.numpy.load_file(packages["fruit"] / CARD)
+    assert stored["fit"].shape[1] == stored["gate"].shape[1] == 2 * MOST
+
+
+def test_the_router_is_the_same_in_any_order_and_after_a_team_has_left(
+    text_backbone, packages, author
+) -> None:
+    first, second = packages.values()
+    third = author("music", [
+        redhost.Row(text=r.text.replace("rook", "drum").replace("pawn", "horn"), label="jazz")
+        for r in texts_of("sport", 120, seed=2) if r.label == "chess"
+    ] + [
+        redhost.Row(text=r.text.replace("tee", "aria").replace("club", "alto"), label="opera")
+        for r in texts_of("sport", 120, seed=3) if r.label == "golf"
+    ])  # fmt: skip
+    one = composed(text_backbone, first, second).bus.router.state_dict()
+    other = composed(text_backbone, second, first).bus.router.state_dict()
+    joined = composed(text_backbone, third, second, first)
+    again = composed(text_backbone, second, first).bus.router.state_dict()
+    assert joined.bus.ids == ("fruit", "music", "sport")
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]) and torch.equal(tensor, again[name])
+
+
+def test_an_expert_of_another_form_has_no_counts_for_the_router(
+    text_backbone, packages, author
+) -> None:
+    plain = author("sport", form="linear")
+    model = composed(text_backbone, packages["fruit"], plain, router="ridge")
+    assert share_right(model, LATER) > 0.5
+    with pytest.raises(redhost.RedhostError) as e:
+        composed(text_backbone, packages["fruit"], plain)
+    assert "sport" in str(e.value) and "ridge" in str(e.value)
+
+
+def test_an_expert_is_ridge_on_z_and_words(packages, context) -> None:
+    folder = packages["fruit"]
+    manifest = parse_expert((folder / "expert.json").read_bytes()).unwrap("it")
+    files = {p.name: p.read_bytes() for p in folder.iterdir()}
+    expert = build_words(manifest, files)
+    words = safetensors.numpy.load(files["words.safetensors"])
+    texts = [r.text for r in LATER[:5]]
+    compute = channel(context.backbone).compute
+    assert compute is not None
+    segment = compute(texts)
+    z = torch.nn.functional.layer_norm(
+        context.backbone.encode(texts), (context.backbone.width,), eps=context.backbone.eps
+    )
+    delta = expert(torch.cat([z, segment], dim=1))
+    for n, row in enumerate(segment):
+        u = {int(p) - 1: float(w) for p, w in zip(row[:MOST], row[MOST:], strict=True) if p}
+        known = {p: u[p] for p in map(int, words["places"]) if p in u}
+        index = [words["places"].tolist().index(p) for p in known]
+        f = torch.tensor([*known.values()]) * torch.from_numpy(words["idf"][index])
+        said = (f / f.norm()) @ torch.from_numpy(words["Wu"][index]).float()
+        expected = expert.W @ z[n] + expert.b + said
+        torch.testing.assert_close(delta[n], expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(expert(z), z @ expert.W.T + expert.b)
+
+
+def test_files_that_do_not_fit_are_refused(packages) -> None:
+    folder = packages["fruit"]
+    manifest = parse_expert((folder / "expert.json").read_bytes()).unwrap("it")
+    files = {p.name: p.read_bytes() for p in folder.iterdir()}
+    for name, tensor in ((COUNTS, "rows"), ("words.safetensors", "idf"), (CARD, "fit")):
+        tensors = safetensors.numpy.load(files[name])
+        tensors[tensor] = tensors[tensor][:1].copy()
+        with pytest.raises(ContractError):
+            build_words(manifest, {**files, name: safetensors.numpy.save(tensors)})
+    with pytest.raises(ContractError):
+        build_words(manifest, {n: data for n, data in files.items() if n != COUNTS})
+    with pytest.raises(ContractError):
+        other = msgspec.structs.replace(manifest, labels=("apple", "pear", "plum"))
+        build_words(other, files)
+    counts = Counts.load(files[COUNTS], labels=manifest.labels)
+    assert counts.rows.sum() > 200 and isinstance(build_words(manifest, files), WordsExpert)
+
+
+@pytest.mark.parametrize("plan", [{"writes": "hidden"}, {"card": "statistics", "epsilon": 1.0}])
+def test_plans_that_words_cannot_carry_out_are_refused(context, tmp_path, plan) -> None:
+    plan = {"writes": "labels", **plan}
+    with pytest.raises(redhost.RedhostError):
+        redhost.authoring.train_package(
+            tmp_path / "red-expert-fruit",
+            redhost.authoring.ExpertPlan(id="fruit", form="words", **plan),
+            redhost.authoring.split_rows(texts_of("fruit", 60, seed=0)),
+            context=context,
+            settings=redhost.authoring.ExpertSettings(space="labels"),
+        )
