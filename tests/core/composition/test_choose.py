@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import redhost
-from redhost.core.composition import choose
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
+from redhost.core.composition import choose
 from redhost.core.composition.choose import TRIED, USUAL, choose_router, compare_routers
 from redhost.core.routers.base import Router
 from redhost.core.routers.domain_statistics import Statistics
