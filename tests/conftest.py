@@ -29,7 +29,8 @@ from warm_start import warm_command
 
 import redhost
 from redhost.core.types import BackgroundRow
-from redhost.registry.package.discover import from_folder
+from redhost.registry.environment import trust
+from redhost.registry.package.discover import canonical, from_folder, plugin_entry_points
 from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 
@@ -70,6 +71,19 @@ def patience() -> Iterator[None]:
     """Let no command in this process say that it takes long: machines that test may be slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("redhost.commands.progress.EVERY", 3600.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def trusted_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust this project's plugins where copies of them are tested, as `make mutate` does."""
+    names = {canonical(p.dist) for p in plugin_entry_points("redhost.plugins")}
+    copies = [n for n in names if n.startswith("redhost-") and not trust.is_trusted(n)]
+    with pytest.MonkeyPatch.context() as patch:
+        if copies:
+            released = tmp_path_factory.mktemp("copies") / "released.json"
+            released.write_text(json.dumps({name: trust.digest_of(name) for name in copies}))
+            patch.setattr(trust, "RELEASED", released)
         yield
 
 
