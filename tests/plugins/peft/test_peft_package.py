@@ -11,6 +11,7 @@ import pytest
 from redhost_peft.package import read_packaged
 from redhost_peft.peft_adapter import (
     CONFIG,
+    MAX_FEW,
     WEIGHTS,
     check_modules,
     check_saved,
@@ -174,6 +175,27 @@ def test_a_bias_has_as_many_numbers_as_its_layer_puts_out() -> None:
     read = read_adapter(*files(made | other, **given)).unwrap("it")
     [wrong] = check_targets(read, LINEARS, backbone="tiny")
     assert (wrong.code, wrong.expected, wrong.found) == ("adapter_misfit", f"({D})", f"({D + 1})")
+
+
+def test_with_lora_bias_every_layer_has_one() -> None:
+    biases = {f"{START}{module}.lora_B.bias": np.ones(D, "f4") for module in MODULES}
+    read = read_adapter(*files(tensors() | biases, lora_bias=True)).unwrap("it")
+    assert {*read.tensors[MODULES[0]]} == {"A", "B", "b"}
+    lacking = read_adapter(*files(lora_bias=True)).violations
+    assert [(v.code, v.field) for v in lacking] == [
+        ("weights_tensors", f"{WEIGHTS} {module}") for module in sorted(MODULES)
+    ]
+    assert "lora_B.bias" in lacking[0].expected and "lora_B.bias" not in lacking[0].found
+
+
+@pytest.mark.parametrize(("key", "end"), [("layers_pattern", "layer"), ("modules_to_save", "end")])
+def test_a_list_that_is_compared_with_every_name_has_few_entries(key, end) -> None:
+    names = [end, *(f"{end}{n}" for n in range(MAX_FEW))]
+    given = {"layers_to_transform": [0, 1]} if key == "layers_pattern" else {}
+    assert not read_adapter(*files(**given, **{key: names[:-1]})).violations
+    [wrong] = read_adapter(*files(**given, **{key: names})).violations
+    assert (wrong.code, wrong.field) == ("adapter_config", f"{CONFIG} {key}")
+    assert wrong.found == str(MAX_FEW + 1)
 
 
 def test_of_modules_that_are_not_there_the_first_is_compared_with_those_that_are() -> None:
