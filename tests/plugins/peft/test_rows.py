@@ -19,7 +19,7 @@ from redhost_peft.rows import (
     moved_together,
     shares_passes,
 )
-from redhost_peft.tap import compute_features
+from redhost_peft.tap import Tap, compute_features
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
@@ -141,3 +141,18 @@ def test_a_pass_over_the_upper_blocks_runs_no_lower_one(adapted, count) -> None:
         hook.remove()
     assert before[0] == before[1] == before[2] > 0
     assert (calls[0], calls[1]) == (before[0], before[1]) and calls[2] > before[2]
+
+
+def test_states_are_stored_where_adapters_begin_and_nowhere_else(adapted) -> None:
+    backbone, experts = adapted
+    trunk = backbone.trunk
+    acts = {name: expert.intervention(backbone) for name, expert in experts.items()}
+    assert (acts["all"].lowest, acts["upper"].lowest, acts["top"].lowest) == (0, 1, 2)
+    with torch.inference_mode():
+        for names, blocks in ((["all"], set()), (["top", "upper", "all"], {0, 1})):
+            _, states = encode_with_states(trunk, TEXTS[:3], [acts[n] for n in names])
+            assert [{*held} for held in states] == [blocks] * 3
+        for text, held in zip(TEXTS, states, strict=False):
+            for block, rows in held.items():
+                alone = compute_features(Tap(block=block), trunk, [text])
+                torch.testing.assert_close(rows.mean(0, keepdim=True), alone)
