@@ -192,13 +192,16 @@ def test_a_gpus_bits_keep_to_a_tolerance(bare) -> None:
 
 
 def test_a_pack_is_filled_up_to_its_number_of_tokens() -> None:
-    ids = [[1] * n for n in (4, 9, 4, 4)]
-    by_limit = {limit: [[*p.index] for p in packs(ids, tokens=limit)] for limit in (7, 8, 12, 21)}
+    ids = [[1] * n for n in (4, 9, 4, 4, 4)]
+    by_limit = {
+        limit: [[*p.index] for p in packs(ids, tokens=limit)] for limit in (7, 8, 12, 21, 25)
+    }
     assert by_limit == {
-        7: [[0], [2], [3], [1]],
-        8: [[0, 2], [3], [1]],  # a longer text has a pass of its own
-        12: [[0, 2, 3], [1]],
-        21: [[0, 2, 3, 1]],
+        7: [[0], [2], [3], [4], [1]],
+        8: [[0, 2], [3, 4], [1]],  # a longer text has a pass of its own
+        12: [[0, 2, 3], [4], [1]],
+        21: [[0, 2, 3, 4], [1]],
+        25: [[0, 2, 3, 4, 1]],
     }
     assert [*packs([], tokens=8)] == []
 

@@ -7,6 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,3 +157,19 @@ def test_states_are_stored_where_adapters_begin_and_nowhere_else(adapted) -> Non
             for block, rows in held.items():
                 alone = compute_features(Tap(block=block), trunk, [text])
                 torch.testing.assert_close(rows.mean(0, keepdim=True), alone)
+
+
+@pytest.mark.parametrize(
+    ("device", "packed", "states", "shares"),
+    [
+        ("cpu", True, True, True),
+        ("cuda", True, True, False),
+        ("cpu", False, True, False),
+        ("cpu", True, False, False),
+    ],
+)
+def test_passes_are_shared_in_packs_with_torch_on_a_cpu(device, packed, states, shares) -> None:
+    encoder: Any = SimpleNamespace(
+        device=torch.device(device), tiles=SimpleNamespace(is_packed=packed), has_states=states
+    )
+    assert shares_passes(encoder) is shares
