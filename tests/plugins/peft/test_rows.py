@@ -19,6 +19,7 @@ from redhost_peft.rows import (
     encode_with_states,
     moved_together,
     shares_passes,
+    tile_at,
 )
 from redhost_peft.tap import Tap, compute_features
 
@@ -173,3 +174,27 @@ def test_passes_are_shared_in_packs_with_torch_on_a_cpu(device, packed, states, 
         device=torch.device(device), tiles=SimpleNamespace(is_packed=packed), has_states=states
     )
     assert shares_passes(encoder) is shares
+
+
+def test_a_text_has_the_tile_of_the_section_that_it_begins_in() -> None:
+    pack: Any = SimpleNamespace(sections=((16, 16), (64, 32), (1, 1)))
+    assert [tile_at(pack, start) for start in (0, 15, 16, 79, 80)] == [16, 16, 32, 32, 1]
+
+
+def test_texts_that_begin_at_one_block_go_on_together(adapted, monkeypatch) -> None:
+    backbone, experts = adapted
+    trunk, sizes = backbone.trunk, list[int]()
+    acts = [experts[name].intervention(backbone) for name in ("top", "upper")] * 4
+    texts = [*TEXTS, TEXTS[0]]
+    with torch.inference_mode():
+        _, states = encode_with_states(trunk, texts, acts)
+        expected = [compute_features(a, trunk, [t]) for a, t in zip(acts, texts, strict=True)]
+        encode = trunk.encode
+
+        def counted(texts: list[str], **options: Any) -> torch.Tensor:
+            sizes.append(len(texts))
+            return encode(texts, **options)
+
+        monkeypatch.setattr(trunk, "encode", counted)
+        rows = moved_together(trunk, texts, acts, states)
+    assert torch.equal(rows, torch.cat(expected)) and sizes == [4, 4]
