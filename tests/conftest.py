@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
-from surroundings import trusting_mutants, use_memory
+from surroundings import trusting_copies, use_memory
 from warm_start import warm_command
 
 import redhost
@@ -80,9 +80,9 @@ def patience() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def mutants_may_run() -> Iterator[None]:
-    """Let mutated copies of this project's plugins run."""
-    with trusting_mutants():
+def trusted_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust copies of this project's plugins."""
+    with trusting_copies(tmp_path_factory.mktemp("copies") / "released.json"):
         yield
 
 

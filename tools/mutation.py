@@ -147,7 +147,6 @@ def _run(room: Room, mutants: Sequence[str], *, workers: int, check: bool = True
     files.mkdir(exist_ok=True)
     environment = {
         "OMP_NUM_THREADS": "1",
-        "MUTATED": "1",
         "PYTEST_DEBUG_TEMPROOT": str(files),
         "PYTHONHASHSEED": str(SEED),
         "PYTHONPATH": str(room.folder / "mutants/src"),

@@ -1,7 +1,8 @@
-"""Where the suite runs: in memory if there is enough, and on mutated copies of the code."""
+"""Where the suite runs: in memory if there is enough, and on copies of the code."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["trusting_mutants", "use_memory"]
+from redhost.registry.environment import trust
+from redhost.registry.package.discover import canonical, plugin_entry_points
+
+__all__ = ["trusting_copies", "use_memory"]
 
 MEMORY, ENOUGH = Path("/dev/shm"), 4 * 2**30
 """Linux's folder in memory, and the free bytes that the tests' folders need there."""
@@ -25,15 +29,16 @@ def use_memory() -> None:
 
 
 @contextmanager
-def trusting_mutants() -> Iterator[None]:
-    """Trust this project's plugins where `make mutate` tests copies of them with other code."""
+def trusting_copies(released: Path) -> Iterator[None]:
+    """Trust this project's plugins where copies of them are tested, as `make mutate` does.
+
+    Args:
+        released: Where to write the digests, as those that redhost was released with.
+    """
+    names = {canonical(p.dist) for p in plugin_entry_points("redhost.plugins")}
+    copies = [n for n in names if n.startswith("redhost-") and not trust.is_trusted(n)]
     with pytest.MonkeyPatch.context() as patch:
-        if "MUTATED" in os.environ:
-            trust = "redhost.registry.environment.trust"
-            patch.setattr(f"{trust}.source_tree", lambda: Path(__file__).parents[2])
-            patch.setattr(
-                f"{trust}._project_in",
-                lambda tree, dist: tree if dist.startswith("redhost-") else None,
-            )
-            patch.setattr(f"{trust}.Contents.lies_below", lambda self, folder: True)
+        if copies:
+            released.write_text(json.dumps({name: trust.digest_of(name) for name in copies}))
+            patch.setattr(trust, "RELEASED", released)
         yield
