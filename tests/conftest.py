@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
+from surroundings import trusting_copies, use_memory
 from warm_start import warm_command
 
 import redhost
@@ -44,6 +45,11 @@ hypothesis.settings.load_profile("fixed")
 # Shells start background jobs deaf to Ctrl-C, and children inherit that: some tests type it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose where the tests' folders are."""
+    use_memory()
 
 
 TESTS = Path(__file__).parent
@@ -70,6 +76,13 @@ def patience() -> Iterator[None]:
     """Let no command in this process say that it takes long: machines that test may be slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("redhost.commands.progress.EVERY", 3600.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def trusted_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust copies of this project's plugins."""
+    with trusting_copies(tmp_path_factory.mktemp("copies") / "released.json"):
         yield
 
 

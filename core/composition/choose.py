@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..bus.bus import BACKBONE
 from ..bus.layout import ROUTER
-from ..bus.signals import RouterSignals
 from ..model.composed import ComposedModel
 from ..routers import build_router
 from ..routers.base import ColumnData, Router
@@ -77,17 +76,16 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
         return RouterChoice(kind=USUAL)
     # Every adapter with a weight costs the text another pass: only one gets all of it.
     kinds = [f"{kind}:k=1" for kind in TRIED] if adapters else TRIED
-    routers = {k: build_router(k, config, bus.columns, model.seed) for k in kinds}
-    reads = {name for r in routers.values() if r is not None for name in r.reads}
-    data = columns_data(model, encode=encode, reads=reads)
-    return compare_routers({k: r for k, r in routers.items() if r is not None}, data)
+    built = ((k, build_router(k, config, bus.columns, model.seed)) for k in kinds)
+    routers = {k: router for k, router in built if router is not None}
+    return compare_routers(routers, columns_data(model, encode=encode))
 
 
 def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -> RouterChoice:
     """Choose among kinds by how many held-out rows they route to the right expert.
 
     Args:
-        routers: By kind, the default first; they are solved on the other rows.
+        routers: By kind, the default first; they read z alone, and are solved on the other rows.
         data: Their training data, in column order.
     """
     parts, kinds = [_hold_back(d) for d in data], list(routers)
@@ -102,7 +100,7 @@ def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -
     for kind, router in routers.items():
         router.solve([learnt for learnt, _ in parts])
         with torch.inference_mode():
-            right = [router(d.z, d.signals).argmax(-1) == k for k, d in held]
+            right = [router(d.z).argmax(-1) == k for k, d in held]
         hits[kind] = torch.cat(right).double()
     tried = {kind: float(right_rows.mean()) for kind, right_rows in hits.items()}
     return RouterChoice(kind=_best(hits), tried=tried, data=data)
@@ -138,11 +136,6 @@ def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
 
 
 def _rows(data: ColumnData, index: Sequence[int]) -> ColumnData:
-    """Return some rows of a column."""
-    signals = data.signals
-    if signals is not None:
-        chosen = {name: values[index] for name, values in signals.known.items()}
-        signals = RouterSignals(signals.features[index], reads=signals.reads, values=chosen)
-    return dataclasses.replace(
-        data, z=data.z[index], labels=tuple(data.labels[n] for n in index), signals=signals
-    )
+    """Return some rows of a column, without signals: the kinds that are compared read none."""
+    labels = tuple(data.labels[n] for n in index)
+    return dataclasses.replace(data, z=data.z[index], labels=labels, signals=None)

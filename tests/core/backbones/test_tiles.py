@@ -191,6 +191,21 @@ def test_a_gpus_bits_keep_to_a_tolerance(bare) -> None:
         trunk.model.to("cpu")
 
 
+def test_a_pack_is_filled_up_to_its_number_of_tokens() -> None:
+    ids = [[1] * n for n in (4, 9, 4, 4, 4)]
+    by_limit = {
+        limit: [[*p.index] for p in packs(ids, tokens=limit)] for limit in (7, 8, 12, 21, 25)
+    }
+    assert by_limit == {
+        7: [[0], [2], [3], [4], [1]],
+        8: [[0, 2], [3, 4], [1]],  # a longer text has a pass of its own
+        12: [[0, 2, 3], [4], [1]],
+        21: [[0, 2, 3, 4], [1]],
+        25: [[0, 2, 3, 4, 1]],
+    }
+    assert [*packs([], tokens=8)] == []
+
+
 def test_texts_of_all_lengths_share_a_pass(bare) -> None:
     trunk = encoder("bert", bare.trunk.tokenizer)
     lengths = [1, 40, 7, 100, 18, 16, 7, 31, 70]

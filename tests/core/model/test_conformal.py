@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,9 @@ from torch import Tensor
 import redhost
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import ClassifierExpert
+from redhost.core.bus.layout import FeatureLayout
+from redhost.core.bus.task import CLASSIFICATION, NumberHead
+from redhost.core.bus.unit import WholeText
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.label_sets import DECLINED
@@ -131,6 +136,54 @@ def test_what_cannot_be_is_refused_in_words(generation) -> None:
         "this composition cannot decline: expected labels to answer with, or a router with a "
         "density per expert, found generation. Leave out --decline."
     )
+
+
+def test_own_thresholds_are_those_of_each_experts_own_rows() -> None:
+    owner, own = torch.tensor([0, 1] * 9), torch.arange(18, dtype=torch.float64)
+    known = Calibration(group=torch.zeros(18, dtype=torch.int64), owner=owner, own=own)
+    bus: Any = SimpleNamespace(ids=("a", "b"))
+    assert known.own_thresholds(0.2, bus) == [2.0, 3.0]  # the second of ten
+    assert known.own_thresholds(0.01, bus) == [-math.inf, -math.inf]
+    assert Calibration(group=known.group).own_thresholds(0.2, bus) is None
+
+
+def test_scores_of_gate_rows_by_hand() -> None:
+    """With D = 8 a density's standard deviation is 2; own answers are those of one expert."""
+    z = torch.zeros(3, 8)
+    z[:, 0], z[:, 1] = torch.tensor([3.0, -2.0, 1.0]), torch.tensor([9.0, 4.0, -6.0])
+    alone = {0: torch.tensor([[0.9, 0.1]]), 1: torch.tensor([[0.5, 0.5], [0.25, 0.75]])}
+    bus: Any = SimpleNamespace(
+        ids=("a", "b"),
+        labels=("x", "y"),
+        shared_labels=True,
+        layout=FeatureLayout(width=8),
+        norm=torch.nn.Identity(),
+        router=SimpleNamespace(log_density=lambda z: z[:, 0], log_densities=lambda z: z[:, :2]),
+        task=CLASSIFICATION,
+        own_answer=lambda h, z, column: alone[column],
+    )
+    p = torch.tensor([[0.8, 0.2], [0.4, 0.6], [0.5, 0.5]])
+    alpha = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.5, 0.4, 0.1]])
+    rows = [
+        redhost.Row(text="", label=y, domain=d) for y, d in (("x", "a"), ("x", "b"), ("new", "b"))
+    ]
+    plain = calibrate(bus, z, p, alpha, rows, decline=False)
+    assert plain.familiarity is plain.owner is plain.own is None
+    found = calibrate(bus, z, p, alpha, rows, decline=True)
+    for made in (plain, found):
+        assert made.group.tolist() == [0, 1, 0]  # the backbone's column is nobody's
+        assert made.likelihood is not None
+        assert made.likelihood.tolist() == pytest.approx([0.8, 0.4, 0.0])
+    assert found.familiarity is not None and found.owner is not None and found.own is not None
+    assert found.familiarity.tolist() == pytest.approx([math.log(4) + 1.5, math.log(1.5) - 1, 0.5])
+    assert found.owner.tolist() == [0, 1, 1]
+    assert found.own.tolist() == pytest.approx([math.log(9) + 1.5, 2.0, math.log(3) - 3])
+    bus.router = SimpleNamespace(log_density=lambda z: None, log_densities=lambda z: None)
+    assert familiarity(bus, z, p).tolist() == pytest.approx([math.log(4), math.log(1.5), 0.0])
+    bus.task = SimpleNamespace(head=NumberHead(), unit=WholeText(), name="other")
+    with pytest.raises(redhost.UsageError) as refused:
+        familiarity(bus, z, p)
+    assert "--router quadratic" in refused.value.hint and refused.value.found == "other"
 
 
 def test_a_calibration_comes_back_from_bytes() -> None:

@@ -82,3 +82,16 @@ def test_scores_of_very_different_rows_are_summed_without_underflow() -> None:
     share = torch.full((2,), 0.5, dtype=torch.float64)
     found = sharpest(score, torch.arange(2), torch.tensor([0, 1]), share=share)
     assert found.loss == pytest.approx(float(torch.tensor(-24.0).exp().log1p()), rel=1e-3)
+
+
+def test_the_standard_error_of_a_sharpness_is_that_of_its_mean() -> None:
+    score = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    share = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    target = torch.tensor([0, 1, 1])
+    found = sharpest(score, torch.tensor([0, 1]), target, share=share)
+    assert found.kappa == 1.0  # too few rows to choose it
+    margin = found.beta * torch.tensor([2.0, 1.0, -1.0], dtype=torch.float64)
+    losses = torch.log1p(torch.exp(-margin))
+    assert found.loss == pytest.approx(float(losses.mean()))
+    variance = float((losses - losses.mean()).square().mean())
+    assert found.error == pytest.approx((variance / 3) ** 0.5)

@@ -60,3 +60,7 @@ def bias(module: str, size: int = D, *, end: str = "base_layer.bias") -> Tensors
 def whole(*names: str, shape: tuple[int, ...] = (D, D)) -> Tensors:
     return {f"{START}{n}.{part}": np.ones(shape[: 2 - k], "f4") for n in names
             for k, part in enumerate(("weight", "bias"))}  # fmt: skip
+
+
+def heads(*, rows: int = 3, value: float = 1.0) -> bytes:
+    return save({"W": np.full((rows, D), value, "f4"), "b": np.ones(rows, "f4")})

@@ -139,11 +139,11 @@ def test_features_of_taps_are_remembered_by_what_computes_them(composed, tmp_pat
     assert torch.equal(cache.encode(texts), composed.backbone.encode(texts))
 
 
+@pytest.mark.parametrize("where", [{"reads_tap": "0"}, {"reads_tap": "0", "writes_tap": "1"}])
 def test_an_interrupted_training_goes_on_to_the_same_bytes(
-    make, backbone_folder, texts_of, tmp_path, monkeypatch
+    make, backbone_folder, texts_of, tmp_path, monkeypatch, where
 ) -> None:
     monkeypatch.setattr("redhost.core.training.expert.SAVING", float("inf"))  # after every epoch
-    where = {"reads_tap": "0", "writes_tap": "1"}
     once = make("green", **where)
     plan = ExpertPlan(id="green", writes="hidden", **where)
     project = tmp_path / "red-expert-green"
@@ -218,8 +218,9 @@ def test_taps_the_trunk_has_not_are_violations(bare) -> None:
     [({"reads_tap": "9"}, "0 … 2"), ({"reads_tap": "2", "writes_tap": "1"}, "block 2 or a later")],
 )
 def test_an_author_is_reported_before_anything_is_trained(make, where, message) -> None:
-    with pytest.raises(redhost.errors.ContractError, match=message):
+    with pytest.raises(redhost.errors.ContractError, match=message) as caught:
         make("red", **where)
+    assert "'red'" in caught.value.problem
 
 
 def test_without_taps_nothing_is_wide(bare, composed) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redhost_peft.lora import Lora, LoraExpert, adapter_key
+from redhost_peft.lora import Lora, LoraExpert, LoraLayer, adapter_key, build_lora, lora_from_files
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
 from redhost_peft.tap import compute_features
 from safetensors.torch import load as load_tensors
@@ -27,8 +27,12 @@ from redhost.core.backbones.interventions.layout import bus_part, with_layout
 from redhost.core.bus.bus import Bus, LayerNorm
 from redhost.core.bus.experts import Linear
 from redhost.core.bus.signals import BusRouter
-from redhost.registry.errors import ContractError
+from redhost.registry.errors import ContractError, ManifestError
 from redhost.registry.package.manifest import Features
+from redhost.registry.package.readers import read_expert
+
+from .peft_files import files as peft_files
+from .peft_files import heads
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
 SIZES |= {"num_attention_heads": 4, "max_position_embeddings": 64}
@@ -301,3 +305,101 @@ def test_on_wide_features_it_moves_states_and_no_token_counts(bert, top) -> None
     )
     assert torch.equal(moved[:, -32:], plain[:, -32:]) and plain[:, -32:].any(-1).all()
     assert not torch.equal(moved[:, :-32], plain[:, :-32])
+
+
+def test_an_adapter_of_a_model_with_a_head_names_modules_below_its_encoder(bert, tmp_path) -> None:
+    """Such a model's modules have a prefix that the encoder's have not."""
+    model = copy.deepcopy(bert.trunk.model)
+    raw, weights = save(
+        model, tmp_path, target_modules=["query"], modules_to_save=["LayerNorm"], bias="lora_only"
+    )
+    start = "base_model.model."
+    below = {n.replace(start, f"{start}bert."): t for n, t in load_tensors(weights).items()}
+    plain = expert_of((raw, weights)).intervention(bert)
+    prefixed = expert_of((raw, save_tensors(below))).intervention(bert)
+    assert len(prefixed.own) == len(plain.own) == 17 and prefixed.lowest == plain.lowest == 0
+    assert [(id(m), n) for m, n, _ in prefixed.own] == [(id(m), n) for m, n, _ in plain.own]
+    rows, expected = (compute_features(a, bert.trunk, TEXTS) for a in (prefixed, plain))
+    assert torch.equal(rows, expected)
+
+
+def test_one_layer_by_hand() -> None:
+    """y = x Wᵀ + s (x Aᵀ) Bᵀ for LoRA; DoRA's c = m / ‖W + s B A‖, row by row."""
+    A, B = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0], [0.0], [1.0]])
+    W = torch.tensor([[0.0, 4.0], [0.0, 2.0], [2.0, 3.0]])
+    plain = LoraLayer(A=A, B=B, b=None, m=None, scale=1.5)
+    assert (plain.A.bias, plain.B.bias, plain.m) == (None, None, None)
+    assert plain.magnitude(W) is None
+    x, output = torch.tensor([[1.0, 5.0]]), torch.tensor([[10.0, 20.0, 30.0]])
+    assert plain(x, output, None, None).tolist() == [[13.0, 20.0, 31.5]]
+    m = torch.tensor([10.0, 6.0, 23.04**0.5])
+    dora = LoraLayer(A=A, B=B, b=torch.ones(3), m=m, scale=1.5)
+    assert dora.B.bias is not None and dora.B.bias.tolist() == [1, 1, 1]
+    without = LoraLayer(A=A, B=B, b=None, m=m, scale=1.5)
+    # W + s B A has the rows (3, 4), (0, 2) and (3.5, 3).
+    c = without.magnitude(W)
+    assert c is not None and c.shape == (1, 3)
+    torch.testing.assert_close(c, torch.tensor([[2.0, 3.0, (23.04 / 21.25) ** 0.5]]))
+
+
+def test_on_a_cpu_an_experts_weights_are_not_copied(bert, top) -> None:
+    expert = expert_of(top)
+    acts = expert.intervention(bert)
+    assert [layer for layer, _, _ in acts.layers] == [*expert.layers]
+    assert {id(p) for _, _, p in acts.own} == {id(p) for p in (*expert.biases, *expert.saved)}
+
+
+def test_with_a_head_it_answers_labels_and_without_one_it_moves_states(top) -> None:
+    W, b = torch.randn(2, 64).half(), torch.randn(2).half()
+    own = expert_of(top, space="labels", labels=("c", "d"), head={"W": W, "b": b})
+    z = torch.randn(3, 64)
+    torch.testing.assert_close(own(z), z @ W.float().T + b.float())
+    assert (own.space, own.labels) == ("labels", ("c", "d"))
+    assert expert_of(top)(z) is z
+
+
+def test_tensors_of_half_precision_are_computed_in_float32(bert, tmp_path) -> None:
+    model = copy.deepcopy(bert.trunk.model)
+    raw, weights = save(
+        model, tmp_path, target_modules=["query"], modules_to_save=["LayerNorm"], bias="lora_only"
+    )
+    half = {name: tensor.half() for name, tensor in load_tensors(weights).items()}
+    expert = expert_of((raw, save_tensors(half)))
+    assert {p.dtype for p in expert.parameters()} == {torch.float32}
+    assert len(expert.saved) == 14 and len(expert.layers) == len(expert.biases) == 3
+    assert set(half) - set(expert.tensors()) == {n for n in half if ".lora_" not in n}
+    for name, tensor in expert.tensors().items():
+        assert torch.equal(tensor, half[name].float())
+
+
+def test_a_package_becomes_its_expert(package) -> None:
+    change = {"writes.space": "labels", "temperature": 2.5}
+    read = read_expert(package(change, head__safetensors=heads())).unwrap("it")
+    expert = build_lora(read.manifest, read.files)
+    assert (expert.space, expert.labels) == ("labels", tuple(read.manifest.labels))
+    assert expert.temperature == 2.5 and expert.key == adapter_key(*peft_files())
+    assert expert.W is not None and torch.equal(expert(torch.ones(1, 16)), torch.full((1, 3), 17.0))
+    weights = load_tensors(peft_files()[1])
+    assert expert.tensors().keys() == weights.keys()
+    assert all(torch.equal(t, weights[n]) for n, t in expert.tensors().items())
+    read = read_expert(package()).unwrap("it")
+    expert = build_lora(read.manifest, read.files)
+    assert (expert.space, expert.W, expert.temperature) == ("hidden", None, 1.0)
+    read = read_expert(package({"rank": 5})).unwrap("it")
+    with pytest.raises(ContractError):
+        build_lora(read.manifest, read.files)
+
+
+def test_two_files_become_an_expert() -> None:
+    raw, weights = peft_files()
+    parts = {CONFIG: raw, WEIGHTS: weights}
+    expert = lora_from_files(parts, who="it", space="hidden", labels=("a",))
+    assert (expert.space, expert.labels, expert.W) == ("hidden", ("a",), None)
+    assert expert.key == adapter_key(raw, weights)
+    head = {"W": torch.ones(1, 16), "b": torch.zeros(1)}
+    own = lora_from_files(parts, who="it", space="labels", labels=("a",), head=head)
+    assert own.W is not None and float(own(torch.ones(1, 16))) == 16
+    with pytest.raises(ManifestError, match="the adapter of a test"):
+        lora_from_files(
+            {**parts, CONFIG: b"{}"}, who="the adapter of a test", space="hidden", labels=()
+        )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from hashlib import sha256
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from redhost_peft.package import HEAD, read_packaged
-from redhost_peft.peft_adapter import CONFIG, WEIGHTS, check_targets, read_adapter
+from redhost_peft.package import read_packaged
+from redhost_peft.peft_adapter import (
+    CONFIG,
+    MAX_FEW,
+    WEIGHTS,
+    check_modules,
+    check_saved,
+    check_targets,
+    read_adapter,
+)
 from safetensors.numpy import save
 
 from redhost.registry.package.checked import Violation
@@ -18,7 +25,7 @@ from redhost.registry.package.payload import MAX_TOKENS
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.safetensors_check import MAX_FILE
 
-from .peft_files import LINEARS, MODULES, START, D, R, bias, files, tensors, whole
+from .peft_files import LINEARS, MODULES, START, D, R, bias, files, heads, tensors, whole
 
 Files = dict[str, Any]
 SAVES: dict[str, Any] = {"modules_to_save": ["pooler.dense", "Norm"]}
@@ -82,36 +89,6 @@ def test_a_head_of_the_adapters_model_is_refused_by_name() -> None:
     assert not [*check_targets(without, LINEARS, backbone="tiny")]  # names of nothing, as to PEFT
 
 
-@pytest.fixture
-def package(make_expert: Any) -> Callable[..., Files]:
-    """Return the function that makes an adapter's package, with changes to its manifest."""
-
-    def make(change: dict[str, Any] | None = None, **parts: bytes) -> Files:
-        raw, weights = files()
-        out = 3 if (change or {}).get("writes.space") == "labels" else D
-        rows = {"z": np.ones((2, D), "f4"), "delta": np.ones((2, out), "f4")}
-        given = {
-            CONFIG: raw,
-            WEIGHTS: weights,
-            "canary.safetensors": save(rows | {"tokens": np.ones((2, 5), "i8")}),
-        } | {n.replace("__", "."): data for n, data in parts.items()}
-        sha = {n: sha256(data).hexdigest() for n, data in given.items()}
-        made = {
-            "form": "lora",
-            "activation": "identity",
-            "rank": R,
-            "weights": {"file": WEIGHTS, "sha256": sha[WEIGHTS]},
-            "files": {n: sha[n] for n in (CONFIG, HEAD) if n in given},
-            "canary.sha256": sha["canary.safetensors"],
-        }
-        whole: Files = make_expert(
-            "a", change={k: v for k, v in (made | (change or {})).items() if v is not ...}
-        )
-        return {**whole, **given}
-
-    return make
-
-
 def test_a_package_of_an_adapter_is_valid(package: Any) -> None:
     read = read_expert(package()).unwrap("it")
     assert not violations(package())
@@ -131,10 +108,6 @@ def test_weights_may_be_as_large_as_those_of_large_models_and_nothing_else_may(
     assert len(weights) > MAX_FILE and read_expert(made).unwrap("it").weights == weights
     [wrong] = read_expert({**made, "canary.safetensors": bytes(MAX_FILE + 1)}).violations
     assert wrong.code == "canary_too_large"
-
-
-def heads(*, rows: int = 3, value: float = 1.0) -> bytes:
-    return save({"W": np.full((rows, D), value, "f4"), "b": np.ones(rows, "f4")})
 
 
 def violations(made: Files) -> tuple[Violation, ...]:
@@ -178,6 +151,73 @@ def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, bytes], str, str]]:
     listing = {"tensors": {n: t.shape for n, t in tensors().items()}}
     parts = {"adapter_model__safetensors": fewer}
     yield "tensors", listing, parts, "weights_tensors", f"{START}{MODULES[0]}"
+
+
+def test_a_package_with_labels_of_its_own_has_their_head(package: Any) -> None:
+    assert not violations(package(OWN, head__safetensors=heads()))
+    wide = save({"W": np.ones((3, D + 1), "f4"), "b": np.ones(3, "f4")})
+    [wrong] = violations(package(OWN, head__safetensors=wide))
+    assert wrong.code == "files_tensors" and wrong.found.startswith(f"(3, {D + 1})")
+    [wrong] = violations(package({"writes.space": "logits"}))
+    assert (wrong.field, wrong.found) == ("writes.space", "'logits'")
+
+
+def test_a_bias_has_as_many_numbers_as_its_layer_puts_out() -> None:
+    module = "encoder.layer.0.intermediate.dense"
+    made = {
+        f"{START}{module}.lora_A.weight": np.ones((R, D), "f4"),
+        f"{START}{module}.lora_B.weight": np.ones((32, R), "f4"),
+    }
+    given = {"target_modules": [module], "bias": "all"}
+    right = read_adapter(*files(made | bias(module, 32), **given)).unwrap("it")
+    assert not [*check_targets(right, LINEARS, backbone="tiny")]
+    other = bias(MODULES[0], D + 1)  # of a layer that it only gives a bias
+    read = read_adapter(*files(made | other, **given)).unwrap("it")
+    [wrong] = check_targets(read, LINEARS, backbone="tiny")
+    assert (wrong.code, wrong.expected, wrong.found) == ("adapter_misfit", f"({D})", f"({D + 1})")
+
+
+def test_with_lora_bias_every_layer_has_one() -> None:
+    biases = {f"{START}{module}.lora_B.bias": np.ones(D, "f4") for module in MODULES}
+    read = read_adapter(*files(tensors() | biases, lora_bias=True)).unwrap("it")
+    assert {*read.tensors[MODULES[0]]} == {"A", "B", "b"}
+    lacking = read_adapter(*files(lora_bias=True)).violations
+    assert [(v.code, v.field) for v in lacking] == [
+        ("weights_tensors", f"{WEIGHTS} {module}") for module in sorted(MODULES)
+    ]
+    assert "lora_B.bias" in lacking[0].expected and "lora_B.bias" not in lacking[0].found
+
+
+@pytest.mark.parametrize(("key", "end"), [("layers_pattern", "layer"), ("modules_to_save", "end")])
+def test_a_list_that_is_compared_with_every_name_has_few_entries(key, end) -> None:
+    names = [end, *(f"{end}{n}" for n in range(MAX_FEW))]
+    given = {"layers_to_transform": [0, 1]} if key == "layers_pattern" else {}
+    assert not read_adapter(*files(**given, **{key: names[:-1]})).violations
+    [wrong] = read_adapter(*files(**given, **{key: names})).violations
+    assert (wrong.code, wrong.field) == ("adapter_config", f"{CONFIG} {key}")
+    assert wrong.found == str(MAX_FEW + 1)
+
+
+def test_of_modules_that_are_not_there_the_first_is_compared_with_those_that_are() -> None:
+    modules = {"encoder.layer.0.querry": (D, D), "encoder.layer.1.querry": (D, D)}
+    linears = {"encoder.layer.0.query": (D, D), "encoder.layer.1.query": (D, D)}
+    first, second = check_modules(modules, linears, backbone="tiny")
+    for wrong, name in ((first, "0.querry"), (second, "1.querry")):
+        assert (wrong.code, wrong.field) == ("adapter_misfit", f"{WEIGHTS} encoder.layer.{name}")
+        assert "'tiny'" in wrong.expected
+    assert "encoder.layer.0.query'" in first.found
+    assert second.found == "no such module."
+    [wrong] = check_modules({"x": (D, D)}, {"x": (D, 9)}, backbone="tiny")
+    assert (wrong.expected, wrong.found) == (f"({D}, 9), as in backbone 'tiny'", f"({D}, {D})")
+
+
+def test_a_linear_module_is_saved_as_a_weight_and_a_bias_alone() -> None:
+    fitting = {"x.weight": (9, D), "x.bias": (D,), "norm.scale": (1,)}
+    assert not [*check_saved(fitting, {"x": (D, 9)}, backbone="tiny")]
+    [wrong] = check_saved({"x.scale": (D,)}, {"x": (D, 9)}, backbone="tiny")
+    assert (wrong.field, wrong.found) == (f"{WEIGHTS} x.scale", f"({D})")
+    [wrong] = check_saved({"x.bias": (9,)}, {"x": (D, 9)}, backbone="tiny")
+    assert (wrong.expected, wrong.found) == (f"({D}), as in backbone 'tiny'", "(9)")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from redhost_peft.rows import (
     encode_with_states,
     moved_together,
     shares_passes,
+    tile_at,
 )
-from redhost_peft.tap import compute_features
+from redhost_peft.tap import Tap, compute_features
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
@@ -141,3 +143,58 @@ def test_a_pass_over_the_upper_blocks_runs_no_lower_one(adapted, count) -> None:
         hook.remove()
     assert before[0] == before[1] == before[2] > 0
     assert (calls[0], calls[1]) == (before[0], before[1]) and calls[2] > before[2]
+
+
+def test_states_are_stored_where_adapters_begin_and_nowhere_else(adapted) -> None:
+    backbone, experts = adapted
+    trunk = backbone.trunk
+    acts = {name: expert.intervention(backbone) for name, expert in experts.items()}
+    assert (acts["all"].lowest, acts["upper"].lowest, acts["top"].lowest) == (0, 1, 2)
+    with torch.inference_mode():
+        for names, blocks in ((["all"], set()), (["top", "upper", "all"], {0, 1})):
+            _, states = encode_with_states(trunk, TEXTS[:3], [acts[n] for n in names])
+            assert [{*held} for held in states] == [blocks] * 3
+        for text, held in zip(TEXTS, states, strict=False):
+            for block, rows in held.items():
+                alone = compute_features(Tap(block=block), trunk, [text])
+                torch.testing.assert_close(rows.mean(0, keepdim=True), alone)
+
+
+@pytest.mark.parametrize(
+    ("device", "packed", "states", "shares"),
+    [
+        ("cpu", True, True, True),
+        ("cuda", True, True, False),
+        ("cpu", False, True, False),
+        ("cpu", True, False, False),
+    ],
+)
+def test_passes_are_shared_in_packs_with_torch_on_a_cpu(device, packed, states, shares) -> None:
+    encoder: Any = SimpleNamespace(
+        device=torch.device(device), tiles=SimpleNamespace(is_packed=packed), has_states=states
+    )
+    assert shares_passes(encoder) is shares
+
+
+def test_a_text_has_the_tile_of_the_section_that_it_begins_in() -> None:
+    pack: Any = SimpleNamespace(sections=((16, 16), (64, 32), (1, 1)))
+    assert [tile_at(pack, start) for start in (0, 15, 16, 79, 80)] == [16, 16, 32, 32, 1]
+
+
+def test_texts_that_begin_at_one_block_go_on_together(adapted, monkeypatch) -> None:
+    backbone, experts = adapted
+    trunk, sizes = backbone.trunk, list[int]()
+    acts = [experts[name].intervention(backbone) for name in ("top", "upper")] * 4
+    texts = [*TEXTS, TEXTS[0]]
+    with torch.inference_mode():
+        _, states = encode_with_states(trunk, texts, acts)
+        expected = [compute_features(a, trunk, [t]) for a, t in zip(acts, texts, strict=True)]
+        encode = trunk.encode
+
+        def counted(texts: list[str], **options: Any) -> torch.Tensor:
+            sizes.append(len(texts))
+            return encode(texts, **options)
+
+        monkeypatch.setattr(trunk, "encode", counted)
+        rows = moved_together(trunk, texts, acts, states)
+    assert torch.equal(rows, torch.cat(expected)) and sizes == [4, 4]

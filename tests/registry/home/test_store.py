@@ -178,3 +178,17 @@ def test_stored_bytes_that_are_no_expert_any_more_are_refused(store: Store, stor
         store.expert(stored, name="red")
     with pytest.raises(StoreError, match="found nothing"):
         store.expert(B, name="red")
+
+
+def test_what_a_command_has_read_is_not_read_again(
+    store: Store, make_expert: Any, make_backbone: Any
+) -> None:
+    expert = read_expert(make_expert("red")).unwrap("red")
+    backbone = read_backbone({"backbone.json": dumps(make_backbone())}).unwrap("tiny")
+    holding = store.holding([expert, backbone])
+    assert (holding.home, holding.folder) == (store.home, store.folder)
+    assert holding.expert(expert.digest, name="red") is expert
+    assert holding.backbone(backbone.digest, name="tiny") is backbone
+    for read in (store.expert, holding.backbone):  # of the store itself, and as the other kind
+        with pytest.raises(StoreError):
+            read(expert.digest, name="red")

@@ -5,11 +5,19 @@ from typing import Any
 import pytest
 
 from redhost.registry.errors import ContractError
-from redhost.registry.package.manifest import Base, ExpertManifest, FileRef, parse_expert
+from redhost.registry.package.manifest import (
+    Base,
+    DenseRef,
+    ExpertManifest,
+    Features,
+    FileRef,
+    parse_expert,
+)
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import (
     check_backbone,
     check_compatible,
+    check_question,
     check_valid,
     classes_in,
     expected_tensors,
@@ -35,6 +43,18 @@ SEVERAL: dict[str, Any] = {
     "writes.space": "labels",
 }
 """What an expert says that answers any number of labels of its own."""
+
+PORTED: dict[str, Any] = {
+    "ported": {
+        "file": "author.json",
+        "sha256": SHA,
+        "digest": SHA,
+        "width": 24,
+        "map": {"file": "map.safetensors", "sha256": SHA},
+    },
+    "writes.space": "labels",
+}
+"""What an expert says that was ported."""
 
 AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
     (
@@ -132,6 +152,31 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         "'statistics'",
         CORRECT,
     ),
+    (
+        {**PORTED, "form": "dist:name"},
+        "form: expected one of residual, linear, mlp where it is ported, found dist:name",
+        CORRECT,
+    ),
+    (
+        {**PORTED, "writes.space": "hidden"},
+        "writes.space: expected 'labels' where it is ported, found 'hidden'",
+        CORRECT,
+    ),
+    (
+        {**PORTED, "reads.tap": "1"},
+        "reads.tap: expected 'final' where it is ported, found '1'",
+        CORRECT,
+    ),
+    (
+        {"temperature": 0.00099},
+        "temperature: expected between 0.001 and 1000, found 0.00099",
+        CORRECT,
+    ),
+    (
+        {"temperature": 1000.5},
+        "temperature: expected between 0.001 and 1000, found 1000.5",
+        CORRECT,
+    ),
 ]
 
 
@@ -158,6 +203,9 @@ def test_fields_at_odds_with_each_other(
         {"labels": ["2"]},
         SEVERAL,
         {**SEVERAL, "card.kind": "vectors"},
+        PORTED,
+        {"temperature": 0.001},
+        {"temperature": 1000.0},
     ],
 )
 def test_fields_that_agree(make_expert: Any, change: dict[str, Any]) -> None:
@@ -167,6 +215,8 @@ def test_fields_that_agree(make_expert: Any, change: dict[str, Any]) -> None:
 def ref(name: str) -> FileRef:
     return FileRef(file=name, sha256=SHA)
 
+
+DENSE = DenseRef(file="dense.safetensors", sha256=SHA, activation="tanh")
 
 HUB = "base: expected an id and no files for the kind 'hub', found others"
 BACKBONES: list[tuple[dict[str, Any], str]] = [
@@ -212,6 +262,34 @@ BACKBONES: list[tuple[dict[str, Any], str]] = [
         {"base": Base(kind="carried", files={"Backbone.json": SHA})},
         "file: expected a file of its own for each part, found 'backbone.json' twice",
     ),
+    (
+        {"features": Features(layers=(0, 4, 4), tokens=1), "width": 16},
+        "features.layers: expected different layers that fill 16 numbers with the hashed tokens, "
+        "found 0, 4, 4",
+    ),
+    (
+        {"features": Features(layers=(0, 4), tokens=3), "width": 16},
+        "features.layers: expected different layers that fill 16 numbers with the hashed tokens, "
+        "found 0, 4",
+    ),
+    (
+        {"features": Features(layers=(0, 4), tokens=16), "width": 16},
+        "features.layers: expected different layers that fill 16 numbers with the hashed tokens, "
+        "found 0, 4",
+    ),
+    (
+        {"features": Features(layers=(0,)), "task": "generation", "labels": ()},
+        "features: expected nothing where text is generated: its head reads the last states, "
+        "found 0",
+    ),
+    (
+        {"features": Features(layers=(0,)), "task": "spans", "labels": ()},
+        "features: expected nothing where experts answer spans, found 0",
+    ),
+    (
+        {"dense": (DENSE,), "task": "spans", "labels": ()},
+        "dense: expected nothing where experts answer spans, found 0",
+    ),
 ]
 
 
@@ -234,6 +312,9 @@ def test_a_backbone_at_odds_with_itself(
         {"base": Base(kind="file", id="x.gguf")},
         {"base": Base(kind="carried", files={"tokenizer.json": SHA, "model.safetensors": SHA})},
         {"classifier": ref("x.safetensors"), "delta": ref("y.safetensors")},
+        {"features": Features(layers=(0, 4), tokens=2), "width": 16},
+        {"features": Features(layers=(0, 2, 4), tokens=2), "width": 16, "dense": (DENSE,)},
+        {"features": Features(layers=(0,)), "task": "of-a-plugin"},
     ],
 )
 def test_a_backbone_that_agrees(make_backbone: Any, change: dict[str, Any]) -> None:
@@ -280,7 +361,13 @@ HINTS = {
     "labels_unknown": "Write to the space 'labels' to bring labels of its own.",
     "tap_unknown": CORRECT,
     "tap_order": CORRECT,
+    "manifest_field": CORRECT,
+    "causal_mismatch": RETRAIN,
+    "vocabulary_mismatch": RETRAIN,
 }
+
+CAUSAL: dict[str, Any] = {"reads.causal": True, "writes.vocabulary": SHA, "labels": []}
+GENERATES: dict[str, Any] = {"task": "generation", "labels": ()}
 
 
 @pytest.mark.parametrize(
@@ -342,6 +429,37 @@ HINTS = {
             "writes.tap: expected the space 'hidden' and a reads.tap of its own for a block to "
             "write to, found space 'hidden', reads.tap 'final'",
         ),
+        (
+            SEVERAL,
+            {},
+            "manifest_field",
+            "thresholds: expected no thresholds: the task is 'classification', found some",
+        ),
+        (
+            {"labels": ["2", "3"], "writes.space": "labels"},
+            {"task": "multi-label"},
+            "manifest_field",
+            "thresholds: expected thresholds: the task is 'multi-label', found none",
+        ),
+        (
+            {},
+            {**GENERATES, "labels": ("2", "3", "4")},
+            "causal_mismatch",
+            "reads.causal: expected a causal expert: the backbone generates, found one vector for "
+            "a whole text",
+        ),
+        (
+            CAUSAL,
+            {},
+            "causal_mismatch",
+            "reads.causal: expected no causal expert, found causal",
+        ),
+        (
+            CAUSAL,
+            {**GENERATES, "tokenizer": "c" * 64},
+            "vocabulary_mismatch",
+            "writes.vocabulary: expected sha256:cccccccccccc…, found sha256:aaaaaaaaaaaa…",
+        ),
     ],
 )
 def test_misfits(
@@ -365,6 +483,51 @@ def test_blocks_are_named_by_number_or_name(
 ) -> None:
     change = {"reads": {"tap": reads, "width": 16}, "writes": {"space": "hidden", "tap": writes}}
     assert check_compatible(manifest(make_expert, **change), make_backbone()) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "backbone"),
+    [
+        (SEVERAL, {"task": "multi-label"}),
+        ({}, {"task": "multi-label"}),  # only labels of its own need thresholds
+        (SEVERAL, {"task": "of-a-plugin"}),
+        (CAUSAL, {**GENERATES, "tokenizer": SHA}),
+        (CAUSAL, {"task": "of-a-plugin", "labels": (), "tokenizer": SHA}),
+        ({}, {"task": "of-a-plugin"}),
+    ],
+)
+def test_what_fits(make_expert: Any, make_backbone: Any, change: Any, backbone: Any) -> None:
+    assert check_compatible(manifest(make_expert, **change), make_backbone(**backbone)) == ()
+
+
+@pytest.mark.parametrize(
+    ("answered", "question", "reason", "hint"),
+    [
+        (None, None, None, None),
+        ("who", "who", None, None),
+        (
+            "who",
+            None,
+            "question: expected none, the default question, found 'who'",
+            "Join it there: --question who.",
+        ),
+        (
+            None,
+            "what",
+            "question: expected 'what', found none, the default question",
+            "Join it without --question.",
+        ),
+        ("who", "what", "question: expected 'what', found 'who'", "Join it there: --question who."),
+    ],
+)
+def test_an_expert_answers_the_question_of_its_composition(
+    make_expert: Any, answered: str | None, question: str | None, reason: str, hint: str
+) -> None:
+    change = {} if answered is None else {"question": answered}
+    found = [*check_question(manifest(make_expert, **change), question)]
+    assert [(v.code, v.reason, v.hint) for v in found] == (
+        [] if reason is None else [("question_mismatch", reason, hint)]
+    )
 
 
 def test_own_labels_need_not_be_known(make_expert: Any, make_backbone: Any) -> None:

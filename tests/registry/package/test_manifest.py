@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from redhost.registry.errors import ManifestError
 from redhost.registry.package.manifest import (
     Base,
+    DenseRef,
     FileRef,
     RowsRef,
     dumps,
@@ -222,14 +223,47 @@ def test_every_file_of_a_package_has_a_place_in_its_digest(make_backbone: Any) -
         background=RowsRef(file="background.jsonl", sha256="4" * 64, rows=1),
         classifier=FileRef(file="classifier.safetensors", sha256="5" * 64),
         delta=FileRef(file="delta.safetensors", sha256="6" * 64),
+        dense=(
+            DenseRef(file="first.safetensors", sha256="7" * 64, activation="tanh"),
+            DenseRef(file="second.safetensors", sha256="8" * 64, activation="tanh"),
+        ),
     )
     assert parts_of(manifest) == (
         ("delta", "delta.safetensors", "6" * 64),
         ("classifier", "classifier.safetensors", "5" * 64),
         ("background", "background.jsonl", "4" * 64),
         ("evaluation", "evaluation.jsonl", "3" * 64),
+        ("dense/0", "first.safetensors", "7" * 64),
+        ("dense/1", "second.safetensors", "8" * 64),
         ("base/config.json", "config.json", "2" * 64),
         ("base/model.safetensors", "model.safetensors", "1" * 64),
+    )
+
+
+def test_every_file_of_an_expert_has_a_place_in_its_digest(make_expert: Any) -> None:
+    of_its_map = {"file": "map.safetensors", "sha256": "2" * 64}
+    change = {
+        "weights": {"file": "expert.safetensors", "sha256": "3" * 64},
+        "ported": {
+            "file": "author.json",
+            "sha256": "1" * 64,
+            "digest": "9" * 64,
+            "width": 24,
+            "map": of_its_map,
+        },
+        "card.sha256": "4" * 64,
+        "canary.sha256": "5" * 64,
+        "files": {"rules.json": "6" * 64, "head.safetensors": "7" * 64},
+    }
+    manifest = parse_expert(make_expert("a", change=change)["expert.json"]).unwrap("it")
+    assert parts_of(manifest) == (
+        ("weights", "expert.safetensors", "3" * 64),
+        ("ported", "author.json", "1" * 64),
+        ("card", "card.jsonl", "4" * 64),
+        ("canary", "canary.safetensors", "5" * 64),
+        ("ported/map", "map.safetensors", "2" * 64),
+        ("files/head.safetensors", "head.safetensors", "7" * 64),
+        ("files/rules.json", "rules.json", "6" * 64),
     )
 
 
