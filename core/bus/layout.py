@@ -70,20 +70,7 @@ class FeatureLayout:
     @property
     def router_width(self) -> int:
         """W, the width of the router's input."""
-        return len(range(self.total_width)[self.router_places(self.width)])
-
-    def router_places(self, width: int) -> slice:
-        """Return the slice of z̃ that the router reads; its own segments come first.
-
-        Args:
-            width: D, used if the layout has no segments and so no width of its own.
-        """
-        segments = [s for s in self.segments if ROUTER in s.readers]
-        # Without segments the layout has no width of its own: z is all there is.
-        base = self.width if self.segments else width
-        end = base + sum(s.width for s in segments)
-        # A slice, which copies nothing: the router's own segments come right after z.
-        return slice(base if any(s.instead for s in segments) else 0, end)
+        return self.router_input(torch.empty(0, self.total_width)).shape[-1]
 
     def parts(self, wide: Tensor) -> list[tuple[FeatureSegment, Tensor]]:
         """Return every segment with its slice of h̃ or z̃, ``(…, width)``."""
@@ -98,12 +85,10 @@ class FeatureLayout:
 
     def router_input(self, wide: Tensor) -> Tensor:
         """Return the part of z̃ that the router reads: z and its own segments, ``(…, W)``."""
-        if not self.segments:
-            return wide
-        return wide[..., self.router_places(wide.shape[-1])]
+        return self.read(wide, ROUTER)
 
     def read(self, wide: Tensor, reader: str) -> Tensor:
-        """Return the part of z̃ that an expert reads: z ``(…, D)``, its segment, or both."""
+        """Return the part of z̃ that a reader gets: z ``(…, D)``, its segment, or both."""
         if not self.segments:
             return wide
         for segment, numbers in self.parts(wide):
@@ -111,11 +96,6 @@ class FeatureLayout:
                 return numbers if segment.instead else torch.cat([self.base(wide), numbers], -1)
         # An expert without a segment of its own reads z, as all experts of a plain bus do.
         return self.base(wide)
-
-    def segment(self, wide: Tensor, key: str) -> Tensor:
-        """Return the segment of h̃ or z̃ with a key ``(…, width)``; no numbers if there is none."""
-        parts = (numbers for segment, numbers in self.parts(wide) if segment.key == key)
-        return next(parts, wide[..., :0])
 
     def fill(self, rows: Tensor, reader: str, numbers: Tensor | None) -> Tensor:
         """Return h̃ or z̃ of rows ``(N, …)``, padded, with the segment that an expert reads.

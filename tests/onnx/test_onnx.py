@@ -237,7 +237,9 @@ def test_hashed_tokens_and_declining_are_in_the_graph(wide, tmp_path) -> None:
 
 
 def test_what_acts_inside_the_encoder_is_refused(wide, tmp_path) -> None:
-    segment = FeatureSegment(key="0", width=16, normalised=True, compute=None, readers=("red",))
+    segment = FeatureSegment(
+        key="0", width=16, normalised=True, compute=None, readers=("red",), instead=True
+    )
     inside = copy.copy(wide.bus)
     inside.layout = FeatureLayout(width=16, segments=(segment,))
     with pytest.raises(redhost.UsageError, match="acts inside the encoder"):

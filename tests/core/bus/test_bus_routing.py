@@ -304,7 +304,12 @@ def tapped(
 
 def segment(reader: str, *, normalised: bool = True) -> FeatureSegment:
     return FeatureSegment(
-        key=reader, width=D, normalised=normalised, compute=None, readers=(reader,)
+        key=reader,
+        width=D,
+        normalised=normalised,
+        compute=None,
+        readers=(reader,),
+        instead=True,
     )
 
 

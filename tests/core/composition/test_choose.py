@@ -9,7 +9,7 @@ import torch
 
 import redhost
 from redhost.core.bus.bus import BACKBONE
-from redhost.core.bus.layout import FeatureLayout, FeatureSegment
+from redhost.core.bus.layout import ROUTER, FeatureLayout, FeatureSegment
 from redhost.core.composition import choose
 from redhost.core.composition.choose import TRIED, USUAL, choose_router, compare_routers
 from redhost.core.routers.base import Router
@@ -178,7 +178,8 @@ def test_sums_of_fewer_rows_than_a_card_shows_are_left_one(count, held) -> None:
     [
         ({}, 0, {USUAL}),
         ({}, -1, {*TRIED}),
-        ({"instead": True}, 0, {*TRIED}),
+        ({"instead": True}, 0, {USUAL}),
+        ({"instead": True, "readers": (ROUTER,)}, 0, {*TRIED}),
         ({"own_pass": True}, 0, {f"{kind}:k=1" for kind in TRIED}),
     ],
 )
@@ -188,9 +189,8 @@ def test_what_is_tried_depends_on_what_reads_and_on_the_size(
     host = open_host(tmp_path)
     host.recompose(router="linear")
     model = host.composed
-    part = FeatureSegment(
-        key="", width=2, normalised=False, compute=None, readers=("a",), **segment
-    )
+    fields = {"readers": ("a",), **segment}
+    part = FeatureSegment(key="", width=2, normalised=False, compute=None, **fields)
     monkeypatch.setattr(model.bus, "layout", FeatureLayout(width=16, segments=(part,)))
     monkeypatch.setattr(
         type(model.backbone), "bus_config", lambda _: redhost.BusConfig(width=16, labels=())

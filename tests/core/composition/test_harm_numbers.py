@@ -317,6 +317,7 @@ def test_an_update_may_claim_as_many_rows_as_it_had(old, claimed) -> None:
     data = [card(n) for n in "abc"]
     gate = {**GATE, "a": [(x, "a0") for x, _ in GATE["a"]]}
     first, _ = answers("bac", {}, gate=gate)
-    first.model.cards["c"] = old
+    cards: Any = first.model.cards
+    cards["c"] = old
     now, h = sharing(gate=gate, digests={"a": "1", "b": "1", "c": "2"})
     assert excess_harm(first, now, data, h)["a"].claimed == pytest.approx(claimed)

@@ -63,7 +63,6 @@ def test_a_part_is_the_sums_of_a_part_of_each_row() -> None:
     z = rows()
     sums = Statistics.of_rows(z, LABELS)
     assert equal(sums.first(2), Statistics.of_rows(z[:, :2], LABELS))
-    assert equal(sums.part(slice(1, 4)), Statistics.of_rows(z[:, 1:4], LABELS))
 
 
 def test_a_union_adds_domains_whose_labels_differ() -> None:

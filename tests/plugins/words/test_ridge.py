@@ -20,7 +20,7 @@ def rows_of(count: int) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
     return normalised(u, idf_of(u)), z, target
 
 
-def test_rows_have_length_one_and_rare_places_weigh_more() -> None:
+def test_rows_have_length_one_and_rare_places_count_more() -> None:
     u = sparse.csr_array(np.array([[1.0, 1, 0], [1, 0, 1], [1, 0, 0]]))
     idf = idf_of(u)
     np.testing.assert_allclose(idf, 1 + np.log([1, 2, 2]))

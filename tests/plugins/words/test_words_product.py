@@ -41,13 +41,21 @@ def share_right(model: ComposedModel, rows: list[redhost.Row]) -> float:
 LATER = [r for team in TEAMS for r in texts_of(team, 60, seed=1)]
 
 
-def test_words_of_a_team_decide_its_answers(text_backbone, packages) -> None:
+def test_words_make_answers_and_routes_surer(text_backbone, packages) -> None:
     model = composed(text_backbone, *packages.values())
     assert isinstance(model.bus.router, WordsRouter)
-    h, width = model.backbone.encode([r.text for r in LATER]), model.backbone.width
+    h = model.backbone.encode([r.text for r in LATER])
+    unknown = h.clone()
+    unknown[:, model.backbone.width :] = 0
     assert float(judge(model, h, LATER).hits.mean()) > 0.95
-    h[:, width:] = h[:, width:].flip(0)  # words of another text, each with a state of its own
-    assert float(judge(model, h, LATER[::-1]).hits.mean()) > 0.9
+    column = torch.tensor([model.bus.columns.index(str(r.domain)) for r in LATER])
+    label = torch.tensor([model.bus.labels.index(r.label) for r in LATER])
+    for answers, right in (
+        (lambda x: model.bus.weights(model.bus.norm(x)), column),
+        (lambda x: model.bus(x)[0], label),
+    ):
+        known, less = (answers(x).gather(1, right[:, None]).mean() for x in (h, unknown))
+        assert known > less + 0.01
 
 
 @pytest.mark.parametrize("card", ["vectors", "texts", "statistics"])
@@ -115,8 +123,8 @@ def test_an_expert_is_ridge_on_z_and_words(packages, context) -> None:
         known = {p: u[p] for p in map(int, words["places"]) if p in u}
         index = [words["places"].tolist().index(p) for p in known]
         f = torch.tensor([*known.values()]) * torch.from_numpy(words["idf"][index])
-        said = (f / f.norm()) @ torch.from_numpy(words["Wu"][index]).float()
-        expected = expert.W @ z[n] + expert.b + said
+        spoken = (f / f.norm()) @ torch.from_numpy(words["Wu"][index]).float()
+        expected = expert.W @ z[n] + expert.b + spoken
         torch.testing.assert_close(delta[n], expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(expert(z), z @ expert.W.T + expert.b)
 

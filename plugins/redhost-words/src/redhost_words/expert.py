@@ -88,7 +88,7 @@ class WordsExpert(Expert):
         # Text by text, so that no text's sum depends on the others: as many places as it has.
         starts = given.sum(1).cumsum(0) - given.sum(1)
         index, weights = index[given], weights[given]
-        said = nn.functional.embedding_bag(
+        spoken = nn.functional.embedding_bag(
             index, self.table[:, :-1], starts, mode="sum", per_sample_weights=weights
         )
         square = nn.functional.embedding_bag(
@@ -98,7 +98,7 @@ class WordsExpert(Expert):
             mode="sum",
             per_sample_weights=weights.square(),
         )
-        return delta + said / square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+        return delta + spoken / square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
 
 
 def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsExpert:

@@ -51,7 +51,8 @@ SHOWN = 256
 @router_signal("words")
 def _words(signals: RouterSignals, ensemble: Ensemble) -> Tensor:
     """Return the words of texts ``(B, 2 · MOST)``; no numbers if no expert reads them."""
-    return ensemble.layout.segment(signals.features, KEY)
+    parts = ensemble.layout.parts(signals.features)
+    return next((rows for s, rows in parts if s.key == KEY), signals.features[:, :0])
 
 
 class WordsRouter(RidgeRouter):
@@ -191,14 +192,14 @@ class _Evidence:
         parts = [d.statistics for d in columns]
         sizes = [len(p.labels) for p in parts]
         z, target, weight = list[Tensor](), list[int](), list[float]()
-        heard, given = list[sparse.csr_array](), list[sparse.csr_array]()
+        shown_words, given = list[sparse.csr_array](), list[sparse.csr_array]()
         for k, (d, count) in enumerate(zip(columns, counts, strict=True)):
             some = slice(None, None, max(1, -(-len(d.labels) // SHOWN)))
             labels = d.labels[some]
             if not labels:
                 continue
             u = words[k].among(places)[: len(d.labels)][some]
-            heard.append(u)
+            shown_words.append(u)
             # A place that only one text has is not counted: nothing is taken out for it.
             counted = np.isin(places, count.places).astype(np.float64)
             given.append((u @ sparse.diags_array(counted)).tocsr())
@@ -211,7 +212,7 @@ class _Evidence:
             places=places,
             sums=sparse.csr_array(sparse.vstack(placed)),
             z=torch.cat(z) if z else columns[0].z[:0],
-            words=sparse.csr_array(sparse.vstack(heard)) if heard else placed[0][:0],
+            words=sparse.csr_array(sparse.vstack(shown_words)) if shown_words else placed[0][:0],
             given=sparse.csr_array(sparse.vstack(given)) if given else placed[0][:0],
             target=np.array(target, dtype=np.int64),
             weight=np.array(weight),

@@ -129,7 +129,8 @@ def normalised(x: Tensor, eps: float) -> Tensor:
 
 
 def first_states(backbone: redhost.Backbone, texts: Sequence[str]) -> Tensor:
-    table = backbone.trunk.model.get_input_embeddings().weight
+    embedding: Any = backbone.trunk.model.get_input_embeddings()
+    table: Tensor = embedding.weight
     return torch.stack([table[backbone.trunk.tokens(text)[-1]] for text in texts])
 
 
@@ -157,11 +158,11 @@ def test_segments_go_from_the_lowest_tap_up_to_what_changes_h(bare, plain, v) ->
         (s.readers, s.key, s.width, s.normalised, s.moved, s.own_pass, s.instead)
         for s in wide.layout.segments
     ] == [
-        (("d", "e"), "block 0", D, True, False, False, False),
-        (("c",), "inside of c", D, True, False, False, False),
-        (("f",), "inside of f", D, True, False, False, False),
-        (("a",), "inside of a", D, False, True, True, False),
-        (("b",), "inside of b", D, True, False, False, False),
+        (("d", "e"), "block 0", D, True, False, False, True),
+        (("c",), "inside of c", D, True, False, False, True),
+        (("f",), "inside of f", D, True, False, False, True),
+        (("a",), "inside of a", D, False, True, True, True),
+        (("b",), "inside of b", D, True, False, False, True),
     ]
     h = bare.encode(TEXTS)
     r = first_states(bare, TEXTS)
@@ -278,8 +279,10 @@ def test_each_row_has_the_segments_it_needs_in_as_few_passes(bare, v) -> None:
 @pytest.mark.parametrize("surplus", [-1, 1])
 def test_shared_passes_that_return_other_rows_than_texts_are_an_error(bare, v, surplus) -> None:
     class Miscounting(Together):
-        def go_on(self, *arguments: Any) -> Tensor:
-            rows = super().go_on(*arguments)
+        def go_on(
+            self, texts: Sequence[str], acts: Sequence[Any], begun: Sequence[Tensor]
+        ) -> Tensor:
+            rows = super().go_on(texts, acts, begun)
             return torch.cat([rows, rows])[: len(rows) + surplus]
 
     class Adder(AddsTogether):
