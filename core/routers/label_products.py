@@ -41,8 +41,7 @@ def column_scores(
     for (n, labels), w, b in parts:
         # A batch of one takes another kernel with other rounding: use a batch of two.
         each = w.reshape(n, labels, w.shape[1]).expand(max(n, 2), -1, -1)
-        products = (z @ each.mT)[:n] + b.reshape(len(b), n, labels).transpose(
-            0, 1
-        )  # (n, B, labels)
+        # (n, B, labels)
+        products = (z @ each.mT)[:n] + b.reshape(len(b), n, labels).transpose(0, 1)
         scores.append(products.logsumexp(-1))
     return torch.cat(scores).T.contiguous()

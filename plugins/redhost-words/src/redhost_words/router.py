@@ -11,7 +11,7 @@ maximise the likelihood of the cards' rows, each left out of all sums exactly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -80,8 +80,6 @@ class WordsRouter(RidgeRouter):
     labels: Tensor
     values: Tensor
     absent: Tensor
-
-    options: ClassVar[Mapping[str, type[int] | type[float]]] = {"k": int}
 
     def added(self, signals: RouterSignals | None) -> Tensor | None:
         """Return β₁ c_y ``(B, Y)`` of the texts whose words a batch has."""
@@ -162,10 +160,10 @@ class _Evidence:
         places: All places with counts ``(P,)``, in ascending order.
         sums: S ``(Y, P)``.
         z: The rows' bus vectors ``(n, D)``.
-        words: Their words.
+        words: u of the rows at these places, ``(n, P)``.
+        given: The part of u that is in the counts of the row's own label, ``(n, P)``.
         target: The number of each row's label, ``(n,)``.
         weight: How many rows of its column each stands for, ``(n,)``.
-        inside: Whether a row's words are among the counts of its own label at each of its places.
     """
 
     statistics: Statistics
