@@ -282,8 +282,11 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
             shown,
         )
     if spec is not None and spec.unit != "text":
-        expected = "nothing where text is generated: its head reads the last states"
-        expected = expected if spec.generates else f"nothing where experts answer {spec.noun}"
+        expected = (
+            "nothing where text is generated: its head reads the last states"
+            if spec.generates
+            else f"nothing where experts answer {spec.noun}"
+        )
         yield _field("features" if manifest.features else "dense", expected, shown)
 
 

@@ -20,6 +20,7 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.judge import judge
 from redhost.core.model.composed import ComposedModel
 from redhost.errors import ContractError
+from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
 
 from .conftest import TEAMS, texts_of
@@ -129,6 +130,15 @@ def test_words_are_the_usual_form_if_there_are_rows_for_them(author, rows, plan,
     folder = author("fruit", texts_of("fruit", rows, seed=4), **{"form": None, **plan})
     manifest = parse_expert((folder / "expert.json").read_bytes()).unwrap("it")
     assert (manifest.form == "words") == (form == "words")
+
+
+def test_packing_says_that_words_are_shown(packages, author) -> None:
+    plain = author("fruit", form="linear")
+    found = [
+        card_discloses(parse_expert((folder / "expert.json").read_bytes()).unwrap("it"))
+        for folder in (packages["fruit"], plain)
+    ]
+    assert ["counts by label of the words" in text for text in found] == [True, False]
 
 
 def test_words_route_if_any_expert_has_counts_and_else_not(text_backbone, packages, author) -> None:

@@ -83,7 +83,7 @@ def export_generation(model: redhost.ComposedModel, folder: Path) -> Record:
 def _require_exportable(model: redhost.ComposedModel) -> None:
     found = None
     if model.bus.layout.segments:
-        found = "an expert that acts inside the encoder"
+        found = "an expert that acts inside the encoder or reads words"
     elif model.backbone.task.name != "classification":
         found = f"a backbone whose task is {model.backbone.task.name}"
     elif _rust_tokenizer(model) is None:
@@ -93,7 +93,8 @@ def _require_exportable(model: redhost.ComposedModel) -> None:
             "this composition cannot be exported",
             expected="labels of texts, experts that read what the encoder puts out",
             found=found,
-            hint="Serve it with 'redhost serve', which runs everything.",
+            hint="Serve it with 'redhost serve', which runs everything; 'new-expert --form linear' "
+            "makes an expert that reads no words.",
         )
 
 
