@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import hashlib
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -95,23 +98,13 @@ def test_the_router_is_the_same_in_any_order_and_after_a_team_has_left(
         assert torch.equal(tensor, other[name]) and torch.equal(tensor, again[name])
 
 
-def test_labels_without_counts_get_those_of_all_others_together(
+def test_one_expert_without_counts_makes_it_the_ridge_router(
     text_backbone, packages, author
 ) -> None:
-    plain = author("sport", form="linear")
-    model = composed(text_backbone, packages["fruit"], plain, router="auto")
-    router = model.bus.router
-    assert isinstance(router, WordsRouter)
-    several = 0
-    for start, end in pairwise(router.starts.tolist()):
-        known = dict(
-            zip(router.labels[start:end].tolist(), router.values[start:end].tolist(), strict=True)
-        )
-        unknown = {known.pop(label) for label in (2, 3, 4)}  # those of sport
-        [value] = unknown
-        assert value == max(known.values()) if len(known) == 1 else value > max(known.values())
-        several += len(known) > 1
-    assert several
+    folders = packages["fruit"], author("sport", form="linear")
+    model, ridge = (composed(text_backbone, *folders, router=r) for r in ("words", "ridge"))
+    h = model.backbone.encode([r.text for r in LATER])
+    assert torch.equal(model.bus(h)[0], ridge.bus(h)[0])
     assert share_right(model, LATER) > 0.5
 
 
@@ -141,13 +134,42 @@ def test_packing_says_that_words_are_shown(packages, author) -> None:
     assert ["counts by label of the words" in text for text in found] == [True, False]
 
 
-def test_words_route_if_any_expert_has_counts_and_else_not(text_backbone, packages, author) -> None:
+def test_words_route_if_an_expert_has_counts(text_backbone, packages, author) -> None:
     plain = author("sport", form="linear")
     kinds = [
         composed(text_backbone, *some, router="auto").bus.router.kind
         for some in ([*packages.values()], [packages["fruit"], plain], [plain])
     ]
     assert kinds[:2] == ["words", "words"] and kinds[2] != "words"
+
+
+def forged(folder: Path, where: Path, counts: Counts) -> Path:
+    """Return a copy of a package with other counts, and digests to match."""
+    copy = Path(shutil.copytree(folder.parents[1], where)) / "src" / folder.name
+    (copy / COUNTS).write_bytes(counts.save())
+    manifest = json.loads((copy / "expert.json").read_text("utf-8"))
+    manifest["files"][COUNTS] = hashlib.sha256(counts.save()).hexdigest()
+    (copy / "expert.json").write_text(json.dumps(manifest), "utf-8")
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("forge", "found"),
+    [
+        (lambda own: replace(own, rows=own.rows * 20, sums=own.sums * 20), "other numbers"),
+        (lambda own: replace(own, rows=own.rows - 1), "other numbers"),
+        (lambda own: replace(own, places=own.places + 1), "not counted"),
+        (lambda own: replace(own, sums=own.sums[::-1]), "not counted"),
+    ],
+)
+def test_counts_of_other_rows_than_the_cards_are_refused(
+    text_backbone, packages, tmp_path, forge, found
+) -> None:
+    folder = packages["fruit"]
+    own = Counts.load((folder / COUNTS).read_bytes(), labels=("apple", "pear"))
+    assert composed(text_backbone, forged(folder, tmp_path / "same", own), packages["sport"])
+    with pytest.raises(ContractError, match=f"'fruit'.*{found}"):
+        composed(text_backbone, forged(folder, tmp_path / "other", forge(own)), packages["sport"])
 
 
 def test_an_expert_is_ridge_on_z_and_words(packages, context) -> None:
