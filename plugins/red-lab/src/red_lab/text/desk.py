@@ -75,9 +75,7 @@ class Desk(Authors):
         vectors: Tensor = norm(self.h(given))
         return vectors
 
-    def author(
-        self, team: str, rows: DataSplits, *, where: str, form: str | None = None
-    ) -> Path:
+    def author(self, team: str, rows: DataSplits, *, where: str, form: str | None = None) -> Path:
         """Train one team's expert, in isolation, and package it; return the package.
 
         Args:
@@ -176,9 +174,7 @@ def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
     )
 
 
-def hits(
-    labels: Sequence[str], score: Tensor, rows: Sequence[redhost.Row]
-) -> list[float]:
+def hits(labels: Sequence[str], score: Tensor, rows: Sequence[redhost.Row]) -> list[float]:
     """Return 1 for each row whose label has the highest score in ``(N, Y)``, else 0."""
     best = score.argmax(-1).tolist()
     return [float(labels[k] == r.label) for k, r in zip(best, rows, strict=True)]

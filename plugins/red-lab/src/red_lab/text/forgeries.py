@@ -114,7 +114,7 @@ def _carded(package: Package, changed: Tensors) -> Package:
     return replace(package, card={**package.card, **changed})
 
 
-# -- rows and sums ----------------------------------------------------------------------------------
+# -- rows and sums ----------------------------------------------------------------------------
 
 
 def _all(own: Package, victim: Package) -> Package:

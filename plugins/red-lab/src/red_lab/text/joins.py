@@ -28,13 +28,13 @@ from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
 from redhost.core.training.data import DataSplits
 
-__all__ = ["EACH", "HONEST", "JOINING", "KINDS", "deal_joins"]
+__all__ = ["EACH", "HONEST", "JOINING", "KINDS", "deal_joins", "tried"]
 
 JOINING: Mapping[str, int] = {"newsgroups": 2, "newswire": 5}
 """Corpora whose labels are dealt again for newcomers → the first deal that is evaluated: the rule
 that refuses newcomers was tuned on earlier deals. Mixed sources differ in kind and are left out."""
 
-EACH = 4
+EACH = 3
 """Number of hijacks that each team tries; the kinds are taken in turn."""
 
 HONEST = "its own rows, sums and counts (honest)"
@@ -68,8 +68,7 @@ def deal_joins(desk: Desk, deal: int) -> list[dict[str, Any]]:
         host = _Host(desk, everyone, members, h)
         victim = list(members)[(n + deal) % len(members)]
         found.append(host.joined(folders[team], kind=HONEST))
-        first = (n + len(teams) * deal) * EACH
-        for kind in (KINDS[k % len(KINDS)] for k in range(first, first + EACH)):
+        for kind in tried(deal, n, teams=len(teams)):
             if kind == OTHERS:
                 renamed = _renamed(desk, teams[victim])
                 newcomer = desk.author(team, renamed, where=f"{where}-others")
@@ -77,6 +76,12 @@ def deal_joins(desk: Desk, deal: int) -> list[dict[str, Any]]:
                 newcomer = forged(folders[team], folders[victim], kind)
             found.append(host.joined(newcomer, kind=kind))
     return [{"deal": deal, **one} for one in found]
+
+
+def tried(deal: int, team: int, *, teams: int) -> list[str]:
+    """Return the kinds of hijacks that a team of a deal tries, of so many teams."""
+    first = (team + teams * deal) * EACH
+    return [KINDS[k % len(KINDS)] for k in range(first, first + EACH)]
 
 
 def _renamed(desk: Desk, labels: Sequence[str]) -> DataSplits:

@@ -174,4 +174,3 @@ class _Features:
 
         optimiser.step(loss)  # type: ignore[arg-type]
         return fitted
-
