@@ -157,7 +157,11 @@ class _Features:
         fitted = [torch.zeros(d, len(labels)) for d in wide] + [torch.zeros(len(labels))]
         decay = 1 / (inverse * len(rows))
         optimiser = torch.optim.LBFGS(
-            fitted, max_iter=1000, tolerance_grad=1e-5, line_search_fn="strong_wolfe"
+            fitted,
+            max_iter=1000,
+            tolerance_grad=1e-5,
+            history_size=10,
+            line_search_fn="strong_wolfe",
         )
 
         def loss() -> Tensor:
