@@ -30,7 +30,7 @@ __all__ = ["POOLED", "logistic", "ridge", "words_of"]
 TF_IDF = (3.0, 10.0, 30.0, 100.0)
 """C of logistic regression on tf-idf."""
 
-STATES = (0.1, 0.3, 1.0)
+STATES = (0.03, 0.1, 0.3)
 """Weight of the states: the squared length of z beside words of length 1."""
 
 INVERSE = (3.0, 10.0, 30.0)
@@ -145,7 +145,7 @@ class _Features:
     def scores(self, fitted: Sequence[Tensor], *, share: float) -> Tensor:
         """Return logits ``(N, L)``."""
         words, states, bias = fitted
-        read = torch.from_numpy(self.words @ words.numpy())
+        read: Tensor = torch.from_numpy(self.words @ words.numpy())
         return read + share**0.5 * (self.states @ states) + bias
 
     def fit(self, labels: Sequence[str], *, share: float, inverse: float) -> list[Tensor]:
@@ -176,5 +176,5 @@ class _Features:
             squares = words.square().sum() + states.square().sum()
             return -logs[rows, target].mean() + decay / 2 * squares
 
-        optimiser.step(loss)  # type: ignore[arg-type]
+        optimiser.step(loss)  # type: ignore[no-untyped-call]
         return fitted

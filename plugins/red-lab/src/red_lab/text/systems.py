@@ -62,7 +62,7 @@ def systems(desk: Desk) -> dict[str, Any]:
         "oracle": judge_oracle(composed, h, desk.test).hits.tolist(),
     }
     heaviest = [composed.bus.columns[k] for k in judged.heaviest.tolist()]
-    sets = [a.labels or () for a in composed.answer(texts, sets=SETS)]
+    sets = [a.labels or () for a in composed.answer(texts, sets=SETS, features=h)]
     return {
         "hits": found,
         "texts": [texts.index(t) for t in texts],
