@@ -13,7 +13,7 @@ CAMPAIGN := PYTHONPATH=tests/campaigns $(BIN)/python -m
 .PHONY: demo test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
-.venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml
+.venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml plugins/redhost-words/pyproject.toml
 	@$(PYTHON) tools/install.py demo
 	@touch $@
 

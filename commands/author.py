@@ -185,7 +185,8 @@ def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) 
     type=click.Choice([*FORMS, *PLUGIN_FORMS]),
     help="residual: two layers without biases; linear: one layer; mlp: two layers with biases; "
     "lora: an adapter inside the blocks; words: reads the words of texts too (default: with labels "
-    "of its own, linear or residual, whichever is better on validation rows; otherwise residual).",
+    "of its own, words with redhost[words] on a backbone of texts, else linear or residual, "
+    "whichever is better on validation rows; otherwise residual).",
 )
 @click.option(
     "--rank",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "linear, mlp, topk:k=2, hard, or a plugin's. With redhost[robust]: shortlist, attention, "
     "robust, and blend, with the same weights for all texts: a baseline, refused if domains "
     "differ. With redhost[generate]: causal and causal-mixture. These two and robust need cards "
-    "of texts. With redhost[words], for experts of the form words: words.",
+    "of texts. With redhost[words]: words, the default where an expert is of the form words.",
 )
 @click.option(
     "--level",

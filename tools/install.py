@@ -48,7 +48,10 @@ class Step:
 STEPS: Mapping[str, tuple[Step, ...]] = {
     "demo": (
         Step("torch", ("torch==2.13.0",)),
-        Step("redhost, with transformers", ("-e", ".[author]", "editables")),
+        Step(
+            "redhost, with transformers",
+            ("-e", ".[author]", "-e", "plugins/redhost-words", "editables"),
+        ),
         Step("the server", (*HERE, "-e", "plugins/redhost-serve")),
         Step("a backbone and five experts", (*HERE, "--no-deps", *SHIPPED)),
     ),

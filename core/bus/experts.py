@@ -53,6 +53,7 @@ class Expert(nn.Module):
             threshold.
         card_segment: Its segment for the rows of its card, ``(N, width)``, by part: ``fit`` and
             ``gate``. Cards of texts need none, and cards of sums have no rows.
+        router: The router kind of a plugin that its package has data for: the default of its hosts.
         source: The digests of its package and of the plugin that made it, which key its rows in
             the feature cache.
     """
@@ -60,6 +61,7 @@ class Expert(nn.Module):
     thresholds: tuple[float, ...] = ()
     rules: tuple[Any, ...] = ()
     card_segment: Mapping[str, Tensor] = MappingProxyType({})
+    router: str = ""
     source: str = ""
 
     def __init__(self, *, space: Space, labels: Sequence[str], temperature: float = 1.0) -> None:

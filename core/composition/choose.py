@@ -1,12 +1,13 @@
 """Choose the router's kind if none was given by name.
 
-The default is `evidence`, provided that one covariance per column is small enough to be read for
-every answer, no expert is an adapter, and a row is a whole text. (`evidence` runs every expert, and
-each adapter needs a pass of its own.) Otherwise the kinds that read the text alone are compared by
-how many held-out rows they route to the right expert. If there are adapters, these kinds give all
-weight to one column, so that a text needs at most one more pass. A third of the rows of every card
-that shows rows is held out, and subtracted from its sums; each kind is solved on the rest. Gate
-rows are not used, because they judge the resulting composition.
+If packages have data for a kind of a plugin (`Expert.router`), and for no other, it is taken.
+Otherwise the default is `evidence`, provided that one covariance per column is small enough to be
+read for every answer, no expert is an adapter, and a row is a whole text. (`evidence` runs every
+expert, and each adapter needs a pass of its own.) Failing that, the kinds that read the text alone
+are compared by how many held-out rows they route to the right expert. If there are adapters, these
+kinds give all weight to one column, so that a text needs at most one more pass. A third of the rows
+of every card that shows rows is held out, and subtracted from its sums; each kind is solved on the
+rest. Gate rows are not used, because they judge the resulting composition.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def choose_router(model: ComposedModel, *, encode: Encode) -> RouterChoice:
     """
     bus, config = model.bus, model.backbone.bus_config()
     adapters = any(s.own_pass for s in bus.layout.segments)
+    if len(named := {e.router for e in bus.ensemble.parts if e.router}) == 1:
+        return RouterChoice(kind=named.pop() + ":k=1" * adapters)
     # Experts read words, the router texts.
     by_word = any(s.instead and ROUTER in s.readers for s in bus.layout.segments)
     if len(bus.columns) * config.router_width**2 <= LARGEST and not (adapters or by_word):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
 
-from ...registry.package.forms import INSIDE, PLUGIN_FORMS, PLUGIN_TASKS
+from ...registry.package.forms import INSIDE, OPEN, PLUGIN_FORMS, PLUGIN_TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +61,7 @@ PLUGIN_ROUTERS: Mapping[str, str] = {
 OF_THIS_PROJECT: Mapping[str, Mapping[str, str]] = {
     "redhost_register_tasks": PLUGIN_TASKS,
     "redhost_register_forms": {**PLUGIN_FORMS, INSIDE: "peft"},
-    "redhost_register_recipes": {**PLUGIN_FORMS, INSIDE: "peft"},
+    "redhost_register_recipes": {**PLUGIN_FORMS, INSIDE: "peft", OPEN: "words"},
     "redhost_register_routers": PLUGIN_ROUTERS,
     "redhost_register_backbones": {"onnx": "onnx", "onnx-int8": "onnx"},
     "redhost_register_engines": {"ray": "ray"},
@@ -134,7 +134,8 @@ class HookSpec:
 
         ``factory(plan, backbone)`` returns a class derived from `Recipe`, whose draft describes the
         files of its package (`FormDraft`). Forms of redhost itself need none, but for experts that
-        read or write at a block, whose recipe is called ``inside``.
+        read or write at a block, whose recipe is called ``inside``. The recipe called ``open`` is
+        taken where a plan names no form; if its `Recipe.opened` names one, that form's is taken.
         """
 
     @hookspec

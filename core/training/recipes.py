@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from ...registry.home.questions import cache_of
 from ...registry.package.discover import Package
-from ...registry.package.forms import FORMS, INSIDE
+from ...registry.package.forms import FORMS, INSIDE, OPEN
 from ...registry.package.manifest import ExpertManifest
 from ...registry.package.project import ExpertPlan, package_in, read_plan
 from ...registry.queries.settings import installed_backbone, resolve_home
@@ -141,18 +142,23 @@ def train_package(
         PluginError: If no trusted plugin trains its form.
         HarmError: If the expert is worse than a baseline; the package is written for inspection.
     """
-    make, by_task = _recipe_for(plan, context), recipe_of(context.backbone.task)
-    plan = make.opened(plan, splits, context)
+    plan = _recipe_for(plan, context).opened(plan, splits, context)
     splits = _shown(splits, plan.card)
-    settings = replace(settings, space=plan.writes or by_task.space)
-    recipe = make(plan=plan, splits=splits, context=context, settings=settings)
+    settings = replace(settings, space=plan.writes or recipe_of(context.backbone.task).space)
+    # Of the form that was chosen, if its author named none.
+    recipe = _recipe_for(plan, context)(
+        plan=plan, splits=splits, context=context, settings=settings
+    )
     recipe.check()
-    inputs = (plan, settings, context.manifest.fingerprint, splits, recipe.others)
-    with resuming(project, resumable=resumable, of=inputs) as checkpoint:
+    with resuming(
+        project,
+        resumable=resumable,
+        of=(plan, settings, context.manifest.fingerprint, splits, recipe.others),
+    ) as checkpoint:
         recipe = recipe.prepared(checkpoint, progress)
         trained = recipe.train(checkpoint, progress)
         manifest = save_expert(package_in(project), recipe.draft(trained))
-    by_task.refuse_wreck(recipe, manifest.training.metrics)
+    recipe.by_task.refuse_wreck(recipe, manifest.training.metrics)
     return manifest
 
 
@@ -164,15 +170,17 @@ def _shown(splits: DataSplits, card: str | None) -> DataSplits:
 
 def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
     built_in = plan.form is None or plan.form in FORMS
-    if built_in and not plan.acts_inside:
+    name = INSIDE if built_in and plan.acts_inside else plan.form or OPEN
+    if name in FORMS or (name == OPEN and not context.plugins.providers(RECIPES, OPEN)):
         return Recipe
-    name = INSIDE if built_in else str(plan.form)
-    what = "experts that act inside the blocks" if built_in else f"the form {name!r}"
-    recipe: type[Recipe] = context.plugins.make(
-        RECIPES,
-        name,
-        what=f"the training of {what}",
-        plan=plan,
-        backbone=context.backbone,
+    what = "experts that act inside the blocks" if name == INSIDE else f"the form {name!r}"
+    return cast(
+        "type[Recipe]",
+        context.plugins.make(
+            RECIPES,
+            name,
+            what=f"the training of {what}",
+            plan=plan,
+            backbone=context.backbone,
+        ),
     )
-    return recipe

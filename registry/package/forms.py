@@ -112,6 +112,9 @@ INSIDE = "inside"
 """The name under which a plugin makes and trains experts that read or write at a block, whatever
 their form."""
 
+OPEN = "open"
+"""The name under which a plugin trains experts whose author leaves the form open."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:

@@ -276,8 +276,11 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
     layers, states = features.layers, manifest.width - features.tokens
     shown, parts = ", ".join(map(str, layers)), 1 if manifest.dense else len(layers)
     if len(set(layers)) < len(layers) or states < 1 or states % parts:
-        expected = f"different layers that fill {manifest.width} numbers with the hashed tokens"
-        yield _field("features.layers", expected, shown)
+        yield _field(
+            "features.layers",
+            f"different layers that fill {manifest.width} numbers with the hashed tokens",
+            shown,
+        )
     if spec is not None and spec.unit != "text":
         expected = "nothing where text is generated: its head reads the last states"
         expected = expected if spec.generates else f"nothing where experts answer {spec.noun}"

@@ -47,6 +47,7 @@ def imported(statement: str) -> list[str]:
         ("plugins.providers('redhost_register_routers', 'evidence')", []),
         ("plugins.task('spans')", ["redhost_spans"]),
         ("plugins.providers('redhost_register_forms', 'lora')", ["redhost_peft"]),
+        ("plugins.providers('redhost_register_recipes', 'open')", ["redhost_words"]),
         (
             "plugins.names('redhost_register_routers')",
             ["redhost_generate", "redhost_robust", "redhost_words"],

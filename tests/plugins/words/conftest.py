@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ Author = Callable[..., Path]
 def author(context: AuthoringContext, tmp_path_factory: pytest.TempPathFactory) -> Author:
     """Train a team's expert, and return its package."""
 
-    def train(team: str, rows: Sequence[redhost.Row] = (), **plan: str) -> Path:
+    def train(team: str, rows: Sequence[redhost.Row] = (), **plan: Any) -> Path:
         project = tmp_path_factory.mktemp(team) / f"red-expert-{team}"
         folder = redhost.authoring.write_project(
             project, kind="expert", package_id=team, summary=team

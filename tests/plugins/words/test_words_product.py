@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -93,15 +94,50 @@ def test_the_router_is_the_same_in_any_order_and_after_a_team_has_left(
         assert torch.equal(tensor, other[name]) and torch.equal(tensor, again[name])
 
 
-def test_an_expert_of_another_form_has_no_counts_for_the_router(
+def test_labels_without_counts_get_those_of_all_others_together(
     text_backbone, packages, author
 ) -> None:
     plain = author("sport", form="linear")
-    model = composed(text_backbone, packages["fruit"], plain, router="ridge")
+    model = composed(text_backbone, packages["fruit"], plain, router="auto")
+    router = model.bus.router
+    assert isinstance(router, WordsRouter)
+    several = 0
+    for start, end in pairwise(router.starts.tolist()):
+        known = dict(
+            zip(router.labels[start:end].tolist(), router.values[start:end].tolist(), strict=True)
+        )
+        unknown = {known.pop(label) for label in (2, 3, 4)}  # those of sport
+        [value] = unknown
+        assert value == max(known.values()) if len(known) == 1 else value > max(known.values())
+        several += len(known) > 1
+    assert several
     assert share_right(model, LATER) > 0.5
-    with pytest.raises(redhost.RedhostError) as e:
-        composed(text_backbone, packages["fruit"], plain)
-    assert "sport" in str(e.value) and "ridge" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "plan", "form"),
+    [
+        (300, {}, "words"),
+        (40, {}, "words"),
+        (12, {}, "other"),
+        (300, {"rank": 4}, "other"),
+        (300, {"card": "statistics", "epsilon": 3.0}, "other"),
+        (300, {"form": "residual"}, "other"),
+    ],
+)
+def test_words_are_the_usual_form_if_there_are_rows_for_them(author, rows, plan, form) -> None:
+    folder = author("fruit", texts_of("fruit", rows, seed=4), **{"form": None, **plan})
+    manifest = parse_expert((folder / "expert.json").read_bytes()).unwrap("it")
+    assert (manifest.form == "words") == (form == "words")
+
+
+def test_words_route_if_any_expert_has_counts_and_else_not(text_backbone, packages, author) -> None:
+    plain = author("sport", form="linear")
+    kinds = [
+        composed(text_backbone, *some, router="auto").bus.router.kind
+        for some in ([*packages.values()], [packages["fruit"], plain], [plain])
+    ]
+    assert kinds[:2] == ["words", "words"] and kinds[2] != "words"
 
 
 def test_an_expert_is_ridge_on_z_and_words(packages, context) -> None:

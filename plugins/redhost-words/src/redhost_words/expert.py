@@ -45,6 +45,8 @@ class WordsExpert(Expert):
         temperature: T of softmax(Δ / T).
     """
 
+    router = FORM
+
     def __init__(
         self,
         *,

@@ -31,8 +31,9 @@ def redhost_register_forms(register: Register[FormFactory]) -> None:
 
 @hookimpl
 def redhost_register_recipes(register: Register[RecipeFactory]) -> None:
-    """The training of such an expert."""
+    """The training of such an expert, which is also the usual one on backbones of text."""
     register("words", _recipe)
+    register("open", _open)
 
 
 @hookimpl
@@ -51,6 +52,12 @@ def _recipe() -> type[Recipe]:
     from .recipe import WordsRecipe
 
     return WordsRecipe
+
+
+def _open() -> type[Recipe]:
+    from .recipe import OpenRecipe
+
+    return OpenRecipe
 
 
 def _router(kind: str, bus: BusConfig, columns: tuple[str, ...], seed: int) -> Router:

@@ -4,8 +4,10 @@
     u_y    = β₁ c_y + β₂ r_y + β₃ ln(n_y / N) + β₄ n_y / N          r_y: the regression's score
     logit_k = log Σ over y of k of exp(u_y)
 
-All of it follows from sums: a card's own, and the counts of its package. a, λ and the four numbers
-maximise the likelihood of the cards' rows, each left out of all sums exactly.
+All of it follows from sums: a card's own, and the counts of its package. Labels of a package
+without counts get those of all the others together, S_v = Σ_y S_yv: c is then the score of a text
+that is like none of them. a, λ and the four numbers maximise the likelihood of the cards' rows,
+each left out of all sums exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from redhost.core.routers.base import ColumnData
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.least_squares import PENALTIES, LeastSquares
 from redhost.core.routers.ridge import RidgeRouter, evened
-from redhost.registry.errors import UsageError
 
 from .counts import Counts
 from .expert import WordsExpert
@@ -46,6 +47,8 @@ START = (0.5, 6.0, 0.2, 0.0)
 
 SHOWN = 256
 """Most rows of a column by which the scalars are chosen."""
+
+NOWHERE: Ints = np.zeros(0, dtype=np.int64)
 
 
 @router_signal("words")
@@ -137,8 +140,8 @@ class WordsRouter(RidgeRouter):
             for x in (evidence.places, by_place.indptr, by_place.indices)
         )
         self.values = torch.from_numpy(values.astype(np.float32))
-        absent = np.log(pseudo) - np.log(evidence.totals + pseudo * PAIRS)
-        self.absent = torch.from_numpy((beta * absent).astype(np.float32))
+        absent = beta * _absent(evidence.totals, pseudo)
+        self.absent = torch.from_numpy(absent.astype(np.float32))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +162,7 @@ class _Evidence:
         sizes: The number of labels of each column.
         places: All places with counts ``(P,)``, in ascending order.
         sums: S ``(Y, P)``.
+        unknown: The labels without counts ``(Y,)``, which have the sums of all others.
         z: The rows' bus vectors ``(n, D)``.
         words: u of the rows at these places, ``(n, P)``.
         given: The part of u that is in the counts of the row's own label, ``(n, P)``.
@@ -170,6 +174,7 @@ class _Evidence:
     sizes: list[int]
     places: Ints
     sums: sparse.csr_array
+    unknown: npt.NDArray[np.bool_]
     z: Tensor
     words: sparse.csr_array
     given: sparse.csr_array
@@ -178,17 +183,21 @@ class _Evidence:
 
     @classmethod
     def of(cls, columns: Sequence[ColumnData]) -> _Evidence:
-        """Collect the evidence of columns.
-
-        Raises:
-            UsageError: If a column has no counts.
-        """
+        """Collect the evidence of columns."""
         words = [_words_of(d) for d in columns]
         counts = [_counts_of(d, w) for d, w in zip(columns, words, strict=True)]
-        places = np.unique(np.concatenate([c.places for c in counts]))
-        placed = [_at(c.sums, c.places, places) for c in counts]
         parts = [d.statistics for d in columns]
         sizes = [len(p.labels) for p in parts]
+        places = np.unique(np.concatenate([NOWHERE, *(c.places for c in counts if c)]))
+        sums = sparse.csr_array(
+            sparse.vstack(
+                [
+                    _at(c.sums, c.places, places) if c else sparse.csr_array((size, len(places)))
+                    for c, size in zip(counts, sizes, strict=True)
+                ]
+            )
+        )
+        unknown = np.repeat([c is None for c in counts], sizes)
         z, target, weight = list[Tensor](), list[int](), list[float]()
         shown_words, given = list[sparse.csr_array](), list[sparse.csr_array]()
         for k, (d, count) in enumerate(zip(columns, counts, strict=True)):
@@ -199,7 +208,7 @@ class _Evidence:
             u = words[k].among(places)[: len(d.labels)][some]
             shown_words.append(u)
             # A place that only one text has is not counted: nothing is taken out for it.
-            counted = np.isin(places, count.places).astype(np.float64)
+            counted = np.isin(places, count.places if count else NOWHERE).astype(np.float64)
             given.append((u @ sparse.diags_array(counted)).tocsr())
             z.append(d.z[some])
             target += [sum(sizes[:k]) + parts[k].labels.index(y) for y in labels]
@@ -208,10 +217,11 @@ class _Evidence:
             statistics=Statistics.union(parts),
             sizes=sizes,
             places=places,
-            sums=sparse.csr_array(sparse.vstack(placed)),
+            sums=sparse.csr_array(sums + unknown[:, None] * sums.sum(axis=0)[None]),
+            unknown=unknown,
             z=torch.cat(z) if z else columns[0].z[:0],
-            words=sparse.csr_array(sparse.vstack(shown_words)) if shown_words else placed[0][:0],
-            given=sparse.csr_array(sparse.vstack(given)) if given else placed[0][:0],
+            words=sparse.csr_array(sparse.vstack(shown_words)) if shown_words else sums[:0],
+            given=sparse.csr_array(sparse.vstack(given)) if given else sums[:0],
             target=np.array(target, dtype=np.int64),
             weight=np.array(weight),
         )
@@ -253,21 +263,37 @@ class _Evidence:
 
     def left_out(self, pseudo: float) -> Floats:
         """Return c_y ``(n, Y)`` of the rows, each left out of the counts of its own label."""
-        length = np.asarray(self.words.sum(axis=1)).ravel()
         logs = self.sums.copy()
         logs.data = np.log1p(logs.data / pseudo)
         scores = (self.words @ logs.T).toarray()
-        scores += length[:, None] * (np.log(pseudo) - np.log(self.totals + pseudo * PAIRS))
-        rows = np.arange(len(self.target))
-        own = self.sums[self.target]
-        less = (own - self.given).tocsr()
-        less.data = np.log1p(np.maximum(less.data, 0) / pseudo)
-        total = self.totals[self.target] - np.asarray(self.given.sum(axis=1)).ravel()
-        alone = np.asarray(self.words.multiply(less).sum(axis=1)).ravel()
-        scores[rows, self.target] = alone + length * (
-            np.log(pseudo) - np.log(total + pseudo * PAIRS)
-        )
+        scores += np.outer(self.words.sum(axis=1), _absent(self.totals, pseudo))
+        own = self._alone(self.sums[self.target], self.totals[self.target], pseudo)
+        scores[np.arange(len(self.target)), self.target] = own
+        if self.unknown.any():
+            every = int(self.unknown.argmax())
+            sums = self.words.copy()
+            sums.data = self.sums[[every]].toarray()[0, sums.indices]
+            scores[:, self.unknown] = self._alone(sums, self.totals[every], pseudo)[:, None]
         return np.asarray(scores)
+
+    def _alone(self, sums: sparse.csr_array, totals: Floats, pseudo: float) -> Floats:
+        """Return the rows' scores ``(n,)`` for sums that each is taken out of.
+
+        Args:
+            sums: S ``(n, P)``, where a row has words at least.
+            totals: Σ_v S_v, ``(n,)`` or one for all.
+            pseudo: a.
+        """
+        less = sparse.csr_array(sums - self.given)
+        less.data = np.log1p(np.maximum(less.data, 0) / pseudo)
+        known = np.asarray(self.words.multiply(less).sum(axis=1)).ravel()
+        length, given = (np.asarray(u.sum(axis=1)).ravel() for u in (self.words, self.given))
+        return np.asarray(known + length * _absent(totals - given, pseudo))
+
+
+def _absent(totals: Floats, pseudo: float) -> Floats:
+    """Return what a unit of weight at a place without counts gets, given Σ_v S_v."""
+    return np.asarray(np.log(pseudo) - np.log(totals + pseudo * PAIRS))
 
 
 def _at(sums: sparse.csr_array, places: Ints, every: Ints) -> sparse.csr_array:
@@ -284,23 +310,17 @@ def _words_of(data: ColumnData) -> Words:
     return Words.of_segment(rows[: len(data.labels)])
 
 
-def _counts_of(data: ColumnData, words: Words) -> Counts:
+def _counts_of(data: ColumnData, words: Words) -> Counts | None:
     """Return the counts of a column: those in its expert's package, or of the backbone's rows.
 
-    Raises:
-        UsageError: If its package has none.
+    None if its package has none.
     """
     ensemble = None if data.signals is None else data.signals.ensemble
     if ensemble is None or data.column not in ensemble.ids:
         return Counts.of_rows(words, data.labels, labels=data.statistics.labels)
     expert = ensemble.parts[ensemble.ids.index(data.column)]
     if not isinstance(expert, WordsExpert):
-        raise UsageError(
-            f"router 'words' reads counts, which the package of expert {data.column!r} lacks",
-            expected="experts of the form 'words'",
-            found=type(expert).__name__,
-            hint="Use --router ridge.",
-        )
+        return None
     if expert.labels != data.statistics.labels:
         order = [expert.labels.index(y) for y in data.statistics.labels]
         return dataclasses.replace(
