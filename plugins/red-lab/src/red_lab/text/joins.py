@@ -71,7 +71,8 @@ def deal_joins(desk: Desk, deal: int) -> list[dict[str, Any]]:
         for kind in tried(deal, n, teams=len(teams)):
             if kind == OTHERS:
                 renamed = _renamed(desk, teams[victim])
-                newcomer = desk.author(team, renamed, where=f"{where}-others")
+                # In this form, for what members read is laid out once for all teams.
+                newcomer = desk.author(team, renamed, where=f"{where}-others", form="words")
             else:
                 newcomer = forged(folders[team], folders[victim], kind)
             found.append(host.joined(newcomer, kind=kind))
