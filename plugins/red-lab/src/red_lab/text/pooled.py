@@ -145,8 +145,9 @@ class _Features:
     def scores(self, fitted: Sequence[Tensor], *, share: float) -> Tensor:
         """Return logits ``(N, L)``."""
         words, states, bias = fitted
-        read: Tensor = torch.from_numpy(self.words @ words.numpy())
-        return read + share**0.5 * (self.states @ states) + bias
+        read = torch.from_numpy(self.words @ words.numpy())
+        logits: Tensor = read + share**0.5 * (self.states @ states) + bias
+        return logits
 
     def fit(self, labels: Sequence[str], *, share: float, inverse: float) -> list[Tensor]:
         """Minimise −mean log p + ‖W‖² / (2 C N) over W of words and states; b has no penalty."""
