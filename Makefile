@@ -174,9 +174,7 @@ release: .venv/base
 
 results: .venv/generative
 	$(BIN)/redhost lab results
-	$(BIN)/redhost lab text --curve --deals 4
-	$(BIN)/redhost lab text sources --encoder smollm2 --part systems
-	$(BIN)/redhost lab text sources --part adapters
+	$(BIN)/redhost lab text
 	$(BIN)/redhost lab toy
 	$(BIN)/redhost lab hotswap
 	for c in tiny smollm2-135m qwen3-0.6b; do $(BIN)/redhost lab cost --config $$c || exit 1; done

@@ -37,7 +37,7 @@ def test_the_list_has_nothing_left_over(allowed: dict[str, Any]) -> None:
 
 
 def test_another_figure_than_the_results_have_is_noticed() -> None:
-    text = "# A\nAlone it is right in {} of the cases ([figures](results/text/README.md)).\n"
+    text = "# A\nAlone it is right in {} of the cases ([figures](results/heads/README.md)).\n"
     nothing: dict[str, Any] = {"figures": []}
     assert not unexplained(Page("docs/x.md", text.format("0.8194")), nothing)
     [found] = unexplained(Page("docs/x.md", text.format("0.8216")), nothing)
@@ -45,7 +45,7 @@ def test_another_figure_than_the_results_have_is_noticed() -> None:
 
 
 def test_a_figure_needs_its_results_in_its_own_section() -> None:
-    text = "# A\n[figures](results/text/README.md)\n# B\nIt is 0.8194.\n"
+    text = "# A\n[figures](results/heads/README.md)\n# B\nIt is 0.8194.\n"
     assert unexplained(Page("docs/x.md", text), {"figures": []})
 
 

@@ -24,7 +24,7 @@ PAGES = {
     "mutants": "mutants.report",
     "red": "red_lab.red.report",
     "robust": "red_lab.robust.study:STUDY",
-    "text": "red_lab.text.report",
+    "text": "red_lab.text.study:STUDY",
     "tiny-ranges": "red_lab.report",
     "toy": "red_lab.toy.report",
 }

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import click
+import numpy as np
 import pytest
-from red_lab.text import monoliths
-from red_lab.text import run as study
-from red_lab.text.adapters_report import TITLES, adapter_lines, summarise_adapters
-from red_lab.text.command import text
+from red_lab.metrics import Metrics, read_metrics
+from red_lab.text import joins, pooled, systems
 from red_lab.text.corpora import CORPORA, Corpus, dealt
 from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
-from red_lab.text.joins import EACH, HIJACKS, OTHERS
-from safetensors.torch import load_file
+from red_lab.text.forgeries import HIJACKS, Package
+from red_lab.text.study import STUDY, TITLES
+from redhost_words.counts import Counts
+from redhost_words.places import UNIT
+from scipy import sparse
 
 import redhost
 from redhost.core.types import BackgroundRow
@@ -31,12 +32,6 @@ TEAMS = {
     "numbers": ("even", "odd"),
     "sizes": ("large", "small"),
 }
-
-
-def test_every_table_is_reported_on_test_rows() -> None:
-    folder = ROOT / "docs" / "results" / "text"
-    metrics = json.loads((folder / "metrics.json").read_text("utf-8"))
-    assert not any(m["validation"] for m in metrics.values())
 
 
 @pytest.mark.parametrize("corpus", CORPORA.values(), ids=CORPORA)
@@ -140,108 +135,122 @@ SMALL = Corpus(
 )
 
 
-Run = Callable[..., dict[str, Any]]
-
-
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Run:
-    """Return what runs parts of the study on small texts and returns the metrics."""
+def measured(tmp_path, monkeypatch) -> Callable[..., Metrics]:
+    """Return what measures parts of the study on small texts and returns their metrics."""
     model = tiny_backbone(tmp_path / "model")
     frozen = FrozenEncoder(title="Small", tokens=32, source=lambda _: f"hf:{model}")
     monkeypatch.setitem(ENCODERS, "minilm", frozen)
     monkeypatch.setitem(CORPORA, "newsgroups", SMALL)
-    monkeypatch.setattr(study, "CURVE", (40,))
-    monkeypatch.setattr(study, "SIZES", (40,))
-    for name in ("logistic", "words"):  # scikit-learn is no developer's tool
-        monkeypatch.setitem(monoliths.MONOLITHS, name, ("", monoliths.ridge))
+    monkeypatch.setattr(systems, "CURVE", (8, 40))
+    # scikit-learn is no developer's tool
+    monkeypatch.setitem(pooled.POOLED, "pooled tf-idf", pooled.ridge)
+    monkeypatch.chdir(tmp_path)
 
-    def run(*parts: str) -> dict[str, Any]:
-        path = study.run(
-            ["newsgroups"],
-            study.Extent(encoder="minilm", parts=parts, seeds=1, deals=2),
-            out=tmp_path / "out",
-            work=tmp_path / "work",
-        )
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))["newsgroups minilm"]
-        return found
+    def run(*parts: str, seeds: int = 1) -> Metrics:
+        path = STUDY.run(parts=parts, seeds=seeds, out=tmp_path / "out", work=tmp_path / "work")
+        return read_metrics(path.parent)["tasks"]
 
     return run
 
 
-def test_adapters_stand_beside_heads_of_the_same_rows(run, tmp_path) -> None:
-    metrics = run("adapters")
-    [few] = metrics["adapters"]
-    assert few["rows"] == 40 and few["learnt"] < 40 * len(TEAMS)
-    assert metrics["adapter_ranks"] == {"small": 8, "large": 8 * len(TEAMS)}
-    accuracy = {name: x["accuracy"] for name, x in few["systems"].items()}
-    assert min(accuracy[n] for n in ("heads, oracle", "adapters, oracle", "one adapter")) > 0.9
-    gained = few["systems"]["adapters"]["gained"]
-    assert gained["mean"] == pytest.approx(accuracy["adapters"] - accuracy["heads"])
-    files = [*(tmp_path / "work" / "packages").rglob("adapter_model.safetensors")]
-    dealt = [f for f in files if "random-" in str(f)]
-    assert len(dealt) == len(TEAMS) and len(files) == 2 * len(TEAMS) + 2
-    for file in dealt:  # the numbers that were learnt, in another order
-        own = Path(str(file).replace("random-", "red-"))
-        assert file.read_bytes() != own.read_bytes() and _numbers(file) == _numbers(own)
-    # What was trained is not trained again.
-    before = {f: f.stat().st_mtime_ns for f in files if f not in dealt}
-    (tmp_path / "work" / "newsgroups-minilm-test-adapters-of-40.json").unlink()
-    assert run("adapters") == metrics
-    assert {f: f.stat().st_mtime_ns for f in before} == before
-
-
-def _numbers(file: Path) -> list[float]:
-    return sorted(x for t in load_file(file).values() for x in t.flatten().tolist())
-
-
-def test_gains_are_over_the_same_routing_without_a_second_pass() -> None:
-    texts, rows = [str(n) for n in range(100)], {name: [0.0] * 100 for name in TITLES}
-    better = rows | {"adapters, oracle": [1.0] * 100, "heads": [1.0] * 100}
-    points = [{"rows": 8, "hits": better, "learnt": {"a": 5, "b": 6}}]
-    found = summarise_adapters(texts, points)
-    systems = found[0]["systems"]
-    assert found[0]["learnt"] == 11
-    assert systems["adapters, oracle"]["gained"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
-    assert systems["adapters"]["gained"]["mean"] == -1.0
-    assert systems["one adapter"]["gained"]["mean"] == 0.0 and "gained" not in systems["heads"]
-    *_, conclusion, _ = adapter_lines(
-        {"adapters": found, "adapter_ranks": {"small": 8, "large": 16}}
-    )
-    assert "adapters are better than heads under oracle routing" in conclusion
-    assert "heads are better than adapters under the router" in conclusion
-
-
-def test_the_command_offers_every_part_and_every_encoder() -> None:
-    choices = {p.name: p.type.choices for p in text.params if isinstance(p.type, click.Choice)}
-    assert [*choices["parts"]] == [*study.PARTS]
-    assert [*choices["encoder"]] == [*ENCODERS]
-
-
-def test_the_whole_study_goes_on_from_what_is_done(run, tmp_path) -> None:
-    first = run("systems")
-    metrics = run("curve", "probabilities", "noise", "joins")
-    assert {k: metrics[k] for k in first} == first
+def test_experts_are_beside_systems_without_them(measured, tmp_path) -> None:
+    metrics = measured("newsgroups")["newsgroups"]
+    assert [*metrics["systems"]] == [*TITLES]
+    accuracy = {name: s["accuracy"]["mean"] for name, s in metrics["systems"].items()}
+    for name in ("pooled logistic", "pooled ridge", "default", "linear", "counts and ridge"):
+        assert accuracy[name] > 0.9, name
+    assert accuracy["oracle"] >= accuracy["default"] > accuracy["uniform"] - 0.1
+    assert accuracy["random"] < 0.7
+    assert metrics["best"] in {"pooled logistic", "pooled ridge"}
+    assert metrics["systems"][metrics["best"]]["difference"]["mean"] == 0
+    assert (metrics["router"], metrics["forms"]) == ("words", ["words"] * 3)
+    assert (metrics["labels"], metrics["rows"]) == (6, 120)
+    assert metrics["domain"] > 0.9 and 0 <= metrics["calibration"]["each"]["ece"] < 0.2
+    assert all(texts["rows"] == 30 for texts in metrics["strangers"].values())
+    assert min(metrics["bytes"].values()) > 1000
     page = (tmp_path / "out" / "README.md").read_text("utf-8")
-    systems = metrics["systems"]
-    assert systems["oracle"]["accuracy"] > 0.9 and systems["random experts"]["accuracy"] < 0.6
-    assert systems["routed"]["accuracy"] > systems["uniform"]["accuracy"]
-    assert metrics["labels"] == 6 and metrics["rows"] == 120
-    assert [p["rows"] for p in metrics["curve"]] == [40, None]
-    joins = metrics["joins"]
-    assert len(joins) == 2 * len(TEAMS) * (1 + EACH)
-    assert {x["kind"] for x in joins} == {"honest", *HIJACKS, OTHERS}
-    cards = [x for x in joins if x["kind"] != OTHERS]  # whose later rows lie elsewhere here
-    assert all(x["accepted"] == (x["kind"] == "honest") != bool(x["reason"]) for x in cards)
-    assert max(x["fall"] for x in joins if x["kind"] == "honest") < 0.1
-    for kind in ("composed", "each"):
-        assert 0 <= metrics["probabilities"][kind]["ece"] < 0.2
-        assert metrics["probabilities"][kind]["rows"] == 120
-        assert 0 <= metrics["probabilities_aside"][kind]["ece"] < 0.2
-    exact, *noisy = metrics["noise"]
-    assert exact["epsilon"] is None and [x["epsilon"] for x in noisy] == [10.0, 3.0, 1.0]
-    assert 1 / 6 < noisy[-1]["routed"] <= exact["routed"] > 0.9
-    before = {f: f.read_bytes() for f in (tmp_path / "work").glob("*.json")}
-    (tmp_path / "work" / "newsgroups-minilm-test-of-40.json").unlink()
-    assert run(*(p for p in study.PARTS if p != "adapters")) == metrics
-    assert {f: f.read_bytes() for f in before} == before
-    assert (tmp_path / "out" / "README.md").read_text("utf-8") == page
+    assert page == STUDY.page(read_metrics(tmp_path / "out"))
+    assert all(f"| {title} |" in page for title in TITLES.values())
+
+
+def test_few_rows_are_measured_like_all(measured) -> None:
+    few, more, every = measured("newsgroups-curve")["newsgroups-curve"]
+    assert [point["rows"] for point in (few, more, every)] == [8, 40, None]
+    assert "words" not in few["forms"] and "counts and ridge" not in few["accuracy"]
+    assert more["forms"] == every["forms"] == ["words"] * 3
+    assert every["accuracy"]["default"] > 0.9 < every["accuracy"]["counts and ridge"]
+
+
+def test_newcomers_are_honest_or_of_every_kind(measured, tmp_path) -> None:
+    metrics = measured("newsgroups-joins", seeds=2)["newsgroups-joins"]
+    assert len(metrics) == 2 * len(TEAMS) * (1 + joins.EACH)
+    assert {x["kind"] for x in metrics} == {joins.HONEST, *joins.KINDS}
+    honest = [x for x in metrics if x["kind"] == joins.HONEST]
+    assert all(x["accepted"] and x["fall"] < 0.1 for x in honest)
+    cards = ("another team's sums", "its own vectors and sums, scaled by 100")
+    assert not any(x["accepted"] for x in metrics if x["kind"] in cards)
+    cells = sorted((tmp_path / "work" / "text").glob("*.json"))
+    assert [c.name for c in cells] == ["newsgroups-joins-0.json", "newsgroups-joins-1.json"]
+    before = [(c.read_bytes(), c.stat().st_mtime_ns) for c in cells]
+    assert measured("newsgroups-joins", seeds=2)["newsgroups-joins"] == metrics
+    assert [(c.read_bytes(), c.stat().st_mtime_ns) for c in cells] == before
+
+
+def test_every_kind_of_hijack_is_tried_twice_in_the_usual_deals() -> None:
+    tried = Counter(
+        kind
+        for corpus, first in joins.JOINING.items()
+        for deal in range(first, first + STUDY.seeds)
+        for n in range(len(CORPORA[corpus].teams))
+        for kind in joins.tried(deal, n, teams=len(CORPORA[corpus].teams))
+    )
+    assert tried.keys() == {*joins.KINDS} and min(tried.values()) >= 4
+    assert sum(tried.values()) >= 100
+
+
+COUNTS = {
+    team: Counts(
+        labels=labels,
+        rows=np.array([3.0 + n, 2.0]),
+        places=np.array([1, 4, 9 + n]),
+        sums=sparse.csr_array(np.array([[1.5, 0, 0.25], [0, 2.0, 0.5]])),
+    )
+    for n, (team, labels) in enumerate(TEAMS.items())
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in HIJACKS if "counts" in kind and "rows," not in kind]
+)
+def test_forged_counts_are_such_as_a_file_may_have(kind) -> None:
+    own, victim = (
+        Package(folder=ROOT, manifest={"labels": c.labels}, card={}, words={}, counts=c)
+        for c in (COUNTS["colours"], COUNTS["sizes"])
+    )
+    forged = HIJACKS[kind](own, victim).counts
+    again = Counts.load(forged.save(), labels=TEAMS["colours"])
+    assert again.rows.tolist() == forged.rows.tolist()
+    assert (again.sums != forged.sums).nnz == 0
+    assert not np.array_equal(again.places, own.counts.places) or again.totals.sum() > 80
+
+
+def test_another_teams_counts_are_dealt_to_the_own_labels() -> None:
+    three = replace(
+        COUNTS["sizes"],
+        labels=("a", "b", "c"),
+        rows=np.array([3.0, 2.0, 4.0]),
+        sums=sparse.csr_array(np.array([[1.5, 0, 0.25], [0, 2.0, 0.5], [1.0, 0, 0]])),
+    )
+    two, many = (
+        Package(folder=ROOT, manifest={"labels": c.labels}, card={}, words={}, counts=c)
+        for c in (COUNTS["colours"], three)
+    )
+    claimed = HIJACKS["another team's counts"](two, many).counts
+    assert claimed.rows.tolist() == [7, 2] and claimed.sums.toarray().tolist() == [
+        [2.5, 0, 0.25],
+        [0, 2, 0.5],
+    ]
+    spare = HIJACKS["another team's counts"](many, two).counts
+    assert spare.rows.tolist() == [3, 2, 1]
+    assert spare.sums.toarray()[2] == pytest.approx([0.3, 0.4, 0.15], abs=1 / UNIT)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from redhost.core.training.data import DataSplits
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 
-__all__ = ["Authors", "make_backbone", "train_once"]
+__all__ = ["Authors", "make_backbone"]
 
 
 def make_backbone(
@@ -33,39 +32,6 @@ def make_backbone(
     shutil.rmtree(project, ignore_errors=True)
     new_backbone(project, plan, background=background)
     return next((project / "src").iterdir())
-
-
-def train_once(
-    project: Path,
-    plan: redhost.authoring.ExpertPlan,
-    rows: DataSplits,
-    *,
-    context: AuthoringContext,
-    settings: redhost.authoring.ExpertSettings,
-    progress: Callable[[int, int], None] | None = None,
-) -> Path:
-    """Train and package one expert unless this is done; resume if interrupted. Return the package.
-
-    An expert that learnt nothing is packaged as well, to be evaluated with the others.
-
-    Args:
-        project: The project's folder.
-        plan: The expert's properties.
-        rows: Its training rows and the rows of its card.
-        context: The backbone with its norm and background.
-        settings: Training settings.
-        progress: Called with (epochs done, epochs in all).
-    """
-    if (done := next(project.glob("src/*/expert.json"), None)) is not None:
-        return done.parent
-    folder = redhost.authoring.write_project(
-        project, kind="expert", package_id=plan.id, summary=plan.id
-    )
-    with suppress(redhost.errors.HarmError):
-        redhost.authoring.train_package(
-            project, plan, rows, context=context, settings=settings, progress=progress
-        )
-    return folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,31 +22,30 @@ __all__ = [
 
 def text_block(metrics: Mapping[str, Any]) -> str:
     """Return the README's table of teams on real texts."""
-    corpora = [m for name, m in metrics.items() if name.endswith(" minilm")]
-    corpora.sort(key=lambda m: m["corpus"])
+    corpora = {name: m for name, m in metrics["tasks"].items() if "-" not in name}
     titles = {
-        "": "best single model of the same features, pooled rows of all teams",
-        "monolith words": "logistic regression on word counts (no encoder), pooled rows",
-        "routed": "**the teams' experts, `redhost recompose`**",
-        "no expert, ridge": "no expert: ridge regression from the cards' sums",
-        "random experts": "experts with shuffled parameters",
+        "": "best single model of the same words and states, pooled rows of all teams",
+        "pooled tf-idf": "logistic regression on word counts (no encoder), pooled rows",
+        "default": "**the teams' experts, `redhost recompose`**",
+        "linear": "experts that do not read words",
+        "counts and ridge": "no expert: the same cards and counts alone",
+        "random": "experts with shuffled parameters",
         "oracle": "experts, oracle routing (label-informed)",
     }
-    names = " | ".join(m["corpus"] for m in corpora)
-    lines = [f"| accuracy | {names} |", "|---" * (len(corpora) + 1) + "|"]
+    lines = [f"| accuracy | {' | '.join(corpora)} |", "|---" * (len(corpora) + 1) + "|"]
     for key, title in titles.items():
-        cells = (m["systems"][key or m["best"]]["accuracy"] for m in corpora)
+        cells = (m["systems"][key or m["best"]]["accuracy"]["mean"] for m in corpora.values())
         lines.append(f"| {title} | {' | '.join(f'{a:.3f}' for a in cells)} |")
-    rows, seeds = (", ".join(str(m[key]) for m in corpora) for key in ("rows", "seeds"))
 
     def away(other: str) -> str:
-        pairs = ((m["systems"]["routed"], m["systems"][other or m["best"]]) for m in corpora)
-        return ", ".join(f"{100 * (a['accuracy'] - b['accuracy']):+.1f}" for a, b in pairs)
+        pairs = ((m["systems"], other or m["best"]) for m in corpora.values())
+        means = ((s["default"]["accuracy"]["mean"], s[x]["accuracy"]["mean"]) for s, x in pairs)
+        return ", ".join(f"{100 * (a - b):+.1f}" for a, b in means)
 
     note = (
-        f"Test rows: {rows}; seeds: {seeds}. Points of the teams' experts above the best pooled "
-        f"model: {away('')}; above the regression without experts: {away('no expert, ridge')}. "
-        "[All figures](docs/results/text/README.md)."
+        f"Test rows: {', '.join(str(m['rows']) for m in corpora.values())}. Points of the teams' "
+        f"experts above the best pooled model: {away('')}; above the cards and counts alone: "
+        f"{away('counts and ridge')}. [All figures](docs/results/text/README.md)."
     )
     return "\n".join([*lines, "", note])
 

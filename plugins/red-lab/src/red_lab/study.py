@@ -54,7 +54,7 @@ class Study:
         seeds: The usual number of seeds.
         options: Options of its own, shown before the common ones.
         instead: Gets the values of these options; True if no part is to be run.
-        once: Parts without randomness: they have one cell, which is never stored.
+        once: Parts without randomness: they have one cell.
     """
 
     name: str
@@ -124,8 +124,6 @@ class Study:
         return command
 
     def _measured(self, cell: Cell) -> Any:
-        if cell.part in self.once:
-            return self.measure(cell)
         folder = cell.work / self.name
         folder.mkdir(parents=True, exist_ok=True)
         return cached_json(folder / f"{cell.part}-{cell.seed}.json", partial(self.measure, cell))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 import redhost
 from red_lab.authors import Authors, make_backbone
 from red_lab.text.corpora import Corpus
 from red_lab.text.encoders import ENCODERS
+from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import RecomposeInputs, load_parts
@@ -27,10 +27,11 @@ from redhost.core.model.build import read_package
 from redhost.core.plugins.manager import Plugins
 from redhost.core.training.data import DataSplits
 from redhost.core.training.new_backbone import BackbonePlan
+from redhost.core.types import Encode
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder
 
-__all__ = ["Desk", "inputs_of", "open_desk"]
+__all__ = ["Desk", "hits", "inputs_of", "open_desk"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,22 +75,35 @@ class Desk(Authors):
         vectors: Tensor = norm(self.h(given))
         return vectors
 
-    def author(
-        self,
-        team: str,
-        rows: DataSplits,
-        *,
-        where: str,
-        settings: redhost.authoring.ExpertSettings,
-    ) -> Path:
-        """Train one team's expert, in isolation, and package it; return the package."""
-        plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors")
+    def author(self, team: str, rows: DataSplits, *, where: str, form: str | None = None) -> Path:
+        """Train one team's expert, in isolation, and package it; return the package.
+
+        Args:
+            team: The expert's id.
+            rows: Its author's rows.
+            where: The folder of its project, among packages.
+            form: Its form; by default the one that `train-expert` takes.
+        """
+        plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors", form=form)
+        settings = redhost.authoring.ExpertSettings(form=form or "residual", space="labels")
         return self.train(plan, rows, where=f"packages/{where}", settings=settings)
+
+    def authors(self, *, where: str, form: str | None = None) -> list[Path]:
+        """Train every team's expert; return the packages."""
+        return [
+            self.author(team, rows, where=f"{self.corpus.name}-{where}", form=form)
+            for team, rows in self.parts.items()
+        ]
 
     def compose(self, folders: Sequence[Path], *, kind: str = "auto") -> RecomposeResult:
         """Compose packages as a host does, declining 5 % of the experts' own texts."""
         options = RecomposeOptions(router=kind, decline=0.05)
         return compose(self.folder, folders, options=options, cache=self.work / "cache")
+
+    def reader(self, composed: redhost.ComposedModel) -> Encode:
+        """Return a cached function texts → h̃ of a composition, with what its experts read."""
+        fingerprint = self.context.manifest.fingerprint
+        return cached_encode(composed.backbone, fingerprint, self.work / "cache")
 
 
 def _first(given: Sequence[redhost.Row], rows: int | None) -> list[redhost.Row]:
@@ -160,17 +174,7 @@ def inputs_of(desk: Desk, folders: Sequence[Path]) -> RecomposeInputs:
     )
 
 
-def every_row(parts: Mapping[str, DataSplits]) -> Iterator[redhost.Row]:
-    """Yield all teams' training rows, cards included; only monoliths may use all of them."""
-    for rows in parts.values():
-        yield from (*rows.train, *rows.fit, *rows.gate)
-
-
-def hits(answers: Sequence[str], rows: Sequence[redhost.Row]) -> list[float]:
-    """Return 1 for each row that is answered correctly, else 0."""
-    return [float(y == r.label) for y, r in zip(answers, rows, strict=True)]
-
-
-def best_of(labels: Sequence[str], score: Tensor) -> list[str]:
-    """Return the label with the highest score in each row of ``(N, Y)``."""
-    return [labels[k] for k in torch.as_tensor(score).argmax(-1).tolist()]
+def hits(labels: Sequence[str], score: Tensor, rows: Sequence[redhost.Row]) -> list[float]:
+    """Return 1 for each row whose label has the highest score in ``(N, Y)``, else 0."""
+    best = score.argmax(-1).tolist()
+    return [float(labels[k] == r.label) for k, r in zip(best, rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Frozen encoders pretrained on natural text: three families, each from installable packages."""
+"""Frozen encoders pretrained on natural text: two families, each from installable packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import redhost
 from red_lab.newsgroups import encoder as minilm
-from red_lab.red.run import smollm2_file
 
 __all__ = ["ENCODERS", "MPNET", "FrozenEncoder"]
 
@@ -72,7 +71,4 @@ ENCODERS: Mapping[str, FrozenEncoder] = {
         title="all-MiniLM-L6-v2", tokens=128, source=lambda _: f"hf:{minilm()}"
     ),
     "mpnet": FrozenEncoder(title="all-mpnet-base-v2", tokens=128, source=_mpnet),
-    "smollm2": FrozenEncoder(
-        title="SmolLM2-135M as an encoder", tokens=64, source=lambda _: f"gguf:{smollm2_file()}"
-    ),
 }

@@ -134,9 +134,8 @@ def _learnt(desk: Desk) -> dict[str, list[redhost.Row]]:
 
 
 def _author(desk: Desk, team: str, rows: Rows, *, where: str = "production") -> Path:
-    settings = redhost.authoring.ExpertSettings(form="linear", space="labels")
     splits = redhost.authoring.split_rows(list(rows))
-    return desk.author(team, splits, where=f"fleet-{where}", settings=settings)
+    return desk.author(team, splits, where=f"fleet-{where}", form="linear")
 
 
 def _outcomes(
