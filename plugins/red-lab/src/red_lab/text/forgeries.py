@@ -247,6 +247,15 @@ def _counts_of_own_rows(own: Package, victim: Package) -> Package:
     return replace(own, counts=replace(claimed, rows=own.counts.rows, sums=sums))
 
 
+def _counts_beside_within(own: Package, victim: Package) -> Package:
+    """Claim the victim's counts in addition to the own ones, and no more rows than the card."""
+    both, rows = _counts_beside(own, victim).counts, own.counts.rows
+    most = np.repeat(rows, np.diff(both.sums.indptr))
+    shape = both.sums.indices, both.sums.indptr
+    sums = sparse.csr_array((np.minimum(both.sums.data, most), *shape), both.sums.shape)
+    return replace(own, counts=replace(both, rows=rows, sums=sums))
+
+
 def _selection(counts: Counts, places: Any) -> sparse.csr_array:
     """Return the matrix of zeros and ones that takes counts to their places among others."""
     here = np.arange(len(counts.places))
@@ -275,6 +284,7 @@ HIJACKS: Mapping[str, Callable[[Package, Package], Package]] = {
     "another team's counts": _counts,
     "its own and another team's counts": _counts_beside,
     "another team's counts, scaled to its own number of rows": _counts_of_own_rows,
+    "its own and another team's counts, as of its own number of rows": _counts_beside_within,
     "twenty times its own counts": _many_counts,
     "2^40 times its own counts": _times(HUGE),
     "its own counts at places that no text has": _elsewhere,
