@@ -95,7 +95,8 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
         excess: `fall` minus `reference`.
         error: The standard error of the excess; 0 where members changed and nobody joined.
         overlap: The share of a newcomer's gate rows that the reference takes for the domain's, plus
-            the share of the domain's that it takes for the newcomer's: 1 for rows of one domain.
+            the share of the domain's that it takes for the newcomer's, or twice the latter: 1 for
+            rows of one domain.
         blur: The standard error of the overlap.
         taken: The share of rows that were answered correctly with high confidence before, and
             wrongly by a newcomer now, and that the reference does not lose.

@@ -301,7 +301,7 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
         # What is excused below is excused once; the sum over generations has the plain tolerance.
         least, fallen = allowed, accuracy.fallen.get(domain, 0.0)
         excess, fall = accuracy.excess.get(domain), before - after
-        # Rows of a member's domain, which a neighbour's rows can be told from.
+        # Rows of a member's domain: those of a neighbour can be separated from it.
         claims = excess is not None and excess.overlap - excess.blur >= OVERLAP
         if excess is not None:
             yield from _lies(domain, excess, allowed=allowed)

@@ -13,7 +13,8 @@ domain therefore measure which domain the newcomers' rows belong to, and which r
 
     overlap = P(a newcomer's gate row is nearer to the domain) + P(a gate row of the domain is
               nearer to the newcomer), by the reference: an estimate of ∫ min(p, q), which is 0 for
-              rows that can be told apart (neighbours), and 1 for rows of the domain itself
+              rows that can be separated (neighbours), and 1 for rows of the domain itself; or
+              twice the latter, if that is more by a standard error (`blur`)
     taken   = share of gate rows that were right with high confidence (p ≥ .9), are wrong now,
               have a newcomer as their heaviest column, and are not lost by the reference
     mass    = the mean fall of the right label's probability, the first effect of a copied card
@@ -32,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -113,10 +115,8 @@ def excess_harm(
             fall = before.result.hits[was] - after.result.hits[now]
             difference = fall - lost[now]
             error = float(difference.std(correction=0)) / len(now) ** 0.5
-            overlap, blur = max(
-                (then.overlap((domain, i), z[now], z[after.of(i)]) for i in others),
-                key=lambda overlap: overlap[0] - overlap[1],
-            )
+            estimates = [then.overlaps((domain, i), z[now], z[after.of(i)]) for i in others]
+            overlap, blur = max(chain(*estimates), key=lambda pair: pair[0] - pair[1])
             harm[domain] = ExcessHarm(
                 fall=float(fall.mean()),
                 reference=float(lost[now].mean()),
@@ -125,7 +125,7 @@ def excess_harm(
                 error=error if new else 0.0,
                 overlap=overlap,
                 blur=blur,
-                taken=_taken(before, after, was, now, others, kept=lost[now] < 1),
+                taken=_taken(before, after, was, now, others, spared=lost[now] < 1),
                 mass=_mass(before, was) - _mass(after, now),
                 copied=max(
                     _copied(rows[i], labels[i], rows[domain], labels[domain]) for i in others
@@ -156,17 +156,17 @@ def _taken(
     now: Tensor,
     join: Sequence[str],
     *,
-    kept: Tensor,
+    spared: Tensor,
 ) -> float:
     """Return the share of rows that were right with high confidence and are lost to a newcomer.
 
-    Only kept rows count: those that the reference does not lose, ``(N,)``.
+    Only spared rows count: those that the reference does not lose, ``(N,)``.
     """
     columns = torch.tensor([after.model.bus.columns.index(i) for i in join])
     sure = (before.result.hits[was] > 0) & (before.result.confidence[was] >= SURE)
     # Wrong alone proves nothing: the newcomer must have the largest weight on the row.
     moved = torch.isin(after.result.heaviest[now], columns) & (after.result.hits[now] == 0)
-    return float((sure & moved & kept).double().mean())
+    return float((sure & moved & spared).double().mean())
 
 
 def _labels(data: ColumnData, gate: Sequence[Row]) -> list[str]:
@@ -270,18 +270,24 @@ class _Reference:
         right = [self.labels[k] == r.label for k, r in zip(best.tolist(), rows, strict=True)]
         return torch.tensor(right, dtype=torch.float64)
 
-    def overlap(self, columns: Sequence[str], one: Tensor, other: Tensor) -> tuple[float, float]:
-        """Return the overlap of two columns, and its standard error, from gate rows of each.
+    def overlaps(
+        self, columns: Sequence[str], rows: Tensor, others: Tensor
+    ) -> list[tuple[float, float]]:
+        """Return estimates of the overlap of a domain and a newcomer, with their standard errors.
 
-        Of a column without any, as large a share counts as wrong as of the other's rows ``(N, D)``.
+        The first is from the domain's gate rows ``(N, D)`` alone, counted twice, because a newcomer
+        chooses its own; with none of these the second is NaN.
         """
         pair = [self.router.columns.index(column) for column in columns]
         with torch.inference_mode():
-            first, then = (
-                self.router(z[:, : self.router.width])[:, pair].diff() for z in (one, other)
-            )
-        wrong = [x.double() for x in (first > 0, then < 0) if len(x)]
+            margins = [
+                self.router(z[:, : self.router.width])[:, pair].diff() for z in (rows, others)
+            ]
+        wrong = [(margins[0] > 0).double(), (margins[1] < 0).double()]
         # Laplace's rule, a row wrong and one right: of few rows all may be right by luck.
-        doubt = [float(torch.cat([x, x.new_tensor([[0], [1]])]).var(correction=0)) for x in wrong]
-        error = sum(v / len(x) for v, x in zip(doubt, wrong, strict=True)) ** 0.5
-        return 2 * sum(float(x.mean()) for x in wrong) / len(wrong), 2 * error / len(wrong)
+        more = [torch.cat([x, x.new_tensor([[0], [1]])]) for x in wrong]
+        doubt = [m.std(correction=0) / len(x) ** 0.5 for m, x in zip(more, wrong, strict=True)]
+        return [
+            (2 * float(wrong[0].mean()), 2 * float(doubt[0])),
+            (float(wrong[0].mean() + wrong[1].mean()), float(torch.stack(doubt).norm())),
+        ]

@@ -214,7 +214,16 @@ def test_of_a_newcomer_without_gate_rows_the_domains_count_twice(before) -> None
     assert (a.overlap, a.blur) == pytest.approx((2 / 5, 2 * ((2 / 7) * (5 / 7) / 5) ** 0.5))
 
 
-def test_a_neighbour_in_the_midst_of_a_domain_is_told_from_it(before) -> None:
+def test_a_newcomer_that_chooses_its_gate_rows_hides_nothing(before) -> None:
+    """Its own are separated, but three of five of the domain's are not."""
+    gate = {**GATE, "a": [((3.0, 0.0), "a0")] * 3 + [((0.0, 0.0), "a0")] * 2}
+    gate["c"] = [((4.0, 0.0), "c0")] * 3
+    now, h = after(gate=gate)
+    a = excess_harm(before, now, [card(n) for n in "abc"], h)["a"]
+    assert (a.overlap, a.blur) == pytest.approx((6 / 5, 2 * ((4 / 7) * (3 / 7) / 5) ** 0.5))
+
+
+def test_a_neighbour_in_the_midst_of_a_domain_does_not_overlap_it(before) -> None:
     """Between the points of a and c, but nearer to c's: no overlap, though all are close to a's."""
     gate = {**GATE, "a": [((0.5, 0.0), "a0")] * 5, "c": [((2.1, 0.0), "c0")] * 5}
     now, h = after(gate=gate)
