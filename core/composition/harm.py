@@ -283,11 +283,11 @@ class _Reference:
             margins = [
                 self.router(z[:, : self.router.width])[:, pair].diff() for z in (rows, others)
             ]
-        wrong = [(margins[0] > 0).double(), (margins[1] < 0).double()]
+        confused = [(margins[0] > 0).double(), (margins[1] < 0).double()]
         # Laplace's rule, a row wrong and one right: of few rows all may be right by luck.
-        more = [torch.cat([x, x.new_tensor([[0], [1]])]) for x in wrong]
-        doubt = [m.std(correction=0) / len(x) ** 0.5 for m, x in zip(more, wrong, strict=True)]
+        padded = [torch.cat([x, x.new_tensor([[0], [1]])]) for x in confused]
+        doubt = [m.std(correction=0) / len(x) ** 0.5 for m, x in zip(padded, confused, strict=True)]
         return [
-            (2 * float(wrong[0].mean()), 2 * float(doubt[0])),
-            (float(wrong[0].mean() + wrong[1].mean()), float(torch.stack(doubt).norm())),
+            (2 * float(confused[0].mean()), 2 * float(doubt[0])),
+            (float(confused[0].mean() + confused[1].mean()), float(torch.stack(doubt).norm())),
         ]
