@@ -50,7 +50,7 @@ COPIED, OVERLAP, TAKEN = 0.1, 0.3, 0.1
 """From these values on a newcomer shows a member's card, its rows belong to a member's domain (less
 one standard error), or it takes rows that the reference keeps (less `NOISE` standard errors), and
 the reference's fall is no excuse (`core.composition.harm`). Of 110 honest newcomers beside their
-neighbours two had such an overlap where others lost by them; a third of a domain's rows among a
+neighbours three had such an overlap where others lost by them; a third of a domain's rows among a
 newcomer's gives .4 to .8, before the error."""
 
 FAR = 0.1
