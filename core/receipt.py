@@ -94,11 +94,12 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
         reference: The same drop for linear discriminants over the cards' labels, without experts.
         excess: `fall` minus `reference`.
         error: The standard error of the excess; 0 where members changed and nobody joined.
-        overlap: The share of a newcomer's rows in the region of the densest fifth of the domain's,
-            as a multiple of the share of the domain's own rows there.
-        reverse: The same for the domain's rows among a newcomer's, by the newcomer's card.
+        overlap: The share of a newcomer's gate rows that the reference takes for the domain's, plus
+            the share of the domain's that it takes for the newcomer's, or twice the latter: 1 for
+            rows of one domain.
+        blur: The standard error of the overlap.
         taken: The share of rows that were answered correctly with high confidence before, and
-            wrongly by a newcomer now.
+            wrongly by a newcomer now, and that the reference does not lose.
         mass: The mean drop in the probability of the right label.
         copied: The largest share of a newcomer's card rows that a member's card has under other
             labels.
@@ -111,7 +112,7 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
     excess: float
     error: float
     overlap: float
-    reverse: float
+    blur: float
     taken: float
     mass: float
     copied: float = 0.0

@@ -11,12 +11,12 @@ A member whose package changed is judged as a newcomer too, but is excused nothi
 there before. A card may also mislead the reference, and so raise what is excused. More numbers per
 domain therefore measure which domain the newcomers' rows belong to, and which rows they take:
 
-    overlap = P(a newcomer's row lies where the densest fifth of the domain's gate rows lie) / ⅕,
-              by the domain's discriminants: 1 for rows of the domain itself
-    reverse = the same for the domain's rows, by the newcomer's discriminants: only reported,
-              because a card's sums are checked against its rows when it is read
+    overlap = P(a newcomer's gate row is nearer to the domain) + P(a gate row of the domain is
+              nearer to the newcomer), by the reference: an estimate of ∫ min(p, q), which is 0 for
+              rows that can be separated (neighbours), and 1 for rows of the domain itself; or
+              twice the latter, if that is more by a standard error (`blur`)
     taken   = share of gate rows that were right with high confidence (p ≥ .9), are wrong now,
-              and have a newcomer as their heaviest column
+              have a newcomer as their heaviest column, and are not lost by the reference
     mass    = the mean fall of the right label's probability, the first effect of a copied card
     copied  = share of a newcomer's shown rows that equal, number by number, rows of a member's card
               under another label; with the same label the newcomer answers as the member does
@@ -33,6 +33,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -47,9 +48,6 @@ from ..routers.cards import Card
 from ..routers.ridge import DENSE
 from ..routers.statistics import StatisticsRouter
 from ..types import Row
-
-DENSEST = 0.2
-"""The share of a domain's gate rows, the densest ones, that overlap is measured with."""
 
 SURE = 0.9
 """The probability from which an answer counts as high-confidence."""
@@ -117,15 +115,17 @@ def excess_harm(
             fall = before.result.hits[was] - after.result.hits[now]
             difference = fall - lost[now]
             error = float(difference.std(correction=0)) / len(now) ** 0.5
+            estimates = [then.overlaps((domain, i), z[now], z[after.of(i)]) for i in others]
+            overlap, blur = max(chain(*estimates), key=lambda pair: pair[0] - pair[1])
             harm[domain] = ExcessHarm(
                 fall=float(fall.mean()),
                 reference=float(lost[now].mean()),
                 excess=float(difference.mean()),
                 # An update alone adds no label to be confused with: no noise is excused.
                 error=error if new else 0.0,
-                overlap=max(first.overlap(domain, z[now], rows[i]) for i in others),
-                reverse=max(then.overlap(i, by_id[i].z, z[now]) for i in others),
-                taken=_taken(before, after, was, now, others),
+                overlap=overlap,
+                blur=blur,
+                taken=_taken(before, after, was, now, others, spared=lost[now] < 1),
                 mass=_mass(before, was) - _mass(after, now),
                 copied=max(
                     _copied(rows[i], labels[i], rows[domain], labels[domain]) for i in others
@@ -150,14 +150,23 @@ def _mass(answers: GateAnswers, rows: Tensor) -> float:
 
 
 def _taken(
-    before: GateAnswers, after: GateAnswers, was: Tensor, now: Tensor, join: Sequence[str]
+    before: GateAnswers,
+    after: GateAnswers,
+    was: Tensor,
+    now: Tensor,
+    join: Sequence[str],
+    *,
+    spared: Tensor,
 ) -> float:
-    """Return the share of rows that were right with high confidence and are lost to a newcomer."""
+    """Return the share of rows that were right with high confidence and are lost to a newcomer.
+
+    Only spared rows count: those that the reference does not lose, ``(N,)``.
+    """
     columns = torch.tensor([after.model.bus.columns.index(i) for i in join])
     sure = (before.result.hits[was] > 0) & (before.result.confidence[was] >= SURE)
     # Wrong alone proves nothing: the newcomer must have the largest weight on the row.
     moved = torch.isin(after.result.heaviest[now], columns) & (after.result.hits[now] == 0)
-    return float((sure & moved).double().mean())
+    return float((sure & moved & spared).double().mean())
 
 
 def _labels(data: ColumnData, gate: Sequence[Row]) -> list[str]:
@@ -261,17 +270,24 @@ class _Reference:
         right = [self.labels[k] == r.label for k, r in zip(best.tolist(), rows, strict=True)]
         return torch.tensor(right, dtype=torch.float64)
 
-    def overlap(self, domain: str, inside: Tensor, others: Tensor) -> float:
-        """Return P(other rows lie where the densest of a domain's own do), divided by `DENSEST`."""
-        column = self.router.columns.index(domain)
-        with torch.inference_mode():
-            # A region that the domain's own rows define: how far a density reaches differs by
-            # domain.
-            dense = torch.quantile(self._density(inside, column), 1 - DENSEST)
-            return float((self._density(others, column) > dense).double().mean()) / DENSEST
+    def overlaps(
+        self, columns: Sequence[str], rows: Tensor, others: Tensor
+    ) -> list[tuple[float, float]]:
+        """Return estimates of the overlap of a domain and a newcomer, with their standard errors.
 
-    def _density(self, z: Tensor, column: int) -> Tensor:
-        """Return log p(z) under a column's Gaussians ``(N,)``, up to a constant."""
-        z = z[:, : self.router.width]
-        logit: Tensor = self.router(z)[:, column]
-        return (logit - 0.5 * ((z @ self.router.precision) * z).sum(-1)).double()
+        The first is from the domain's gate rows ``(N, D)`` alone, counted twice, because a newcomer
+        chooses its own; with none of these the second is NaN.
+        """
+        pair = [self.router.columns.index(column) for column in columns]
+        with torch.inference_mode():
+            margins = [
+                self.router(z[:, : self.router.width])[:, pair].diff() for z in (rows, others)
+            ]
+        confused = [(margins[0] > 0).double(), (margins[1] < 0).double()]
+        # Laplace's rule, a row wrong and one right: of few rows all may be right by luck.
+        padded = [torch.cat([x, x.new_tensor([[0], [1]])]) for x in confused]
+        doubt = [m.std(correction=0) / len(x) ** 0.5 for m, x in zip(padded, confused, strict=True)]
+        return [
+            (2 * float(confused[0].mean()), 2 * float(doubt[0])),
+            (float(confused[0].mean() + confused[1].mean()), float(torch.stack(doubt).norm())),
+        ]

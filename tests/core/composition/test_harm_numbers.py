@@ -39,13 +39,14 @@ AROUND = torch.tensor([(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)], dtype=
 SHOWN = {
     "a": [(0.0, 1.0)],
     "b": [(40.0, 1.0)],
-    # Of c's density: the nearest four fifths are within d² = .034 of its first point.
     "c": [(4.1, 0.0), (4.2, 0.0), (4.3, 0.0), (4.4, 0.0), (5.5, 0.0)],
 }
 
+BLUR = ((2 / 7) * (5 / 7) / 5 + (4 / 5) * (1 / 5) / 3) ** 0.5
+"""One row of five wrong, and three of three; each with one more wrong and one more right."""
+
 Gate = dict[str, list[tuple[tuple[float, float], str]]]
 GATE: Gate = {
-    # By a's density those within d² = .2 of a point of a's are in its densest fifth.
     "a": [
         ((0.0, 0.0), "a0"),
         ((0.5, 0.0), "a0"),
@@ -154,14 +155,15 @@ def test_each_number_of_what_a_newcomer_costs(before) -> None:
     assert a.reference == pytest.approx(1 / 5)  # the third row
     assert a.excess == pytest.approx(2 / 5)  # two of five: a variance of .24
     assert a.error == pytest.approx((0.24 / 5) ** 0.5)
-    assert a.overlap == pytest.approx((1 / 8) / 0.2)  # the first of c's gate rows
-    assert a.reverse == pytest.approx((1 / 5) / 0.2)  # a's third row
+    # Nearer to c: a's third row; nearer to a: all of c's gate rows.
+    assert (a.overlap, a.blur) == pytest.approx((1 / 5 + 3 / 3, BLUR))
     # Sure, wrong now, and c has most weight: the second and the last.
     assert a.taken == pytest.approx(2 / 5)
     assert a.mass == pytest.approx(0.7 - 0.3)
     assert a.copied == pytest.approx(1 / 8) and a.claimed == 0
     assert (b.fall, b.reference, b.excess) == pytest.approx((-0.2, 0, -0.2))
-    assert (b.overlap, b.reverse, b.taken, b.copied) == (0, 0, 0, 0)
+    assert (b.overlap, b.taken, b.copied) == (0, 0, 0)
+    assert b.blur == pytest.approx(((1 / 7) * (6 / 7) / 5 + (1 / 5) * (4 / 5) / 3) ** 0.5)
     assert b.mass == pytest.approx(0)
 
 
@@ -192,9 +194,44 @@ def test_claimed_rows_and_further_numbers_change_no_reference(before, monkeypatc
         before, now, [card(n, width=3) for n in "abc"], torch.cat([h, 9 * noise], dim=1)
     )
     for domain, numbers in plain.items():
-        assert (further[domain].reference, further[domain].overlap, further[domain].reverse) == (
-            pytest.approx((numbers.reference, numbers.overlap, numbers.reverse))
+        assert (further[domain].reference, further[domain].overlap, further[domain].blur) == (
+            pytest.approx((numbers.reference, numbers.overlap, numbers.blur))
         )
+
+
+def test_sure_answers_that_the_reference_loses_are_not_taken(before) -> None:
+    """All five were sure and go to c; the third one the cards confuse, whatever the answers are."""
+    before.result.confidence[:] = 0.99
+    now, h = after(hits={"a": torch.zeros(5)}, heaviest={"a": torch.full((5,), 2)})
+    a = excess_harm(before, now, [card(n) for n in "abc"], h)["a"]
+    assert (a.fall, a.reference, a.taken) == pytest.approx((1, 1 / 5, 4 / 5))
+
+
+def test_of_a_newcomer_without_gate_rows_the_domains_count_twice(before) -> None:
+    gate = {**GATE, "c": []}
+    now, h = after(gate=gate)
+    a = excess_harm(before, now, [card(n) for n in "abc"], h)["a"]
+    assert (a.overlap, a.blur) == pytest.approx((2 / 5, 2 * ((2 / 7) * (5 / 7) / 5) ** 0.5))
+
+
+def test_a_newcomer_that_chooses_its_gate_rows_hides_nothing(before) -> None:
+    """Its own are separated, but three of five of the domain's are not."""
+    gate = {**GATE, "a": [((3.0, 0.0), "a0")] * 3 + [((0.0, 0.0), "a0")] * 2}
+    gate["c"] = [((4.0, 0.0), "c0")] * 3
+    now, h = after(gate=gate)
+    a = excess_harm(before, now, [card(n) for n in "abc"], h)["a"]
+    assert (a.overlap, a.blur) == pytest.approx((6 / 5, 2 * ((4 / 7) * (3 / 7) / 5) ** 0.5))
+
+
+def test_a_neighbour_in_the_midst_of_a_domain_does_not_overlap_it(before) -> None:
+    """Between the points of a and c, but nearer to c's: no overlap, though all are close to a's."""
+    gate = {**GATE, "a": [((0.5, 0.0), "a0")] * 5, "c": [((2.1, 0.0), "c0")] * 5}
+    now, h = after(gate=gate)
+    a = excess_harm(before, now, [card(n) for n in "abc"], h)["a"]
+    assert (a.overlap, a.blur) == pytest.approx((0, (2 * (1 / 7) * (6 / 7) / 5) ** 0.5))
+    gate = {**gate, "c": [((1.9, 0.0), "c0")] * 5}
+    now, h = after(gate=gate)
+    assert excess_harm(before, now, [card(n) for n in "abc"], h)["a"].overlap == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +259,7 @@ def test_an_update_is_a_newcomer_to_others_and_excused_nothing(before) -> None:
     assert [*found] == ["a", "b"] and updated_members(before.model, now.model) == ("b",)
     assert found["a"].error == pytest.approx((0.24 / 5) ** 0.5)
     # The most of any: c's overlap, though b's rows are none of a's.
-    assert found["a"].overlap == pytest.approx(0.625)
+    assert found["a"].overlap == pytest.approx(1.2)
     # Other gate rows than before are not compared.
     gate = {**GATE, "b": GATE["b"][:4]}
     now, h = after(digests={"a": "1", "b": "2", "c": "1"}, gate=gate, hits={})
