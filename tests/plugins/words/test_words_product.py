@@ -159,6 +159,7 @@ def forged(folder: Path, where: Path, counts: Counts) -> Path:
         (lambda own: replace(own, rows=own.rows * 20, sums=own.sums * 20), "other numbers"),
         (lambda own: replace(own, rows=own.rows - 1), "other numbers"),
         (lambda own: replace(own, places=own.places + 1), "not counted"),
+        (lambda own: replace(own, places=own.places + 2**24), "not counted"),
         (lambda own: replace(own, sums=own.sums[::-1]), "not counted"),
     ],
 )

@@ -31,7 +31,7 @@ from redhost.core.routers.least_squares import PENALTIES, LeastSquares
 from redhost.core.routers.ridge import RidgeRouter, evened
 from redhost.registry.errors import ContractError
 
-from .counts import Counts
+from .counts import FEWEST, Counts
 from .expert import WordsExpert
 from .places import KEY, MOST, PAIRS, Ints, Words
 from .scalars import Fitted, fit_scalars
@@ -201,6 +201,7 @@ class _Evidence:
             counted = np.isin(places, count.places).astype(np.float64)
             among = (u @ sparse.diags_array(counted)).tocsr()
             _require_counted(d, count, placed[k], among)
+            _require_places(d, count, words[k])
             some = slice(None, None, max(1, -(-len(d.labels) // SHOWN)))
             labels = d.labels[some]
             if not labels:
@@ -329,6 +330,22 @@ def _require_counted(
             f"counts of words of expert {data.column!r}",
             expected="counts of the rows that its card has, those it shows among them",
             found="other numbers of rows" if other.any() else "rows that are not counted",
+            hint="Ask its author for a new build.",
+        )
+
+
+def _require_places(data: ColumnData, counts: Counts, words: Words) -> None:
+    """Require that counts have the places that several of the rows which the card shows have.
+
+    Raises:
+        ContractError: If they have not.
+    """
+    places, texts = np.unique(words.places, return_counts=True)
+    if not np.isin(places[texts >= FEWEST], counts.places).all():
+        raise ContractError(
+            f"counts of words of expert {data.column!r}",
+            expected=f"counts of every word that {FEWEST} of its rows have",
+            found="words of the card's rows that are not counted",
             hint="Ask its author for a new build.",
         )
 

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from redhost_words.counts import Counts
 from redhost_words.expert import CARD, COUNTS
-from redhost_words.places import UNIT
+from redhost_words.places import UNIT, Words
 from scipy import sparse
 from torch import Tensor
 
@@ -248,11 +248,17 @@ def _counts_of_own_rows(own: Package, victim: Package) -> Package:
 
 
 def _counts_beside_within(own: Package, victim: Package) -> Package:
-    """Claim the victim's counts in addition to the own ones, and no more rows than the card."""
+    """Claim the victim's counts in addition to the own ones, so that nothing contradicts the card.
+
+    They are of as many rows as it has, and the rows that it shows are among them.
+    """
     both, rows = _counts_beside(own, victim).counts, own.counts.rows
-    most = np.repeat(rows, np.diff(both.sums.indptr))
-    shape = both.sums.indices, both.sums.indptr
-    sums = sparse.csr_array((np.minimum(both.sums.data, most), *shape), both.sums.shape)
+    label = own.card["fit_label"].numpy()
+    shape = len(rows), len(label)
+    of_label = sparse.csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape)
+    least = of_label @ Words.of_segment(own.words["fit"]).among(both.places)
+    sums = sparse.csr_array(both.sums.maximum(least))
+    sums.data = np.minimum(sums.data, np.repeat(rows, np.diff(sums.indptr)))
     return replace(own, counts=replace(both, rows=rows, sums=sums))
 
 
