@@ -24,7 +24,7 @@ def text_block(metrics: Mapping[str, Any]) -> str:
     """Return the README's table of teams on real texts."""
     corpora = {name: m for name, m in metrics["tasks"].items() if "-" not in name}
     titles = {
-        "": "best single model of the same words and states, pooled rows of all teams",
+        "": "best single model of the same words and states, pooled rows",
         "pooled tf-idf": "logistic regression on word counts (no encoder), pooled rows",
         "default": "**the teams' experts, `redhost recompose`**",
         "linear": "experts that do not read words",
@@ -44,7 +44,7 @@ def text_block(metrics: Mapping[str, Any]) -> str:
 
     note = (
         f"Test rows: {', '.join(str(m['rows']) for m in corpora.values())}. Points of the teams' "
-        f"experts above the best pooled model: {away('')}; above the cards and counts alone: "
+        f"experts above the best pooled model: {away('')}; above no expert: "
         f"{away('counts and ridge')}. [All figures](docs/results/text/README.md)."
     )
     return "\n".join([*lines, "", note])
