@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from red_lab.metrics import Metrics, read_metrics
 from red_lab.text import joins, pooled, systems
 from red_lab.text.corpora import CORPORA, Corpus, dealt
@@ -18,7 +19,7 @@ from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
 from red_lab.text.forgeries import HIJACKS, Package
 from red_lab.text.study import STUDY, TITLES
 from redhost_words.counts import Counts
-from redhost_words.places import UNIT
+from redhost_words.places import UNIT, Words
 from scipy import sparse
 
 import redhost
@@ -224,8 +225,15 @@ COUNTS = {
     "kind", [kind for kind in HIJACKS if "counts" in kind and "rows," not in kind]
 )
 def test_forged_counts_are_such_as_a_file_may_have(kind) -> None:
+    words = Words.of_tokens([[1, 4, 1]], vocabulary=9).segment()
     own, victim = (
-        Package(folder=ROOT, manifest={"labels": c.labels}, card={}, words={}, counts=c)
+        Package(
+            folder=ROOT,
+            manifest={"labels": c.labels},
+            card={"fit_label": torch.tensor([1])},
+            words={"fit": words},
+            counts=c,
+        )
         for c in (COUNTS["colours"], COUNTS["sizes"])
     )
     forged = HIJACKS[kind](own, victim).counts
