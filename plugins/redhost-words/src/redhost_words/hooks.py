@@ -55,7 +55,7 @@ def _recipe() -> type[Recipe]:
 
 
 def _open() -> type[Recipe]:
-    from .recipe import OpenRecipe
+    from .open_form import OpenRecipe
 
     return OpenRecipe
 

@@ -8,23 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.task import SoftmaxHead
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import DataSplits
 from redhost.core.training.expert import TrainedExpert
 from redhost.core.training.packaging import ExpertDraft, FormDraft
 from redhost.core.training.recipe import Recipe
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import FileRef
-from redhost.registry.package.project import ExpertPlan
 from redhost.registry.package.safetensors_check import sha256_hex
 
 from .counts import FEWEST, Counts
@@ -32,38 +27,7 @@ from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert
 from .places import Words, channel
 from .ridge import idf_of, normalised, solve
 
-__all__ = ["OpenRecipe", "WordsRecipe"]
-
-
-ENOUGH = 8
-"""Rows a label from which on words are better than other forms (docs/lab-notes.md)."""
-
-
-class OpenRecipe(Recipe):
-    """The usual steps, unless the expert can read words and has the rows that this needs."""
-
-    @classmethod
-    def opened(cls, plan: ExpertPlan, splits: DataSplits, context: AuthoringContext) -> ExpertPlan:
-        """Return the plan with defaults for everything its author did not set, its form included.
-
-        Forms are not compared on validation rows: a linear head is the case Wᵤ = 0.
-        """
-        plan = super().opened(plan, splits, context)
-        rows = [*splits.train, *splits.valid]
-        enough = len(rows) >= ENOUGH * len({r.label for r in rows})
-        reads = enough and _may_read_words(plan, context.backbone)
-        return msgspec.structs.replace(plan, form=FORM) if reads else plan
-
-
-def _may_read_words(plan: ExpertPlan, backbone: Backbone) -> bool:
-    """Return whether the plan leaves room for words, and the backbone is one of text.
-
-    That is one which `new-backbone` makes of a text encoder: its h is of several layers. Answers
-    have to be labels of the expert's own, and counts have no noise.
-    """
-    task, text = backbone.task, backbone.trunk.features is not None
-    labels = task.unit.whole and isinstance(task.head, SoftmaxHead) and plan.writes == "labels"
-    return labels and text and plan.rank is None and plan.epsilon is None
+__all__ = ["WordsRecipe"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -52,16 +52,16 @@ def systems(desk: Desk) -> dict[str, Any]:
     composed, read = outcome.composed, desk.reader(outcome.composed)
     h, texts = read([r.text for r in desk.test]), [r.text for r in desk.test]
     plain = desk.compose(desk.authors(where="linear", form="linear"), kind="ridge").composed
-    judged = judge(composed, h, desk.test)
+    result = judge(composed, h, desk.test)
     found = {name: measure(desk) for name, measure in POOLED.items()} | {
-        "default": judged.hits.tolist(),
+        "default": result.hits.tolist(),
         "linear": judge(plain, desk.h(desk.test), desk.test).hits.tolist(),
         **_no_expert(desk, composed, h),
         "random": judge(_shuffled(composed), h, desk.test).hits.tolist(),
         "uniform": _uniform(composed, h, desk.test),
         "oracle": judge_oracle(composed, h, desk.test).hits.tolist(),
     }
-    heaviest = [composed.bus.columns[k] for k in judged.heaviest.tolist()]
+    heaviest = [composed.bus.columns[k] for k in result.heaviest.tolist()]
     sets = [a.labels or () for a in composed.answer(texts, sets=SETS, features=h)]
     return {
         "hits": found,
@@ -81,7 +81,7 @@ def systems(desk: Desk) -> dict[str, Any]:
             for source, outside in desk.corpus.outside().items()
         },
         "calibration": {
-            "composed": _figures(judged.confidence, judged.hits),
+            "composed": _figures(result.confidence, result.hits),
             "each": _each(composed, h, desk.test),
         },
         "bytes": {kind: _bytes(folders, names) for kind, names in FILES.items()},
