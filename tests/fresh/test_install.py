@@ -49,6 +49,7 @@ NEEDED = {
         "redhost-port",
         "redhost-report",
         "redhost-spans",
+        "redhost-words",
     ),
 }
 """Distribution → which others of ours it asks for."""
