@@ -17,9 +17,12 @@ def card_discloses(manifest: ExpertManifest) -> str:
     """Return what the card discloses about its author's rows to anyone who has the package."""
     card, width = manifest.card, manifest.reads.width
     if card.kind == "none":
-        return "no card: nothing of the rows"
+        return f"no card{DISCLOSED.get(manifest.form, ': nothing of the rows')}"
     if card.kind == "texts":
-        return f"card of texts: {card.fit + card.gate} rows, word by word"
+        return (
+            f"card of texts: {card.fit + card.gate} rows, word by word"
+            f"{DISCLOSED.get(manifest.form, '')}"
+        )
     if card.kind == "vectors":
         return (
             f"card of vectors: {card.fit + card.gate} rows as vectors, from which much of a text "

@@ -125,13 +125,14 @@ def test_words_are_the_usual_form_if_there_are_rows_for_them(author, rows, plan,
     assert (manifest.form == "words") == (form == "words")
 
 
-def test_packing_says_that_words_are_shown(packages, author) -> None:
-    plain = author("fruit", form="linear")
+@pytest.mark.parametrize("card", ["vectors", "texts", "statistics", "none"])
+def test_packing_says_that_words_are_shown(author, card) -> None:
     found = [
         card_discloses(parse_expert((folder / "expert.json").read_bytes()).unwrap("it"))
-        for folder in (packages["fruit"], plain)
+        for folder in (author("fruit", form=form, card=card) for form in ("words", "linear"))
     ]
     assert ["counts by label of the words" in text for text in found] == [True, False]
+    assert "nothing of the rows" not in found[0]
 
 
 def test_words_route_if_an_expert_has_counts(text_backbone, packages, author) -> None:

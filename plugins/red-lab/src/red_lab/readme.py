@@ -24,11 +24,12 @@ def text_block(metrics: Mapping[str, Any]) -> str:
     """Return the README's table of teams on real texts."""
     corpora = {name: m for name, m in metrics["tasks"].items() if "-" not in name}
     titles = {
-        "": "best single model of the same words and states, pooled rows",
+        "": "best model of words and states, pooled rows",
         "pooled tf-idf": "logistic regression on word counts (no encoder), pooled rows",
         "default": "**the teams' experts, `redhost recompose`**",
         "linear": "experts that do not read words",
-        "counts and ridge": "no expert: the same cards and counts alone",
+        "counts and ridge": "no expert: cards and counts alone",
+        "ridge alone": "no expert: cards alone",
         "random": "experts with shuffled parameters",
         "oracle": "experts, oracle routing (label-informed)",
     }
@@ -43,8 +44,8 @@ def text_block(metrics: Mapping[str, Any]) -> str:
         return ", ".join(f"{100 * (a - b):+.1f}" for a, b in means)
 
     note = (
-        f"Test rows: {', '.join(str(m['rows']) for m in corpora.values())}. Points of the teams' "
-        f"experts above the best pooled model: {away('')}; above no expert: "
+        f"Test rows: {', '.join(str(m['rows']) for m in corpora.values())}. Points above "
+        f"the best pooled model: {away('')}; above cards and counts: "
         f"{away('counts and ridge')}. [All figures](docs/results/text/README.md)."
     )
     return "\n".join([*lines, "", note])
