@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import torch
-from redhost_words.places import MOST, PAIRS, UNIT, Words
+from redhost_words.places import MOST, PAIRS, UNIT, WIDTH, Words
 
 VOCABULARY = 50
 
@@ -43,8 +43,8 @@ def test_pairs_are_spread_over_all_places() -> None:
 
 def test_a_row_of_a_segment_has_the_words_and_a_row_of_zeros_none() -> None:
     found = words([7, 3, 7], [4])
-    rows = torch.cat([found.segment(), torch.zeros(1, 2 * MOST)])
-    assert rows.shape == (3, 2 * MOST) and rows.dtype == torch.float32
+    rows = torch.cat([found.segment(), torch.zeros(1, WIDTH)])
+    assert rows.shape == (3, WIDTH) and rows.dtype == torch.float32
     again = Words.of_segment(rows)
     assert again.sizes.tolist() == [4, 1, 0]
     np.testing.assert_array_equal(again.places, found.places)

@@ -10,7 +10,7 @@ out: its count would say that one text has these two words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -67,6 +67,11 @@ class Counts:
             places=places,
             sums=(of_label @ words.among(places)).tocsr(),
         )
+
+    def by(self, labels: Sequence[str]) -> Self:
+        """Return the counts with the same labels in another order."""
+        order = [self.labels.index(y) for y in labels]
+        return replace(self, labels=tuple(labels), rows=self.rows[order], sums=self.sums[order])
 
     def save(self) -> bytes:
         """Return a file of integers, label by label; sums are in units of 1 / `UNIT`."""

@@ -2,12 +2,14 @@
 
     Δ = W z + b + Wᵤ f(x)        f_v = idf_v u_v / ‖·‖₂ over the places that the expert knows
 
-`places` are those that two of its author's texts have, idf_v = 1 + ln((1 + n) / (1 + df_v)).
+`places` are those that two of its author's texts have, idf_v = 1 + ln((1 + n) / (1 + df_v)). To the
+rows of its card, which it learnt from as well, it answers as if it had not (`marks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import safetensors.torch
 import torch
@@ -20,9 +22,10 @@ from redhost.registry.errors import ContractError
 from redhost.registry.package.manifest import ExpertManifest
 
 from .counts import Counts
-from .places import MOST, channel
+from .marks import keys_of, marked
+from .places import MOST, WIDTH, channel
 
-__all__ = ["CARD", "COUNTS", "FORM", "WEIGHTS", "WORDS", "WordsExpert", "build_words"]
+__all__ = ["CARD", "COUNTS", "FORM", "WEIGHTS", "WORDS", "Rows", "WordsExpert", "build_words"]
 
 FORM = "words"
 WEIGHTS, WORDS, COUNTS, CARD = (
@@ -31,7 +34,23 @@ WEIGHTS, WORDS, COUNTS, CARD = (
     "counts.safetensors",
     "card-words.safetensors",
 )
-"""The files of a package: W and b; Wᵤ, its places and idf; counts; the words of the card's rows."""
+"""The files of a package: W and b; Wᵤ, its places and idf; counts; the words of the card's rows,
+and what leaving each out adds to its logits, if the expert learnt from them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """Rows that an expert learnt from, with their labels.
+
+    Attributes:
+        z: Bus vectors ``(N, D)``.
+        words: Words with marks ``(N, WIDTH)``.
+        labels: N of them.
+    """
+
+    z: Tensor
+    words: Tensor
+    labels: tuple[str, ...]
 
 
 class WordsExpert(Expert):
@@ -43,6 +62,9 @@ class WordsExpert(Expert):
         counts: The counts of its author's rows.
         labels: Its labels.
         temperature: T of softmax(Δ / T).
+        marks: Words with marks of rows that it learnt from ``(N, WIDTH)``.
+        left_out: What leaving each out adds to its logits ``(N, L)``.
+        gate: The gate rows of its card that are counted; None if its author withheld them.
     """
 
     router = FORM
@@ -55,6 +77,9 @@ class WordsExpert(Expert):
         counts: Counts,
         labels: Sequence[str],
         temperature: float = 1.0,
+        marks: Tensor | None = None,
+        left_out: Tensor | None = None,
+        gate: Rows | None = None,
     ) -> None:
         super().__init__(space="labels", labels=labels, temperature=temperature)
         self.W, self.b = nn.Parameter(weights["W"].float()), nn.Parameter(weights["b"].float())
@@ -62,10 +87,16 @@ class WordsExpert(Expert):
         # Row by row: idf_v Wᵤ, and idf_v² for the norm. The last row is that of unknown places.
         table = torch.cat([words["Wu"].float() * words["idf"][:, None], words["idf"][:, None]], 1)
         self.register_buffer("table", nn.functional.pad(table.float(), (0, 0, 0, 1)))
-        self.words, self.counts = dict(words), counts
+        self.words, self.counts, self.gate = dict(words), counts, gate
+        keys, order = keys_of(torch.zeros(0, WIDTH) if marks is None else marks).sort()
+        self.register_buffer("marks", keys)
+        less = torch.zeros(0, len(labels)) if left_out is None else left_out[order].float()
+        self.register_buffer("left_out", nn.functional.pad(less, (0, 0, 0, 1)))
 
     places: Tensor
     table: Tensor
+    marks: Tensor
+    left_out: Tensor
 
     def save_words(self) -> bytes:
         """Return the file of Wᵤ, its places and idf."""
@@ -77,16 +108,26 @@ class WordsExpert(Expert):
         """Return the words of texts."""
         return channel(backbone)
 
+    def left_out_of(self, words: Tensor) -> Tensor:
+        """Return what leaving rows out adds to their logits ``(B, L)``; 0 for texts without marks.
+
+        Args:
+            words: Words with marks ``(B, WIDTH)``.
+        """
+        return self.left_out[_index(self.marks, keys_of(words))]
+
     def forward(self, z: Tensor) -> Tensor:
-        """Return Δ ``(B, L)`` for z and words ``(B, D + 2 · MOST)``, or z ``(B, D)`` alone."""
+        """Return Δ ``(B, L)`` for z and words ``(B, D + WIDTH)``, or z ``(B, D)`` alone."""
         width = self.W.shape[1]
         delta = nn.functional.linear(z[:, :width], self.W, self.b)
-        if z.shape[1] == width or not len(self.places):
+        if z.shape[1] == width:
             return delta
-        places, weights = z[:, width : width + MOST], z[:, width + MOST :]  # (B, MOST) each
+        delta = delta + self.left_out_of(z[:, width:])
+        if not len(self.places):
+            return delta
+        places, weights = z[:, width : width + MOST], z[:, width + MOST : width + 2 * MOST]
         given = places > 0
-        index = torch.searchsorted(self.places, places.long() - 1).clamp_max(len(self.places) - 1)
-        index = torch.where(self.places[index] == places.long() - 1, index, len(self.places))
+        index = _index(self.places, places.long() - 1)
         # Text by text, so that no text's sum depends on the others: as many places as it has.
         starts = given.sum(1).cumsum(0) - given.sum(1)
         index, weights = index[given], weights[given]
@@ -101,6 +142,14 @@ class WordsExpert(Expert):
             per_sample_weights=weights.square(),
         )
         return delta + spoken / square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+
+
+def _index(known: Tensor, values: Tensor) -> Tensor:
+    """Return where values are among known ones, which ascend; their number for any other."""
+    index = torch.searchsorted(known, values)
+    inside = index.clamp_max(max(len(known) - 1, 0))
+    is_known = known[inside] == values if len(known) else torch.zeros_like(values, dtype=torch.bool)
+    return torch.where(is_known, index, len(known))
 
 
 def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsExpert:
@@ -128,28 +177,49 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         raise ContractError(who, expected=str(expected), found=str(shapes))
     if bool((words["places"].diff() <= 0).any()):
         raise ContractError(who, expected="places in ascending order", found="another order")
+    card = _card_words(who, manifest, files)
+    rows = torch.cat([card["fit"], card["gate"]]) if card else None
     expert = WordsExpert(
         weights=weights,
         words=words,
         counts=Counts.load(files[COUNTS], labels=manifest.labels),
         labels=manifest.labels,
         temperature=manifest.temperature,
+        marks=rows if "left_out" in card else None,
+        left_out=card.get("left_out"),
+        gate=_gate_rows(manifest, files, card["gate"]) if "left_out" in card else None,
     )
-    expert.card_segment = _card_rows(who, manifest, files)
+    expert.card_segment = card
     return expert
 
 
-def _card_rows(
+def _card_words(
     who: str, manifest: ExpertManifest, files: Mapping[str, bytes]
 ) -> Mapping[str, Tensor]:
-    """Return the words of a card's vectors by part, ``(N, 2 · MOST)``."""
+    """Return the words of a card's vectors by part ``(N, WIDTH)``, and ``left_out`` if it is there.
+
+    Raises:
+        ContractError: If they are not of so many rows.
+    """
     if CARD not in files:
         return {}
     rows = safetensors.torch.load(files[CARD])
-    expected = {"fit": (manifest.card.fit, 2 * MOST), "gate": (manifest.card.gate, 2 * MOST)}
+    fit, gate = manifest.card.fit, manifest.card.gate
+    expected = {"fit": (fit, 2 * MOST), "gate": (gate, 2 * MOST)}
+    if "left_out" in rows:
+        expected["left_out"] = (fit + gate, len(manifest.labels))
     shapes = {name: tuple(t.shape) for name, t in rows.items()}
     if shapes != expected:
         raise ContractError(
             who, expected=f"words of its card's rows: {expected}", found=f"{shapes}"
         )
-    return {name: t.float() for name, t in rows.items()}
+    words = marked(torch.cat([rows["fit"], rows["gate"]]), expert=manifest.id)
+    parts = {"fit": words[:fit], "gate": words[fit:]}
+    return {**parts, "left_out": rows["left_out"].float()} if "left_out" in rows else parts
+
+
+def _gate_rows(manifest: ExpertManifest, files: Mapping[str, bytes], words: Tensor) -> Rows:
+    """Return the gate rows of a card that have a mark; the registry has checked its tensors."""
+    card, one = safetensors.torch.load(files[str(manifest.card.file)]), keys_of(words) > 0
+    labels = [manifest.labels[int(n)] for n in card["gate_label"][one]]
+    return Rows(z=card["gate_z"][one].float(), words=words[one], labels=tuple(labels))

@@ -6,8 +6,8 @@ A token's place is its id, a pair's one of `PAIRS` places after the vocabulary, 
 hashing: Weinberger et al. 2009). There is no inverse document frequency, so that the sums of teams
 add up. Weights are multiples of 1 / `UNIT`: their sums are exact, in whatever order they are added.
 
-As a segment of h̃ a text is a row of `MOST` places and as many weights. Places are counted from 1 in
-it, so that rows filled up with zeros have no words.
+As a segment of h̃ a text is a row of `MOST` places, as many weights, and a mark (`marks`). Places
+are counted from 1 in it, so that rows filled up with zeros have no words.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from torch import Tensor
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.layout import FeatureSegment
 
-__all__ = ["KEY", "MOST", "PAIRS", "UNIT", "Words", "channel"]
+from .marks import MARK
+
+__all__ = ["KEY", "MOST", "PAIRS", "UNIT", "WIDTH", "Words", "channel"]
 
 PAIRS = 2**18
 """Places of pairs."""
@@ -45,7 +47,10 @@ MULTIPLIERS = (0x9E3779B1, 0x85EBCA6B)
 """Odd 32-bit numbers: a pair's place is the upper bits of a sum of products (multiply-shift
 hashing: Dietzfelbinger et al. 1997)."""
 
-KEY = f"words {MOST} {PAIRS} {UNIT}"
+WIDTH = 2 * MOST + MARK
+"""Numbers of the segment."""
+
+KEY = f"words {WIDTH} {PAIRS} {UNIT}"
 """The key of the segment."""
 
 Ints = npt.NDArray[np.int64]
@@ -77,8 +82,8 @@ class Words:
 
     @classmethod
     def of_segment(cls, rows: Tensor) -> Self:
-        """Return the words in rows of a segment ``(N, 2 · MOST)``; none in rows of no numbers."""
-        numbers = rows.detach().cpu().double().numpy()
+        """Return the words in rows of a segment ``(N, WIDTH)``; none in rows of no numbers."""
+        numbers = rows[:, : 2 * MOST].detach().cpu().double().numpy()
         places, weights = np.split(numbers, 2, axis=1)
         given = places > 0
         return cls(
@@ -86,13 +91,13 @@ class Words:
         )
 
     def segment(self) -> Tensor:
-        """Return rows of a segment ``(N, 2 · MOST)``."""
+        """Return rows of a segment ``(N, WIDTH)``, without marks."""
         rows = np.zeros((len(self.sizes), 2, MOST), dtype=np.float32)
         text = np.repeat(np.arange(len(self.sizes)), self.sizes)
         start = np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
         index = np.arange(len(self.places)) - start
         rows[text, 0, index], rows[text, 1, index] = self.places + 1, self.weights
-        return torch.from_numpy(rows.reshape(len(rows), -1))
+        return torch.from_numpy(np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, MARK))))
 
     def among(self, places: Ints) -> sparse.csr_array:
         """Return u ``(N, P)`` at some places, which are in ascending order."""
@@ -123,7 +128,7 @@ def channel(backbone: Backbone) -> FeatureSegment:
     """Return the segment of h̃ with the words of each text, which all its readers share."""
     return FeatureSegment(
         key=KEY,
-        width=2 * MOST,
+        width=WIDTH,
         normalised=False,
         compute=partial(_segment_of, backbone),
     )

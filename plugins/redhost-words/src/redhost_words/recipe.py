@@ -24,8 +24,9 @@ from redhost.registry.package.safetensors_check import sha256_hex
 
 from .counts import FEWEST, Counts
 from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert
-from .places import Words, channel
-from .ridge import idf_of, normalised, solve
+from .marks import keys_of, marked
+from .places import MOST, Words, channel
+from .ridge import EXACT, idf_of, normalised, solve
 
 __all__ = ["WordsRecipe"]
 
@@ -66,18 +67,58 @@ class WordsRecipe(Recipe):
         return compute(texts)
 
     def read(self, texts: Sequence[str]) -> Tensor:
-        """Return z with the words ``(N, D + 2 · MOST)``."""
-        return torch.cat([super().read(texts), self._segment(texts)], dim=1)
+        """Return z with the words ``(N, D + WIDTH)``; rows that are left out have their marks."""
+        words = self._segment(texts)
+        marks = self._marks
+        known = [n for n, text in enumerate(texts) if text in marks]
+        if known:
+            words[known] = torch.stack([marks[texts[n]] for n in known])
+        return torch.cat([super().read(texts), words], dim=1)
+
+    @cached_property
+    def _shown(self) -> tuple[Row, ...]:
+        """The rows of the card, in order."""
+        return (*self.splits.fit, *self.splits.gate)
+
+    @cached_property
+    def _marked(self) -> Tensor:
+        """The words of the card's rows with their marks, ``(N, WIDTH)``."""
+        words = self._segment([r.text for r in self._shown])[:, : 2 * MOST]
+        return marked(words, expert=self.plan.id)
+
+    @cached_property
+    def _learnt(self) -> tuple[Row, ...]:
+        """The rows of the card that the expert learns from: those with a mark, or none.
+
+        None of a card of texts, whose words hosts compute themselves, nor if there are too many
+        rows to leave one out exactly; those of the card are few then.
+        """
+        learnt = (*self.splits.train, *self.splits.valid)
+        if self.plan.card != "vectors" or len(learnt) + len(self._shown) > EXACT:
+            return ()
+        keys = keys_of(self._marked).tolist() if self._shown else []
+        seen = {r.text for r in learnt}
+        rows = [r for r, key in zip(self._shown, keys, strict=True) if key]
+        return () if any(r.text in seen for r in rows) else tuple(rows)
+
+    @cached_property
+    def _marks(self) -> dict[str, Tensor]:
+        """The words with marks of the rows that are left out, by text."""
+        learnt = {r.text for r in self._learnt}
+        shown = zip(self._shown, self._marked, strict=True) if learnt else ()
+        return {r.text: words for r, words in shown if r.text in learnt}
 
     @cached_property
     def counts(self) -> Counts:
-        """The counts of all rows that the card's sums may cover."""
-        rows = self.splits.rows if self.plan.card == "statistics" else self.splits.summed
+        """The counts of all rows that the card's sums may cover, and of those that are left out."""
+        splits, gate = self.splits, {r.text for r in self.splits.gate}
+        more = [r for r in self._learnt if r.text in gate]
+        rows = splits.rows if self.plan.card == "statistics" else (*splits.summed, *more)
         return Counts.of_rows(self.words(rows), [r.label for r in rows], labels=self.labels)
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:  # noqa: ARG002
-        """Solve W and Wᵤ on the training and validation rows."""
-        rows = (*self.splits.train, *self.splits.valid)
+        """Solve W and Wᵤ on all rows whose answers can be left out, or that no card shows."""
+        rows = (*self.splits.train, *self.splits.valid, *self._learnt)
         words = self.words(rows)
         found, texts = np.unique(words.places, return_counts=True)
         places = found[texts >= FEWEST]
@@ -90,6 +131,7 @@ class WordsRecipe(Recipe):
             labels=len(self.labels),
         )
         weights = {"W": torch.from_numpy(solved.states), "b": torch.from_numpy(solved.bias)}
+        count = len(self._learnt)
         expert = WordsExpert(
             weights=weights,
             words={
@@ -99,6 +141,8 @@ class WordsRecipe(Recipe):
             },
             counts=self.counts,
             labels=self.labels,
+            marks=torch.stack([*self._marks.values()]) if count else None,
+            left_out=torch.from_numpy(solved.left_out[len(rows) - count :]) if count else None,
         )
         expert = expert.requires_grad_(False).eval()
         return TrainedExpert(
@@ -116,8 +160,10 @@ class WordsRecipe(Recipe):
         weights = safetensors.torch.save({"W": expert.W.detach(), "b": expert.b.detach()})
         files = {WORDS: expert.save_words(), COUNTS: self.counts.save()}
         if self.plan.card == "vectors":
-            parts = {"fit": self.splits.fit, "gate": self.splits.gate}
-            rows = {n: self._segment([r.text for r in part]) for n, part in parts.items()}
+            words, fit = self._marked[:, : 2 * MOST], len(self.splits.fit)
+            rows = {"fit": words[:fit].clone(), "gate": words[fit:].clone()}
+            if self._learnt:
+                rows["left_out"] = expert.left_out_of(self._marked)
             files[CARD] = safetensors.torch.save(rows)
         fields = {
             "form": FORM,

@@ -5,54 +5,38 @@
     logit_k = log Σ over y of k of exp(u_y)
 
 All of it follows from sums: a card's own, and the counts of its package. a, λ and the four numbers
-maximise the likelihood of the cards' rows, each left out of all sums exactly. Where the package of
-an expert has no counts, nobody's are read: it is the ridge router.
+maximise the likelihood of the cards' rows, each left out of all sums exactly (`evidence`). Hosts
+judge compositions on these rows: one that has a mark gets the scores of a router without it, which
+its leverage h in the regression and its own words in the counts determine. Where the package of an
+expert has no counts, nobody's are read: it is the ridge router.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from redhost.core.bus.ensemble import Ensemble
-from redhost.core.bus.experts import Expert
 from redhost.core.bus.signals import RouterSignals, router_signal
 from redhost.core.routers.base import ColumnData
-from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.routers.least_squares import PENALTIES, LeastSquares
+from redhost.core.routers.least_squares import MOST_LEVERAGE
 from redhost.core.routers.ridge import RidgeRouter, evened
-from redhost.registry.errors import ContractError
 
-from .counts import FEWEST, Counts
-from .expert import WordsExpert
-from .places import KEY, MOST, PAIRS, Ints, Words
-from .scalars import Fitted, fit_scalars
+from .evidence import Chosen, Evidence, has_counts
+from .marks import keys_of
+from .places import KEY, MOST, PAIRS
 
 __all__ = ["WordsRouter"]
-
-Floats = npt.NDArray[np.float64]
-
-PSEUDO = (0.001, 0.003, 0.01, 0.03)
-"""Candidates for a."""
-
-START = (0.5, 6.0, 0.2, 0.0)
-"""Where the scalars of counts, scores and priors start, and what they are drawn to."""
-
-SHOWN = 256
-"""Most rows of a column by which the scalars are chosen."""
 
 
 @router_signal("words")
 def _words(signals: RouterSignals, ensemble: Ensemble) -> Tensor:
-    """Return the words of texts ``(B, 2 · MOST)``; no numbers if no expert reads them."""
+    """Return the words of texts ``(B, WIDTH)``; no numbers if no expert reads them."""
     parts = ensemble.layout.parts(signals.features)
     return next((rows for s, rows in parts if s.key == KEY), signals.features[:, :0])
 
@@ -63,11 +47,18 @@ class WordsRouter(RidgeRouter):
     ``places`` are those that some label has counts at, in ascending order, ``(P,)``; the entries of
     place p are ``labels`` and ``values`` between ``starts[p]`` and ``starts[p + 1]``; ``absent`` is
     what a label gets for each unit of weight, at whatever place, ``(Y,)``.
+
+    ``marks`` are the keys of marked rows in ascending order ``(R,)``, with the number of each one's
+    label, its ``leverage``, and what its label's counts add without it, ``uncounted``; ``prior`` is
+    what labels get before z is read, ``(Y,)``.
     """
 
     kind = "words"
     reads = frozenset({"words"})
-    shared: ClassVar[tuple[str, ...]] = ("scale", "places", "starts", "labels", "values", "absent")
+    shared: ClassVar[tuple[str, ...]] = (
+        *("scale", "places", "starts", "labels", "values", "absent"),
+        *("prior", "marks", "label", "leverage", "uncounted"),
+    )
 
     def __init__(self, *, width: int, columns: tuple[str, ...], seed: int = 0, k: int = 0) -> None:
         super().__init__(width=width, columns=columns, seed=seed, k=k)
@@ -79,13 +70,47 @@ class WordsRouter(RidgeRouter):
     labels: Tensor
     values: Tensor
     absent: Tensor
+    prior: Tensor
+    marks: Tensor
+    label: Tensor
+    leverage: Tensor
+    uncounted: Tensor
 
     def added(self, signals: RouterSignals | None) -> Tensor | None:
-        """Return β₁ c_y ``(B, Y)`` of the texts whose words a batch has."""
+        """Return β₁ c_y ``(B, Y)`` of the texts whose words a batch has.
+
+        For a marked row also what leaving it out adds.
+        """
         words = None if signals is None else signals["words"]
-        if words is None or not words.shape[1] or not len(self.absent):
+        if words is None or signals is None or not words.shape[1] or not len(self.absent):
             return None
-        places, weights = words[:, :MOST], words[:, MOST:]
+        scores = self._counted(words[:, :MOST], words[:, MOST : 2 * MOST])
+        keys = keys_of(words)
+        row = torch.searchsorted(self.marks, keys).clamp_max(max(len(self.marks) - 1, 0))
+        shown = (self.marks[row] == keys).nonzero()[:, 0] if len(self.marks) else keys[:0]
+        if len(shown):
+            scores[shown] += self._left_out(signals.z[shown], row[shown])
+        return scores
+
+    def _left_out(self, z: Tensor, row: Tensor) -> Tensor:
+        """Return what leaving rows out adds to their scores ``(B, Y)``.
+
+            β₂ (ŷ_−i − ŷ_i) = h / (1 − h) · β₂ (ŷ_i − y_i)        y_i: 1 for the row's label, else 0
+
+        Args:
+            z: The rows' bus vectors ``(B, D)``.
+            row: Their number among marked rows ``(B,)``.
+        """
+        own = torch.nn.functional.one_hot(self.label[row], len(self.absent))
+        score = torch.nn.functional.linear(z, self.weight, self.bias - self.prior)  # β₂ ŷ
+        h = self.leverage[row, None]
+        added: Tensor = (
+            h / (1 - h) * (score - self.scale[2] * own) + own * self.uncounted[row, None]
+        )
+        return added
+
+    def _counted(self, places: Tensor, weights: Tensor) -> Tensor:
+        """Return β₁ c_y ``(B, Y)`` of texts with words ``(B, MOST)``."""
         scores: Tensor = weights.sum(1, keepdim=True) * self.absent  # (B, Y)
         if not len(self.places):
             return scores
@@ -105,262 +130,61 @@ class WordsRouter(RidgeRouter):
         return added.view_as(scores)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
-        """Solve regression and scalars, and set the table of counts."""
-        if not all(_has_counts(d) for d in columns):
+        """Solve regression and scalars, and set the tables of counts and of marked rows."""
+        if not all(has_counts(d) for d in columns):
             super().solve(columns, only=only)
             for name, numbers in _no_counts().items():
                 setattr(self, name, numbers)
             return
         columns = evened(columns)
-        evidence = _Evidence.of(columns)
+        evidence = Evidence.of(columns)
         chosen = evidence.choose()
         self.scale = torch.tensor([chosen.penalty, *chosen.scalars[:2]], dtype=torch.float32)
-        beta, slope, *weights = chosen.scalars
-        solved = LeastSquares.solve(evidence.statistics, penalty=chosen.penalty)
+        _, slope, *weights = chosen.scalars
         prior = torch.from_numpy(np.array(weights) @ evidence.priors)
-        bias = slope * solved.bias + prior
         rows = zip(
-            torch.split((slope * solved.weight).float(), evidence.sizes),
-            torch.split(bias.float(), evidence.sizes),
+            torch.split((slope * chosen.solved.weight).float(), evidence.sizes),
+            torch.split((slope * chosen.solved.bias + prior).float(), evidence.sizes),
             strict=True,
         )
         index = self.columns.index
         self.replace_rows({index(d.column): row for d, row in zip(columns, rows, strict=True)})
-        self._tabulate(evidence, pseudo=chosen.pseudo, beta=beta)
+        self.prior = prior.float()
+        self._tabulate(evidence, chosen)
+        self._mark(evidence, chosen)
         first = [d.statistics.first(self.density.width) for d in columns]
         self.density.solve(
             [dataclasses.replace(d, statistics=s) for d, s in zip(columns, first, strict=True)]
         )
 
-    def _tabulate(self, evidence: _Evidence, *, pseudo: float, beta: float) -> None:
+    def _tabulate(self, evidence: Evidence, chosen: Chosen) -> None:
         """Set the table of β₁ ln (S_yv / a + 1), by place, and what absent places get."""
+        beta, pseudo = chosen.scalars[0], chosen.pseudo
         by_place = evidence.sums.tocsc().sorted_indices()
-        values = beta * np.log1p(by_place.data / pseudo)
         self.places, self.starts, self.labels = (
             torch.from_numpy(x.astype(np.int64))
             for x in (evidence.places, by_place.indptr, by_place.indices)
         )
-        self.values = torch.from_numpy(values.astype(np.float32))
+        self.values = torch.from_numpy((beta * np.log1p(by_place.data / pseudo)).astype(np.float32))
         absent = np.log(pseudo) - np.log(evidence.totals + pseudo * PAIRS)
         self.absent = torch.from_numpy((beta * absent).astype(np.float32))
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """λ, a and the scalars."""
-
-    penalty: float
-    pseudo: float
-    scalars: Floats
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Evidence:
-    """The sums of all columns, and the rows by which scalars are chosen.
-
-    Attributes:
-        statistics: Sums of z.
-        sizes: The number of labels of each column.
-        places: All places with counts ``(P,)``, in ascending order.
-        sums: S ``(Y, P)``.
-        z: The rows' bus vectors ``(n, D)``.
-        words: u of the rows at these places, ``(n, P)``.
-        given: The part of u that is in the counts of the row's own label, ``(n, P)``.
-        target: The number of each row's label, ``(n,)``.
-        weight: How many rows of its column each stands for, ``(n,)``.
-    """
-
-    statistics: Statistics
-    sizes: list[int]
-    places: Ints
-    sums: sparse.csr_array
-    z: Tensor
-    words: sparse.csr_array
-    given: sparse.csr_array
-    target: npt.NDArray[np.int64]
-    weight: Floats
-
-    @classmethod
-    def of(cls, columns: Sequence[ColumnData]) -> _Evidence:
-        """Collect the evidence of columns.
-
-        Raises:
-            ContractError: If the counts of an expert are not those of the rows that its card has.
-        """
-        words = [_words_of(d) for d in columns]
-        counts = [_counts_of(d, w) for d, w in zip(columns, words, strict=True)]
-        places = np.unique(np.concatenate([c.places for c in counts]))
-        placed = [_at(c.sums, c.places, places) for c in counts]
-        parts = [d.statistics for d in columns]
-        sizes = [len(p.labels) for p in parts]
-        z, target, weight = list[Tensor](), list[int](), list[float]()
-        shown_words, given = list[sparse.csr_array](), list[sparse.csr_array]()
-        for k, (d, count) in enumerate(zip(columns, counts, strict=True)):
-            u = words[k].among(places)[: len(d.labels)]
-            # A place that only one text has is not counted: nothing is taken out for it.
-            counted = np.isin(places, count.places).astype(np.float64)
-            among = (u @ sparse.diags_array(counted)).tocsr()
-            _require_counted(d, count, placed[k], among)
-            _require_places(d, count, words[k])
-            some = slice(None, None, max(1, -(-len(d.labels) // SHOWN)))
-            labels = d.labels[some]
-            if not labels:
-                continue
-            shown_words.append(u[some])
-            given.append(among[some])
-            z.append(d.z[some])
-            target += [sum(sizes[:k]) + parts[k].labels.index(y) for y in labels]
-            weight += [float(parts[k].counts.sum()) / len(labels)] * len(labels)
-        return cls(
-            statistics=Statistics.union(parts),
-            sizes=sizes,
-            places=places,
-            sums=sparse.csr_array(sparse.vstack(placed)),
-            z=torch.cat(z) if z else columns[0].z[:0],
-            words=sparse.csr_array(sparse.vstack(shown_words)) if shown_words else placed[0][:0],
-            given=sparse.csr_array(sparse.vstack(given)) if given else placed[0][:0],
-            target=np.array(target, dtype=np.int64),
-            weight=np.array(weight),
-        )
-
-    @property
-    def totals(self) -> Floats:
-        """Σ_v S_yv, ``(Y,)``."""
-        return np.asarray(self.sums.sum(axis=1)).ravel()
-
-    @property
-    def priors(self) -> Floats:
-        """ln(n_y / N) and n_y / N, ``(2, Y)``."""
-        share = (self.statistics.counts / self.statistics.counts.sum()).numpy()
-        return np.stack([np.log(np.maximum(share, 1e-12)), share])
-
-    def choose(self) -> _Chosen:
-        """Return λ, a and the scalars with the largest likelihood of the rows."""
-        if not len(self.target):
-            share = float(self.statistics.counts.sum()) / 30
-            return _Chosen(penalty=share, pseudo=PSEUDO[1], scalars=np.array(START))
-        counted = {a: self.left_out(a) for a in PSEUDO}
-        ones = [np.ones((len(self.target), 1)) * p for p in self.priors]
-        pseudo = min(
-            PSEUDO,
-            key=lambda a: self._fit([counted[a], *ones], (START[0], *START[2:]), positive=1).loss,
-        )
-        target = torch.from_numpy(self.target)
-        best = list[tuple[Fitted, float]]()
-        for penalty in PENALTIES:
-            solved = LeastSquares.solve(self.statistics, penalty=penalty)
-            score = solved.left_out(self.z, target).numpy()
-            terms = [counted[pseudo], score, *ones]
-            best.append((self._fit(terms, START, positive=2), penalty))
-        fitted, penalty = min(best, key=lambda tried: tried[0].loss)
-        return _Chosen(penalty=penalty, pseudo=pseudo, scalars=fitted.values)
-
-    def _fit(self, terms: Sequence[Floats], start: Sequence[float], *, positive: int) -> Fitted:
-        return fit_scalars(terms, self.target, start=start, positive=positive, weight=self.weight)
-
-    def left_out(self, pseudo: float) -> Floats:
-        """Return c_y ``(n, Y)`` of the rows, each left out of the counts of its own label."""
-        length = np.asarray(self.words.sum(axis=1)).ravel()
-        logs = self.sums.copy()
-        logs.data = np.log1p(logs.data / pseudo)
-        scores = (self.words @ logs.T).toarray()
-        scores += length[:, None] * (np.log(pseudo) - np.log(self.totals + pseudo * PAIRS))
-        rows = np.arange(len(self.target))
-        own = self.sums[self.target]
-        less = (own - self.given).tocsr()
-        less.data = np.log1p(np.maximum(less.data, 0) / pseudo)
-        total = self.totals[self.target] - np.asarray(self.given.sum(axis=1)).ravel()
-        alone = np.asarray(self.words.multiply(less).sum(axis=1)).ravel()
-        scores[rows, self.target] = alone + length * (
-            np.log(pseudo) - np.log(total + pseudo * PAIRS)
-        )
-        return np.asarray(scores)
-
-
-def _at(sums: sparse.csr_array, places: Ints, every: Ints) -> sparse.csr_array:
-    """Return sums ``(Y, P')`` at some places as columns of all places ``(Y, P)``."""
-    entries = sums.tocoo()
-    column = np.searchsorted(every, places)[entries.col]
-    return sparse.csr_array((entries.data, (entries.row, column)), (sums.shape[0], len(every)))
-
-
-def _words_of(data: ColumnData) -> Words:
-    """Return the words of a column's rows; none of rows that were drawn."""
-    known = data.signals["words"] if data.signals is not None and data.labels else data.z[:0, :0]
-    rows = known if known.shape[1] else torch.zeros(len(data.z), 2 * MOST)
-    return Words.of_segment(rows[: len(data.labels)])
+    def _mark(self, evidence: Evidence, chosen: Chosen) -> None:
+        """Set the table of marked rows."""
+        rows = (evidence.keys > 0).nonzero()[:, 0]
+        keys, order = evidence.keys[rows].sort()
+        rows = rows[order]
+        off = (evidence.z[rows].double() - chosen.solved.mean).T
+        white = torch.linalg.solve_triangular(chosen.solved.factor, off, upper=False)
+        leverage = (1 / chosen.solved.rows + white.square().sum(0)).clamp(max=MOST_LEVERAGE)
+        uncounted = chosen.scalars[0] * torch.from_numpy(evidence.without(chosen.pseudo))[rows]
+        self.marks, self.label = keys, torch.from_numpy(evidence.target)[rows]
+        self.leverage, self.uncounted = leverage.float(), uncounted.float()
 
 
 def _no_counts() -> dict[str, Tensor]:
-    """Return the buffers of a table without entries."""
-    whole = {"places": torch.zeros(0), "labels": torch.zeros(0), "starts": torch.zeros(1)}
+    """Return the buffers of tables without entries."""
+    whole = {name: torch.zeros(0) for name in ("places", "labels", "marks", "label")}
     table = {name: numbers.long() for name, numbers in whole.items()}
-    return {**table, "values": torch.zeros(0), "absent": torch.zeros(0)}
-
-
-def _expert_of(data: ColumnData) -> Expert | None:
-    """Return the expert of a column; None for the backbone's."""
-    ensemble = None if data.signals is None else data.signals.ensemble
-    ids = () if ensemble is None else ensemble.ids
-    return ensemble.parts[ids.index(data.column)] if ensemble and data.column in ids else None
-
-
-def _has_counts(data: ColumnData) -> bool:
-    """Return whether a column has counts: in its expert's package, or of the backbone's rows."""
-    return isinstance(_expert_of(data), WordsExpert | None)
-
-
-def _require_counted(
-    data: ColumnData, counts: Counts, sums: sparse.csr_array, shown: sparse.csr_array
-) -> None:
-    """Require that counts ``(Y, P)`` are of as many rows as the card's, those it shows among them.
-
-    Raises:
-        ContractError: If they are not.
-    """
-    labels = data.statistics.labels
-    of_label = np.array([[y == label for y in data.labels] for label in labels], dtype=np.float64)
-    least = sparse.csr_array(of_label.reshape(len(labels), -1)) @ shown
-    rows = data.statistics.counts.numpy()
-    # A card of texts has fewer rows than the counts, and no sums beside them.
-    has_sums = rows.sum() > len(data.labels)
-    other = counts.rows != rows if has_sums else counts.rows < rows
-    if other.any() or (sums - least).min() < 0:
-        raise ContractError(
-            f"counts of words of expert {data.column!r}",
-            expected="counts of the rows that its card has, those it shows among them",
-            found="other numbers of rows" if other.any() else "rows that are not counted",
-            hint="Ask its author for a new build.",
-        )
-
-
-def _require_places(data: ColumnData, counts: Counts, words: Words) -> None:
-    """Require that counts have the places that several of the rows which the card shows have.
-
-    Raises:
-        ContractError: If they have not.
-    """
-    places, texts = np.unique(words.places, return_counts=True)
-    if not np.isin(places[texts >= FEWEST], counts.places).all():
-        raise ContractError(
-            f"counts of words of expert {data.column!r}",
-            expected=f"counts of every word that {FEWEST} of its rows have",
-            found="words of the card's rows that are not counted",
-            hint="Ask its author for a new build.",
-        )
-
-
-def _counts_of(data: ColumnData, words: Words) -> Counts:
-    """Return the counts of a column."""
-    expert = _expert_of(data)
-    if not isinstance(expert, WordsExpert):
-        return Counts.of_rows(words, data.labels, labels=data.statistics.labels)
-    if expert.labels != data.statistics.labels:
-        order = [expert.labels.index(y) for y in data.statistics.labels]
-        return dataclasses.replace(
-            expert.counts,
-            labels=data.statistics.labels,
-            rows=expert.counts.rows[order],
-            sums=expert.counts.sums[order],
-        )
-    return expert.counts
+    broken = ("values", "absent", "prior", "leverage", "uncounted")
+    return {**table, "starts": torch.zeros(1).long(), **{name: torch.zeros(0) for name in broken}}
