@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 
+from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.ensemble import Ensemble
 from redhost.core.bus.experts import Expert
 from redhost.core.bus.signals import RouterSignals, router_signal
@@ -31,6 +32,7 @@ from redhost.core.routers.least_squares import PENALTIES, LeastSquares
 from redhost.core.routers.ridge import RidgeRouter, evened
 from redhost.registry.errors import ContractError
 
+from .by_word import ByWord, named_words
 from .counts import FEWEST, Counts
 from .expert import WordsExpert
 from .places import KEY, MOST, PAIRS, Ints, Words
@@ -103,6 +105,17 @@ class WordsRouter(RidgeRouter):
         values = weight.repeat_interleave(count) * self.values[entry]
         added: Tensor = scores.flatten().index_add(0, target, values)
         return added.view_as(scores)
+
+    def by_word(self, backbone: Backbone, text: str, z: Tensor) -> ByWord | None:
+        """Return what each word adds to the scores ``(Y,)``, and what the text's z ``(D,)`` adds.
+
+        It is None where nobody's counts are read.
+        """
+        words, names = named_words(backbone, text)
+        each = dataclasses.replace(words, sizes=np.ones_like(words.places))  # a text for each word
+        terms = self.added(RouterSignals(z[None], values={"words": each.segment()}))
+        encoder = nn.functional.linear(z, self.weight, self.bias)
+        return None if terms is None else ByWord(names=names, terms=terms, encoder=encoder)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve regression and scalars, and set the table of counts."""
