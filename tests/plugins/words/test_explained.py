@@ -36,10 +36,10 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = tiny_backbone(folder / "encoder")
     labels = [w for team in TEAMS.values() for words in team.values() for w in words]
     signs = ["<pad>", "<unk>", *FILLERS, *labels, "##s"]
-    pieces = Tokenizer(WordPiece({s: n for n, s in enumerate(signs)}, unk_token=signs[1]))
-    pieces.pre_tokenizer = Whitespace()
+    tokens = Tokenizer(WordPiece({s: n for n, s in enumerate(signs)}, unk_token=signs[1]))
+    tokens.pre_tokenizer = Whitespace()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pieces, unk_token=signs[1], pad_token=signs[0], model_max_length=64
+        tokenizer_object=tokens, unk_token=signs[1], pad_token=signs[0], model_max_length=64
     )
     tokenizer.save_pretrained(encoder)
     return text_package(folder, encoder)
@@ -129,7 +129,7 @@ def test_what_is_not_of_words_is_what_is_left_without_words(home) -> None:
         assert expert.encoder == pytest.approx(float(first - second), abs=1e-4)
 
 
-def test_the_words_of_a_label_speak_for_it(home) -> None:
+def test_a_word_of_a_label_is_evidence_for_it(home) -> None:
     chess, apple, pear, unknown = explain(redhost.Host.open(home), TEXTS)
     for one, label, word in (
         (chess, "chess", "rook"),
@@ -161,10 +161,10 @@ def test_the_routers_scores_are_those_of_its_weights(home) -> None:
 
 
 def test_all_three_ways_of_the_command_show_words(home, tmp_path) -> None:
-    asked = ("--home", str(home))
-    [one] = msgspec.json.decode(run(TEXTS[0], *asked, "--json"), type=list[Explanation])
+    options = ("--home", str(home))
+    [one] = msgspec.json.decode(run(TEXTS[0], *options, "--json"), type=list[Explanation])
     assert one.words == explain(redhost.Host.open(home), TEXTS[:1])[0].words
-    text = run(TEXTS[0], *asked)
+    text = run(TEXTS[0], *options)
     for evidence in one.words:
         for number in (
             evidence.encoder,
@@ -175,10 +175,10 @@ def test_all_three_ways_of_the_command_show_words(home, tmp_path) -> None:
         assert f"({evidence.log_odds:+.2f})" not in text and evidence.label in text
     assert "rook" in text and "by expert sport" in text and "by the router" in text
     page = tmp_path / "why.html"
-    run(*TEXTS, *asked, "--html", str(page), "--words", "1")
+    run(*TEXTS, *options, "--html", str(page), "--words", "1")
     shown = page.read_text("utf-8")
     assert shown.count("the encoder") == 2 * len(TEXTS) - 1 and "rook" in shown
-    few = json.loads(run(TEXTS[0], *asked, "--json", "--words", "1"))
+    few = json.loads(run(TEXTS[0], *options, "--json", "--words", "1"))
     assert all(len(evidence["words"]) <= 2 for evidence in few[0]["words"])
 
 
