@@ -35,15 +35,19 @@ def texts_of(team: str, count: int, *, seed: int) -> list[redhost.Row]:
     return list({r.text: r for r in rows}.values())
 
 
+def text_package(folder: Path, encoder: Path) -> Path:
+    """Return the package of an encoder with the features of a text model."""
+    plan = BackbonePlan(id="text", source=f"hf:{encoder}", pooling="mean", features="wide")
+    background = [BackgroundRow(text=f"{a} {b} {c}") for a in "xyz" for b in "uvw" for c in "rst"]
+    new_backbone(folder / "red-backbone-text", plan, background=background)
+    return next((folder / "red-backbone-text" / "src").iterdir())
+
+
 @pytest.fixture(scope="session")
 def text_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of a tiny encoder with random weights and the features of a text model."""
     folder = tmp_path_factory.mktemp("text")
-    source = f"hf:{tiny_backbone(folder / 'encoder')}"
-    plan = BackbonePlan(id="text", source=source, pooling="mean", features="wide")
-    background = [BackgroundRow(text=f"{a} {b} {c}") for a in "xyz" for b in "uvw" for c in "rst"]
-    new_backbone(folder / "red-backbone-text", plan, background=background)
-    return next((folder / "red-backbone-text" / "src").iterdir())
+    return text_package(folder, tiny_backbone(folder / "encoder"))
 
 
 @pytest.fixture(scope="session")
@@ -54,24 +58,32 @@ def context(text_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Au
 Author = Callable[..., Path]
 
 
+def trained(
+    project: Path,
+    team: str,
+    rows: Sequence[redhost.Row] = (),
+    *,
+    context: AuthoringContext,
+    **plan: Any,
+) -> Path:
+    """Train a team's expert, and return its package."""
+    folder = redhost.authoring.write_project(project, kind="expert", package_id=team, summary=team)
+    redhost.authoring.train_package(
+        project,
+        redhost.authoring.ExpertPlan(**{"id": team, "writes": "labels", "form": "words", **plan}),
+        redhost.authoring.split_rows(rows or texts_of(team, 300, seed=0)),
+        context=context,
+        settings=redhost.authoring.ExpertSettings(space="labels"),
+    )
+    return folder
+
+
 @pytest.fixture(scope="session")
 def author(context: AuthoringContext, tmp_path_factory: pytest.TempPathFactory) -> Author:
     """Train a team's expert, and return its package."""
 
     def train(team: str, rows: Sequence[redhost.Row] = (), **plan: Any) -> Path:
         project = tmp_path_factory.mktemp(team) / f"red-expert-{team}"
-        folder = redhost.authoring.write_project(
-            project, kind="expert", package_id=team, summary=team
-        )
-        redhost.authoring.train_package(
-            project,
-            redhost.authoring.ExpertPlan(
-                **{"id": team, "writes": "labels", "form": "words", **plan}
-            ),
-            redhost.authoring.split_rows(rows or texts_of(team, 300, seed=0)),
-            context=context,
-            settings=redhost.authoring.ExpertSettings(space="labels"),
-        )
-        return folder
+        return trained(project, team, rows, context=context, **plan)
 
     return train

@@ -189,7 +189,9 @@ def test_an_expert_is_ridge_on_z_and_words(packages, context) -> None:
     )
     delta = expert(torch.cat([z, segment], dim=1))
     for n, row in enumerate(segment):
-        u = {int(p) - 1: float(w) for p, w in zip(row[:MOST], row[MOST : 2 * MOST], strict=True) if p}
+        u = {
+            int(p) - 1: float(w) for p, w in zip(row[:MOST], row[MOST : 2 * MOST], strict=True) if p
+        }
         known = {p: u[p] for p in map(int, words["places"]) if p in u}
         index = [words["places"].tolist().index(p) for p in known]
         f = torch.tensor([*known.values()]) * torch.from_numpy(words["idf"][index])

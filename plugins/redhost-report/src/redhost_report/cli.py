@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
+
+from redhost.commands.common import json_option, print_json
 
 if TYPE_CHECKING:
     from redhost_report.explain import Explanation
+    from redhost_report.words import WordEvidence
 
 __all__ = ["explain", "report"]
 
@@ -24,7 +26,13 @@ question_option = click.option(
     "--question", metavar="NAME", help="The named question that this is about."
 )
 device_option = click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+words_option = click.option(
+    "--words",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="The most words that are shown for an answer, and as many against it.",
+)
 
 
 @click.command()
@@ -32,20 +40,23 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @home_option
 @question_option
 @device_option
+@words_option
 @click.option("--html", "page", type=FILE, help="Write a page that loads nothing.")
-@json_option
+@json_option("list[redhost_report.explain.Explanation]")
 def explain(
     *,
     texts: tuple[str, ...],
     home: Path | None,
     question: str | None,
     device: str | None,
+    words: int,
     page: Path | None,
     as_json: bool,
 ) -> None:
     """Explain the answers to TEXTS (or lines of standard input, with -).
 
-    Weights, every expert's own answer, the nearest rows of cards, and why a text is declined.
+    Weights, every expert's own answer, the words for and against it, the nearest rows of cards, and
+    why a text is declined.
     """
     import redhost
     from redhost_report import explain as explaining
@@ -53,11 +64,11 @@ def explain(
 
     lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
     host = redhost.Host.open(home, question=question, device=device)
-    found = explaining.explain(host, [x for x in lines if x.strip()])
+    found = explaining.explain(host, [x for x in lines if x.strip()], words=words)
     if page is not None:
         _write(page, explanation_page(found))
     if as_json:
-        _print_json(found)
+        print_json(found)
     elif page is not None:
         click.echo(f"{page}: {len(found)} text{'' if len(found) == 1 else 's'}")
     else:
@@ -71,7 +82,7 @@ def explain(
 @question_option
 @device_option
 @click.option("--no-evaluation", is_flag=True, help="Leave the backbone's held-out rows alone.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def report(
     *,
     file: Path,
@@ -93,7 +104,7 @@ def report(
     found = reporting.report(host, evaluate=not no_evaluation)
     _write(file, report_page(found))
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         click.echo(f"{file}: generation {found.number}, {len(found.members)} experts")
 
@@ -105,10 +116,6 @@ def _write(file: Path, page: str) -> None:
         file.write_text(page, "utf-8")
     except OSError as e:
         raise redhost.UsageError(f"cannot write {file}", found=e.strerror or str(e)) from e
-
-
-def _print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def _print(one: Explanation) -> None:
@@ -123,7 +130,17 @@ def _print(one: Explanation) -> None:
             p = "" if own.probability is None else f"  (p = {own.probability:.3f})"
             line += f" → {own.label}{p}{'  declined' if own.declined else ''}"
         click.echo(line.rstrip())
+    for evidence in one.words:
+        _print_words(evidence)
     click.echo("  nearest rows of cards")
     for near in one.nearest:
         text = near.text if near.text is not None else "(the mean of the label's rows)"
         click.echo(f"  {near.similarity:6.3f}  {near.expert:<12} {text} → {near.label}")
+
+
+def _print_words(evidence: WordEvidence) -> None:
+    click.echo(f"  {evidence.sentence} (log-odds {evidence.log_odds:+.2f})")
+    for word in evidence.words:
+        click.echo(f"  {word.log_odds:+6.2f}  {' | '.join(word.written)}")
+    click.echo(f"  {evidence.other_words:+6.2f}  (other words)")
+    click.echo(f"  {evidence.encoder:+6.2f}  (the encoder)")

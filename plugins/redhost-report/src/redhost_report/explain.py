@@ -1,4 +1,4 @@
-"""Explanations of answers: weights, every expert's own answer, the nearest card rows.
+"""Explanations of answers: weights, every expert's own answer, words, the nearest card rows.
 
 Rows are compared in z, the input of every expert and most routers, by the cosine of the text's and
 the row's z. A card of `statistics` has no rows; the mean of each of its labels is used instead.
@@ -15,6 +15,7 @@ from torch import Tensor
 
 import redhost
 from redhost.core.routers.cards import Card
+from redhost_report.words import WORDS, WordEvidence, word_evidence
 
 __all__ = ["Explanation", "Neighbour", "OwnAnswer", "explain"]
 
@@ -54,7 +55,7 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
     similarity: float
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The explanation of one answer.
 
     Attributes:
@@ -67,6 +68,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         weights: α by column, the largest first.
         by_expert: The answer of each expert alone, the largest weight first.
         nearest: The nearest rows of all cards.
+        words: The words that spoke for and against the answer, where the expert with the largest
+            weight reads words, and where the router does.
     """
 
     input: str
@@ -78,14 +81,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, float]
     by_expert: dict[str, OwnAnswer]
     nearest: tuple[Neighbour, ...]
+    words: tuple[WordEvidence, ...] = ()
 
 
-def explain(host: redhost.Host, texts: Iterable[str]) -> list[Explanation]:
+def explain(host: redhost.Host, texts: Iterable[str], *, words: int = WORDS) -> list[Explanation]:
     """Explain the answers of a host's current generation.
 
     Args:
         host: The host.
         texts: The texts.
+        words: The most words that are shown for an answer, and as many against it.
 
     Raises:
         UsageError: If the backbone generates text.
@@ -105,6 +110,7 @@ def explain(host: redhost.Host, texts: Iterable[str]) -> list[Explanation]:
             weights=dict(sorted(answer.weights.items(), key=lambda pair: -pair[1])),
             by_expert=_own_answers(answer),
             nearest=_nearest(row, cards),
+            words=word_evidence(model, answer, z=row, most=words),
         )
         for text, answer, row in zip(given, answers, z, strict=True)
     ]

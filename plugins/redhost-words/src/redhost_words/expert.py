@@ -21,6 +21,7 @@ from redhost.core.bus.layout import FeatureSegment
 from redhost.registry.errors import ContractError
 from redhost.registry.package.manifest import ExpertManifest
 
+from .by_word import ByWord, named_words
 from .counts import Counts
 from .marks import keys_of, marked
 from .places import MOST, WIDTH, channel
@@ -142,6 +143,17 @@ class WordsExpert(Expert):
             per_sample_weights=weights.square(),
         )
         return delta + spoken / square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+
+    def by_word(self, backbone: Backbone, text: str, z: Tensor) -> ByWord:
+        """Return what each word of a text adds to Δ ``(L,)``, and what its z ``(D,)`` adds."""
+        words, names = named_words(backbone, text)
+        place, weight = torch.from_numpy(words.places), torch.from_numpy(words.weights).float()
+        known = nn.functional.pad(self.places, (0, 1), value=-1)  # the last row: unknown places
+        index = torch.searchsorted(self.places, place)
+        rows = self.table[torch.where(known[index] == place, index, len(self.places))]
+        scaled = weight[:, None] * rows  # (P, L + 1)
+        length = scaled[:, -1].norm().clamp_min(torch.finfo(scaled.dtype).tiny)
+        return ByWord(names=names, terms=scaled[:, :-1] / length, encoder=self(z[None])[0])
 
 
 def _index(known: Tensor, values: Tensor) -> Tensor:

@@ -28,7 +28,18 @@ from redhost.core.bus.layout import FeatureSegment
 
 from .marks import MARK
 
-__all__ = ["KEY", "MOST", "PAIRS", "UNIT", "WIDTH", "Words", "channel"]
+__all__ = [
+    "ENDLESS",
+    "KEY",
+    "MOST",
+    "PAIRS",
+    "UNIT",
+    "WIDTH",
+    "Words",
+    "channel",
+    "in_order",
+    "vocabulary_of",
+]
 
 PAIRS = 2**18
 """Places of pairs."""
@@ -109,13 +120,18 @@ class Words:
         return sparse.csr_array((self.weights[known], index), (len(self.sizes), len(places)))
 
 
-def _of_text(ids: Ints, vocabulary: int) -> tuple[Ints, npt.NDArray[np.float64]]:
-    """Return the places of a text in ascending order, and u there."""
+def in_order(ids: Ints, vocabulary: int) -> Ints:
+    """Return the places of a text as they occur in it: a token, then the pair that it begins."""
     hashed = (ids[:-1] * MULTIPLIERS[0] + ids[1:] * MULTIPLIERS[1]) % 2**32
     pairs = vocabulary + hashed * PAIRS // 2**32
-    # A token, then the pair that it begins: texts are cut after so many places.
-    spoken = np.concatenate([np.stack([ids[:-1], pairs], 1).ravel(), ids[-1:]])
+    return np.concatenate([np.stack([ids[:-1], pairs], 1).ravel(), ids[-1:]])
+
+
+def _of_text(ids: Ints, vocabulary: int) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """Return the places of a text in ascending order, and u there."""
+    spoken = in_order(ids, vocabulary)
     places, first, counts = np.unique(spoken, return_index=True, return_counts=True)
+    # Texts are cut after so many places.
     if len(places) > MOST:
         early = np.sort(np.argsort(first)[:MOST])
         places, counts = places[early], counts[early]

@@ -19,14 +19,16 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.ensemble import Ensemble
 from redhost.core.bus.signals import RouterSignals, router_signal
 from redhost.core.routers.base import ColumnData
 from redhost.core.routers.least_squares import MOST_LEVERAGE
 from redhost.core.routers.ridge import RidgeRouter, evened
 
+from .by_word import ByWord, named_words
 from .evidence import Chosen, Evidence, has_counts
 from .marks import keys_of
 from .places import KEY, MOST, PAIRS
@@ -101,8 +103,8 @@ class WordsRouter(RidgeRouter):
             z: The rows' bus vectors ``(B, D)``.
             row: Their number among marked rows ``(B,)``.
         """
-        own = torch.nn.functional.one_hot(self.label[row], len(self.absent))
-        score = torch.nn.functional.linear(z, self.weight, self.bias - self.prior)  # β₂ ŷ
+        own = nn.functional.one_hot(self.label[row], len(self.absent))
+        score = nn.functional.linear(z, self.weight, self.bias - self.prior)  # β₂ ŷ
         h = self.leverage[row, None]
         added: Tensor = (
             h / (1 - h) * (score - self.scale[2] * own) + own * self.uncounted[row, None]
@@ -128,6 +130,17 @@ class WordsRouter(RidgeRouter):
         values = weight.repeat_interleave(count) * self.values[entry]
         added: Tensor = scores.flatten().index_add(0, target, values)
         return added.view_as(scores)
+
+    def by_word(self, backbone: Backbone, text: str, z: Tensor) -> ByWord | None:
+        """Return what each word adds to the scores ``(Y,)``, and what the text's z ``(D,)`` adds.
+
+        It is None where nobody's counts are read.
+        """
+        words, names = named_words(backbone, text)
+        each = dataclasses.replace(words, sizes=np.ones_like(words.places))  # a text for each word
+        terms = self.added(RouterSignals(z[None], values={"words": each.segment()}))
+        encoder = nn.functional.linear(z, self.weight, self.bias)
+        return None if terms is None else ByWord(names=names, terms=terms, encoder=encoder)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve regression and scalars, and set the tables of counts and of marked rows."""
