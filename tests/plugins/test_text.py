@@ -231,8 +231,8 @@ def test_forged_counts_are_such_as_a_file_may_have(kind) -> None:
         Package(
             folder=ROOT,
             manifest={"labels": c.labels},
-            card={"fit_label": torch.tensor([1])},
-            words={"fit": words},
+            card={"fit_label": torch.tensor([1]), "gate_label": torch.tensor([0])},
+            words={"fit": words, "gate": words},
             counts=c,
         )
         for c in (COUNTS["colours"], COUNTS["sizes"])

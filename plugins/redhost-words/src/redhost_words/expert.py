@@ -221,9 +221,11 @@ def _card_words(
     if "left_out" in rows:
         expected["left_out"] = (fit + gate, len(manifest.labels))
     shapes = {name: tuple(t.shape) for name, t in rows.items()}
-    if shapes != expected:
+    if shapes != expected or not all(bool(t.isfinite().all()) for t in rows.values()):
         raise ContractError(
-            who, expected=f"words of its card's rows: {expected}", found=f"{shapes}"
+            who,
+            expected=f"words of its card's rows, finite: {expected}",
+            found=str(shapes) if shapes != expected else "NaN or infinity",
         )
     words = marked(torch.cat([rows["fit"], rows["gate"]]), expert=manifest.id)
     parts = {"fit": words[:fit], "gate": words[fit:]}

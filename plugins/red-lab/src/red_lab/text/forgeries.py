@@ -1,7 +1,8 @@
 """Forged packages: their authors claim rows, sums or counts that are another team's, or too many.
 
 A forger writes any file of a package, and the digests that match. No forger has the victim's texts,
-and none needs them: cards and counts are public.
+and none needs them: cards and counts are public. Rows that are another team's are claimed not to
+have been learnt from, and counts beside a forged card are of as many rows as it has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from redhost_words.counts import Counts
+from redhost_words.marks import keys_of, marked
 from redhost_words.places import UNIT, Words
 from scipy import sparse
 
@@ -47,8 +49,37 @@ def forged(own: Path, victim: Path, kind: str) -> Path:
     shutil.rmtree(project, ignore_errors=True)
     shutil.copytree(own.parents[1], project)
     folder = project / "src" / own.name
-    HIJACKS[kind](Package.read(own), Package.read(victim)).write(folder)
+    package = Package.read(own)
+    changed = HIJACKS[kind](package, Package.read(victim))
+    if changed.card is not package.card:
+        changed = _as_many_as_the_card(changed)
+    changed.write(folder)
     return folder
+
+
+def _as_many_as_the_card(package: Package) -> Package:
+    """Claim as many counted rows as the sums and the gate rows of the card are."""
+    counts, card = package.counts, package.card
+    rows = card["counts"].numpy() + np.bincount(
+        card["gate_label"][_with_marks(package)["gate"]], minlength=len(counts.rows)
+    )
+    sums = counts.sums.tocsr()
+    sums.data = np.minimum(sums.data, np.repeat(rows, np.diff(sums.indptr)))
+    return replace(package, counts=replace(counts, rows=rows, sums=sums))
+
+
+def _with_marks(package: Package) -> Mapping[str, Any]:
+    """Return which of the card's rows have a mark, by part."""
+    words = [package.words[part] for part in ("fit", "gate")]
+    keys = keys_of(marked(torch.cat(words), expert=package.manifest["id"])) > 0
+    return dict(zip(("fit", "gate"), keys.split([len(w) for w in words]), strict=True))
+
+
+def _rows_of(package: Package, words: Tensors) -> Tensors:
+    """Return words of other rows, of which the package's expert is claimed to know nothing."""
+    rows = sum(len(words[part]) for part in ("fit", "gate"))
+    left_out = torch.zeros(rows, len(package.manifest["labels"]))
+    return {**{part: words[part] for part in ("fit", "gate")}, "left_out": left_out}
 
 
 def _carded(package: Package, changed: Tensors) -> Package:
@@ -68,7 +99,7 @@ def _shown(own: Package, victim: Package) -> Package:
     labels = len(own.manifest["labels"])
     rows = {k: victim.card[k] for k in ROWS}
     rows |= {k: rows[k] % labels for k in ("fit_label", "gate_label")}
-    return replace(_carded(own, rows), words=victim.words)
+    return replace(_carded(own, rows), words=_rows_of(own, victim.words))
 
 
 def _sums(own: Package, victim: Package) -> Package:
@@ -89,8 +120,9 @@ def _beside(own: Package, victim: Package) -> Package:
     theirs = _all(own, victim)
     card = {k: own.card[k] + theirs.card[k] for k in SUMS}
     card |= {k: torch.cat([own.card[k][::2], theirs.card[k][::2]]) for k in ROWS}
-    words = {k: torch.cat([own.words[k][::2], theirs.words[k][::2]]) for k in own.words}
-    return replace(_counts_beside(own, victim), card=card, words=words)
+    both = own.words, theirs.words
+    words = {k: torch.cat([w[k][::2] for w in both]) for k in ("fit", "gate")}
+    return replace(_counts_beside(own, victim), card=card, words=_rows_of(own, words))
 
 
 def _many(own: Package, victim: Package) -> Package:  # noqa: ARG001
@@ -194,10 +226,11 @@ def _counts_beside_within(own: Package, victim: Package) -> Package:
     They are of as many rows as it has, and the rows that it shows are among them.
     """
     both, rows = _counts_beside(own, victim).counts, own.counts.rows
-    label = own.card["fit_label"].numpy()
+    label = torch.cat([own.card["fit_label"], own.card["gate_label"]]).numpy()
     shape = len(rows), len(label)
     of_label = sparse.csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape)
-    least = of_label @ Words.of_segment(own.words["fit"]).among(both.places)
+    shown = Words.of_segment(torch.cat([own.words["fit"], own.words["gate"]]))
+    least = of_label @ shown.among(both.places)
     sums = sparse.csr_array(both.sums.maximum(least))
     sums.data = np.minimum(sums.data, np.repeat(rows, np.diff(sums.indptr)))
     return replace(own, counts=replace(both, rows=rows, sums=sums))
