@@ -24,6 +24,7 @@ from redhost.registry.errors import ContractError
 
 from .counts import FEWEST, Counts
 from .expert import Rows, WordsExpert
+from .likeness import MOST_UNLIKE, unlikeness
 from .marks import keys_of
 from .places import PAIRS, WIDTH, Ints, Words
 from .scalars import Fitted, fit_scalars
@@ -255,6 +256,7 @@ class _Column:
             "words of the card's rows that are not counted": not np.isin(
                 places[texts >= FEWEST], self.counts.places
             ).all(),
+            "words unlike those of the rows it shows": self._unlike(sums, shown),
         }
         for fault, is_true in faults.items():
             if is_true:
@@ -265,6 +267,12 @@ class _Column:
                     found=fault,
                     hint="Ask its author for a new build.",
                 )
+
+    def _unlike(self, sums: sparse.csr_array, shown: sparse.csr_array) -> bool:
+        """Return whether the rows that are counted are unlike those that the card shows."""
+        names = self.statistics.labels
+        target = np.array([names.index(y) for y in self.rows.labels], dtype=np.int64)
+        return unlikeness(sums, self.counts.rows, shown, target) > MOST_UNLIKE
 
 
 def _with(statistics: Statistics, rows: Rows) -> Statistics:
