@@ -12,7 +12,7 @@ def rows_of(seed: int, count: int, *, topic: int = 9) -> tuple[sparse.csr_array,
     """Return rows of 400 places, which two labels have unequally often, and their labels."""
     chance = np.random.default_rng(seed)
     target = np.arange(count) % 2
-    often = 0.02 + 0.1 * np.random.default_rng(topic).random((2, 400))
+    often = 0.3 * np.random.default_rng(topic).random((2, 400)) ** 4
     words = (chance.random((count, 400)) < often[target]).astype(np.float64)
     words /= np.maximum(np.linalg.norm(words, axis=1, keepdims=True), 1)
     return sparse.csr_array(words), target
