@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import redhost
 from red_lab.shrink_state import Small, find_blocks, keep_last
 
-__all__ = ["read_small", "read_state", "shrink_file", "write_small"]
+__all__ = ["read_state", "shrink_file", "write_small"]
 
 PICKLES = (".pt", ".pth", ".bin")
 WRAPPED = ("model_state_dict", "state_dict", "model")
@@ -112,32 +112,6 @@ def write_small(path: Path, small: Small) -> None:
             temporary.replace(path)
     except (OSError, SafetensorError) as e:
         raise redhost.errors.StoreError(f"cannot write {path}", found=_line(e)) from e
-
-
-def read_small(path: Path) -> Small:
-    """Read a file of `write_small`.
-
-    Raises:
-        UsageError: If the file is no such file.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-    except (SafetensorError, OSError) as e:
-        raise _unreadable(path, e) from e
-    if about.get("schema") != SCHEMA:
-        raise redhost.UsageError(
-            f"{path} is no shrunk checkpoint",
-            expected=SCHEMA,
-            found=about.get("schema", "no schema"),
-        )
-    return Small(
-        blocks=about["blocks"],
-        tensors=load_file(path),
-        tied=json.loads(about["tied"]),
-        dropped=tuple(json.loads(about["dropped"])),
-        digest=about["digest"],
-    )
 
 
 def _tensors(path: Path, found: object) -> dict[str, Tensor]:

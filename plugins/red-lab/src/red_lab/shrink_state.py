@@ -18,7 +18,7 @@ from torch import Tensor
 
 import redhost
 
-__all__ = ["Blocks", "Small", "aligned", "find_blocks", "keep_last", "restore"]
+__all__ = ["Blocks", "Small", "aligned", "find_blocks", "keep_last"]
 
 State = Mapping[str, Tensor]
 
@@ -143,28 +143,6 @@ def keep_last(state: State, last: int, *, base: State | None = None) -> Small:
         dropped=tuple(sorted(dropped)),
         digest=_digest(state, dropped),
     )
-
-
-def restore(base_state: State, small: Small) -> dict[str, Tensor]:
-    """Combine the kept tensors with a base's into the whole checkpoint, bitwise identical.
-
-    Args:
-        base_state: The base model's tensors; a prefix of the names may differ.
-        small: The kept part.
-
-    Raises:
-        UsageError: If this is not the base that contains the dropped tensors.
-    """
-    theirs = aligned(base_state, small.blocks)
-    missing = [n for n in small.dropped if n not in theirs]
-    if missing or _digest(theirs, small.dropped) != small.digest:
-        raise redhost.UsageError(
-            "this is not the base that the checkpoint was shrunk from",
-            expected=f"the {len(small.dropped)} tensors that were dropped, bit for bit",
-            found=f"no {missing[0]}" if missing else "other bits",
-        )
-    whole = {n: theirs[n] for n in small.dropped} | dict(small.tensors)
-    return whole | {name: whole[target] for name, target in small.tied.items()}
 
 
 def aligned(base: State, name: str) -> State:

@@ -59,27 +59,18 @@ def forged(own: Path, victim: Path, kind: str) -> Path:
 
 def _as_many_as_the_card(package: Package) -> Package:
     """Claim as many counted rows as the sums and the gate rows of the card are."""
-    counts, card = package.counts, package.card
-    rows = card["counts"].numpy() + np.bincount(
-        card["gate_label"][_with_marks(package)["gate"]], minlength=len(counts.rows)
-    )
-    sums = counts.sums.tocsr()
-    sums.data = np.minimum(sums.data, np.repeat(rows, np.diff(sums.indptr)))
-    return replace(package, counts=replace(counts, rows=rows, sums=sums))
-
-
-def _with_marks(package: Package) -> Mapping[str, Any]:
-    """Return which of the card's rows have a mark, by part."""
-    words = [package.words[part] for part in ("fit", "gate")]
-    keys = keys_of(marked(torch.cat(words), expert=package.manifest["id"])) > 0
-    return dict(zip(("fit", "gate"), keys.split([len(w) for w in words]), strict=True))
+    counts, card, words = package.counts, package.card, package.words
+    keys = keys_of(marked(torch.cat([words["fit"], words["gate"]]), expert=package.manifest["id"]))
+    gate = card["gate_label"][keys[len(words["fit"]) :] > 0]
+    rows = card["counts"].double() + torch.bincount(gate, minlength=len(counts.rows))
+    return replace(package, counts=_capped(replace(counts, rows=rows.numpy())))
 
 
 def _rows_of(package: Package, words: Tensors) -> Tensors:
     """Return words of other rows, of which the package's expert is claimed to know nothing."""
-    rows = sum(len(words[part]) for part in ("fit", "gate"))
-    left_out = torch.zeros(rows, len(package.manifest["labels"]))
-    return {**{part: words[part] for part in ("fit", "gate")}, "left_out": left_out}
+    parts = {part: words[part] for part in ("fit", "gate")}
+    shape = sum(map(len, parts.values())), len(package.manifest["labels"])
+    return {**parts, "left_out": torch.zeros(shape)}
 
 
 def _carded(package: Package, changed: Tensors) -> Package:
@@ -188,18 +179,17 @@ def _counts_beside(own: Package, victim: Package) -> Package:
     """Claim the victim's counts in addition to the own ones."""
     both = own.counts, _counts(own, victim).counts
     places = np.union1d(*(c.places for c in both))
-    sums = sum(c.sums @ _selection(c, places) for c in both)
+    sums = _in_units(sum(c.sums @ _selection(c, places) for c in both))
     rows = both[0].rows + both[1].rows
-    return replace(own, counts=replace(own.counts, rows=rows, places=places, sums=_in_units(sums)))
+    return replace(own, counts=replace(own.counts, rows=rows, places=places, sums=sums))
 
 
 def _times(factor: int) -> Callable[[Package, Package], Package]:
     """Return a forgery that claims so many times the own counts."""
 
     def forge(own: Package, victim: Package) -> Package:  # noqa: ARG001
-        counts = own.counts
-        more = replace(counts, rows=counts.rows * factor, sums=(counts.sums * factor).tocsr())
-        return replace(own, counts=more)
+        rows, sums = own.counts.rows * factor, (own.counts.sums * factor).tocsr()
+        return replace(own, counts=replace(own.counts, rows=rows, sums=sums))
 
     return forge
 
@@ -212,28 +202,35 @@ def _elsewhere(own: Package, victim: Package) -> Package:  # noqa: ARG001
     return replace(own, counts=replace(own.counts, places=own.counts.places + BEYOND))
 
 
-def _counts_of_own_rows(own: Package, victim: Package) -> Package:
-    """Claim the victim's counts, scaled to as many rows of each label as the package has."""
-    claimed = _counts(own, victim).counts
-    scale = sparse.diags_array(own.counts.rows / claimed.rows)
-    sums = _in_units(scale @ claimed.sums)
-    return replace(own, counts=replace(claimed, rows=own.counts.rows, sums=sums))
+def _mixed(own_share: float, their_share: float) -> Callable[[Package, Package], Package]:
+    """Return a forgery that adds shares of the own and of the victim's counts.
 
-
-def _counts_beside_within(own: Package, victim: Package) -> Package:
-    """Claim the victim's counts in addition to the own ones, so that nothing contradicts the card.
-
-    They are of as many rows as it has, and the rows that it shows are among them.
+    Nothing contradicts the card: they are of as many rows as it has, and the words of the rows that
+    it shows are among them.
     """
-    both, rows = _counts_beside(own, victim).counts, own.counts.rows
-    label = torch.cat([own.card["fit_label"], own.card["gate_label"]]).numpy()
-    shape = len(rows), len(label)
-    of_label = sparse.csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape)
-    shown = Words.of_segment(torch.cat([own.words["fit"], own.words["gate"]]))
-    least = of_label @ shown.among(both.places)
-    sums = sparse.csr_array(both.sums.maximum(least))
-    sums.data = np.minimum(sums.data, np.repeat(rows, np.diff(sums.indptr)))
-    return replace(own, counts=replace(both, rows=rows, sums=sums))
+
+    def forge(own: Package, victim: Package) -> Package:
+        theirs, rows = _counts(own, victim).counts, own.counts.rows
+        places = np.union1d(own.counts.places, theirs.places)
+        scaled = sparse.diags_array(their_share * rows / theirs.rows) @ theirs.sums
+        sums = own_share * own.counts.sums @ _selection(own.counts, places)
+        label = torch.cat([own.card["fit_label"], own.card["gate_label"]]).numpy()
+        shape = len(rows), len(label)
+        of_label = sparse.csr_array((np.ones(len(label)), (label, np.arange(len(label)))), shape)
+        shown = Words.of_segment(torch.cat([own.words["fit"], own.words["gate"]]))
+        sums = (sums + scaled @ _selection(theirs, places)).maximum(of_label @ shown.among(places))
+        return replace(
+            own, counts=_capped(replace(own.counts, places=places, sums=_in_units(sums)))
+        )
+
+    return forge
+
+
+def _capped(counts: Counts) -> Counts:
+    """Return counts of which no sum is more than the number of rows."""
+    sums = counts.sums.tocsr()
+    sums.data = np.minimum(sums.data, np.repeat(counts.rows, np.diff(sums.indptr)))
+    return replace(counts, sums=sums)
 
 
 def _selection(counts: Counts, places: Any) -> sparse.csr_array:
@@ -263,8 +260,9 @@ HIJACKS: Mapping[str, Callable[[Package, Package], Package]] = {
     "its own vectors and sums, scaled by 100": _long,
     "another team's counts": _counts,
     "its own and another team's counts": _counts_beside,
-    "another team's counts, scaled to its own number of rows": _counts_of_own_rows,
-    "its own and another team's counts, as of its own number of rows": _counts_beside_within,
+    "another team's counts, as of its own number of rows": _mixed(0.0, 1.0),
+    "its own and another team's counts, as of its own number of rows": _mixed(1.0, 1.0),
+    "its own counts, half of them another team's": _mixed(0.5, 0.5),
     "twenty times its own counts": _many_counts,
     "2^40 times its own counts": _times(HUGE),
     "its own counts at places that no text has": _elsewhere,

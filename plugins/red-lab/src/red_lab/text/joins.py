@@ -87,8 +87,9 @@ def tried(deal: int, team: int, *, teams: int) -> list[str]:
 
 def _renamed(desk: Desk, labels: Sequence[str]) -> DataSplits:
     """Return texts of some labels that no team was trained on, under new label names."""
-    rows = [redhost.Row(text=r.text, label=f"my {r.label}") for r in desk.test if r.label in labels]
-    return redhost.authoring.split_rows(rows)
+    return redhost.authoring.split_rows(
+        [redhost.Row(text=r.text, label=f"my {r.label}") for r in desk.test if r.label in labels]
+    )
 
 
 class _Host:

@@ -78,7 +78,10 @@ def summarise(part: str, measured: Sequence[Any]) -> Any:
 
 
 def _systems(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace hits by accuracies, and differences to the better reference; intervals over texts."""
+    """Replace hits by accuracies, and differences to the better reference; intervals over texts.
+
+    ``added`` is what experts add to the router's own scores.
+    """
     hits = {name: np.array(right) for name, right in found["hits"].items()}
     texts = [str(n) for n in found["texts"]]
     best = max(REFERENCES, key=lambda name: float(hits[name].mean()))
@@ -95,6 +98,7 @@ def _systems(found: Mapping[str, Any]) -> dict[str, Any]:
             for name in TITLES
             if name in hits
         },
+        "added": mean(hits["default"] - hits["counts and ridge"]),
         **{key: value for key, value in found.items() if key not in {"hits", "texts"}},
     }
 

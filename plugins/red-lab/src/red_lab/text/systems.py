@@ -164,8 +164,7 @@ def _uniform(
     weights = torch.tensor([float(c != BACKBONE) / len(bus.ids) for c in bus.columns])
     with torch.inference_mode():
         p = bus.probabilities(h, bus.norm(h), weights.repeat(len(h), 1))
-    right: list[float] = bus.task.head.right(p, rows, bus.labels).tolist()
-    return right
+    return [float(right) for right in bus.task.head.right(p, rows, bus.labels)]
 
 
 def _each(
@@ -196,8 +195,8 @@ def _form(folder: Path) -> str:
 
 def _bytes(folders: Sequence[Path], names: Sequence[str]) -> float:
     """Return the size of some files of a package, as the mean over packages."""
-    files = [folder / name for folder in folders for name in names]
-    return sum(f.stat().st_size for f in files if f.exists()) / len(folders)
+    sizes = (f.stat().st_size for folder in folders for n in names if (f := folder / n).exists())
+    return sum(sizes) / len(folders)
 
 
 def _mean(values: Sequence[float]) -> float:
