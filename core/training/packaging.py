@@ -96,7 +96,7 @@ class ExpertDraft:
 
     Attributes:
         expert: The trained expert, which has form, rank, space, labels and temperature.
-        card: The card, of rows it never trained on.
+        card: The card, of rows it never trained on, or answers as if not.
         canary: Inputs of the expert to include in the canary, ``(N, D)``.
         id: Its stable id.
         backbone: The backbone it was trained on.

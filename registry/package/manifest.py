@@ -159,7 +159,7 @@ class SpanRule(_Closed, frozen=True, kw_only=True):
 
 
 class CardRef(_Closed, frozen=True, kw_only=True):
-    """The routing card: rows of the domain that the expert never trained on.
+    """The routing card: rows of the domain that the expert never trained on, or answers as if not.
 
     Attributes:
         kind: ``texts`` with labels, bus ``vectors`` z with labels, ``statistics`` (per label the
