@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 import torch
 from redhost_words.counts import Counts
-from redhost_words.expert import CARD, COUNTS, WordsExpert, build_words
+from redhost_words.expert import CARD, COUNTS, WORDS, WordsExpert, build_words, probe_text
 from redhost_words.places import MOST, channel
 from redhost_words.router import WordsRouter
 
@@ -230,3 +230,21 @@ def test_plans_that_words_cannot_carry_out_are_refused(context, tmp_path, plan) 
             context=context,
             settings=redhost.authoring.ExpertSettings(space="labels"),
         )
+
+
+def test_a_host_that_finds_other_words_than_the_author_refuses(
+    text_backbone, packages, tmp_path, context
+) -> None:
+    folder = packages["fruit"]
+    copy = Path(shutil.copytree(folder.parents[1], tmp_path / "other")) / "src" / folder.name
+    words = safetensors.numpy.load_file(copy / WORDS)
+    compute = channel(context.backbone).compute
+    assert compute is not None
+    assert words["probe"].tolist() == compute([probe_text(("apple", "pear"))])[0].tolist()
+    words["probe"][0] += 1
+    (copy / WORDS).write_bytes(data := safetensors.numpy.save(words))
+    manifest = json.loads((copy / "expert.json").read_text("utf-8"))
+    manifest["files"][WORDS] = hashlib.sha256(data).hexdigest()
+    (copy / "expert.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(ContractError, match=r"apple.*another tokenizer"):
+        composed(text_backbone, copy, packages["sport"])

@@ -59,7 +59,8 @@ class WordsExpert(Expert):
 
     Args:
         weights: W ``(L, D)`` and b ``(L,)``.
-        words: Wᵤ ``(P, L)``, ``places`` ``(P,)`` in ascending order, and ``idf`` ``(P,)``.
+        words: Wᵤ ``(P, L)``, ``places`` ``(P,)`` in ascending order, ``idf`` ``(P,)``, and
+            ``probe``, the words of `probe_text`, ``(WIDTH,)``.
         counts: The counts of its author's rows.
         labels: Its labels.
         temperature: T of softmax(Δ / T).
@@ -102,12 +103,25 @@ class WordsExpert(Expert):
     def save_words(self) -> bytes:
         """Return the file of Wᵤ, its places and idf."""
         # Places exactly: a float32 has all integers up to 2^24.
-        exact = {name: self.words[name].float() for name in ("places", "idf")}
+        exact = {name: self.words[name].float() for name in ("places", "idf", "probe")}
         return safetensors.torch.save({**exact, "Wu": self.words["Wu"].half()})
 
     def segment(self, backbone: Backbone) -> FeatureSegment:
-        """Return the words of texts."""
-        return channel(backbone)
+        """Return the words of texts.
+
+        Raises:
+            ContractError: If a backbone finds other words in the expert's labels than its author's.
+        """
+        segment, expected = channel(backbone), self.words["probe"]
+        assert segment.compute is not None  # noqa: S101  (words are computed from texts)
+        if not torch.equal(segment.compute([probe_text(self.labels)])[0], expected.float()):
+            raise ContractError(
+                f"words of an expert with labels {', '.join(self.labels[:3])}",
+                expected="the words that its author's backbone finds in its labels",
+                found="others: another tokenizer, or another version of redhost-words",
+                hint="Ask its author for a new build.",
+            )
+        return segment
 
     def left_out_of(self, words: Tensor) -> Tensor:
         """Return what leaving rows out adds to their logits ``(B, L)``; 0 for texts without marks.
@@ -164,6 +178,11 @@ def _index(known: Tensor, values: Tensor) -> Tensor:
     return torch.where(is_known, index, len(known))
 
 
+def probe_text(labels: Sequence[str]) -> str:
+    """Return the text by which hosts check that they find the same words as the author."""
+    return " ".join(labels)
+
+
 def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsExpert:
     """Build the expert of a package.
 
@@ -184,6 +203,7 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         "Wu": (places, labels),
         "places": (places,),
         "idf": (places,),
+        "probe": (WIDTH,),
     }
     if shapes != expected:
         raise ContractError(who, expected=str(expected), found=str(shapes))

@@ -23,7 +23,7 @@ from redhost.registry.package.manifest import FileRef
 from redhost.registry.package.safetensors_check import sha256_hex
 
 from .counts import FEWEST, Counts
-from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert
+from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert, probe_text
 from .marks import keys_of, marked
 from .places import MOST, Words, channel
 from .ridge import EXACT, idf_of, normalised, solve
@@ -138,6 +138,7 @@ class WordsRecipe(Recipe):
                 "places": torch.from_numpy(places),
                 "idf": torch.from_numpy(idf),
                 "Wu": torch.from_numpy(solved.words).half(),
+                "probe": self._segment([probe_text(self.labels)])[0],
             },
             counts=self.counts,
             labels=self.labels,
