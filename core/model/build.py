@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -105,8 +105,8 @@ def make_expert(
     )
     if module.value is None:
         return Checked(None, module.violations)
-    card = read_card(files.manifest, files.files, task=bus.task)
-    card = replace(card, segment=module.value.card_segment)
+    segment = module.value.card_segment
+    card = read_card(files.manifest, files.files, task=bus.task, segment=segment)
     return Checked(LoadedExpert(files=files, expert=module.value, card=card))
 
 

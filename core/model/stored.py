@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
 from weakref import WeakValueDictionary
 
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...registry.errors import IntegrityError, short
 from ...registry.home.composition import Composition, Member
@@ -72,8 +72,10 @@ class StoredExperts:
             ContractError: If it does not compute what its manifest promises.
         """
         files = self.store.expert(member.digest, name=member.id)
-        expert = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={})
-        return expert.unwrap(f"stored expert {member.id!r}"), partial(self._card, member)
+        expert = make_expert_module(files, bus=self.bus, plugins=self.plugins, providers={}).unwrap(
+            f"stored expert {member.id!r}"
+        )
+        return expert, partial(self._card, member, segment=expert.card_segment)
 
     def defer(self, member: Member) -> StoredExpert:
         """Read only an expert's manifest; load it at once unless redhost alone makes it.
@@ -96,12 +98,12 @@ class StoredExperts:
         replaced = self.plugins.providers(FORMS, manifest.form)
         if replaced or INSIDE in manifest.makers:
             return self.load(member)
-        return expert, partial(self._card, member)
+        return expert, partial(self._card, member, segment=expert.card_segment)
 
-    def _card(self, member: Member) -> Card:
+    def _card(self, member: Member, *, segment: Mapping[str, Tensor]) -> Card:
         """Read an expert's card, and verify every byte."""
         files = self.store.expert(member.digest, name=member.id)
-        return read_card(files.manifest, files.files, task=self.bus.task)
+        return read_card(files.manifest, files.files, task=self.bus.task, segment=segment)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import safetensors.torch
@@ -67,9 +67,19 @@ class Card:
 
 
 def read_card(
-    manifest: ExpertManifest, files: Mapping[str, bytes], *, task: Task = CLASSIFICATION
+    manifest: ExpertManifest,
+    files: Mapping[str, bytes],
+    *,
+    task: Task = CLASSIFICATION,
+    segment: Mapping[str, Tensor] | None = None,
 ) -> Card:
     """Parse an expert's card from bytes that were checked against its manifest.
+
+    Args:
+        manifest: The manifest.
+        files: The package's files.
+        task: What the labels are.
+        segment: What the expert reads in addition to z (`Expert.card_segment`), by part.
 
     Raises:
         CardError: If the card is not as the manifest describes it.
@@ -83,7 +93,7 @@ def read_card(
     tensors = safetensors.torch.load(data)
     try:
         if ref.kind == "vectors":
-            return _vectors(manifest, tensors, task)
+            return replace(_vectors(manifest, tensors, task), segment=segment or {})
         statistics = _statistics(manifest, tensors)
     except (KeyError, IndexError) as e:
         raise CardError(f"card of expert {manifest.id!r}", found=f"no tensor {e}") from e

@@ -22,8 +22,12 @@ import redhost
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.model.composed import ComposedModel
+from redhost.core.model.stored import StoredExperts
 from redhost.core.routers.least_squares import LeastSquares
 from redhost.core.training.router_data import columns_data
+from redhost.registry.home.composition import Member
+from redhost.registry.home.store import Store
+from redhost.registry.package.readers import read_manifest
 
 from .conftest import TEAMS, texts_of
 from .test_ridge import rows_of
@@ -171,3 +175,26 @@ def test_hosts_do_not_see_labels_by_chance_answered_from_memory(text_backbone, a
     model = compose(text_backbone, [folder], options=RecomposeOptions(router="words"))
     assert model.receipt.accuracy.overall is not None
     assert model.receipt.accuracy.overall < 0.65
+
+
+def test_cards_of_a_stored_generation_have_their_words_and_marks(
+    model, packages, context, tmp_path
+) -> None:
+    folder, store = packages[0], Store(tmp_path / "store")
+    files = {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".py" and p.is_file()}
+    _, digest = read_manifest(files["expert.json"]).unwrap("it")
+    store.put(files, digest=digest)
+    bus = context.backbone.bus_config()
+    stored = StoredExperts(store=store, bus=bus, plugins=context.plugins)
+    expert, card = stored.load(Member(id="fruit", dist="x", version="1", digest=digest))
+    assert isinstance(expert, WordsExpert)
+    for part in ("fit", "gate"):
+        assert torch.equal(card().segment[part], model.bus.parts()[0].card_segment[part])
+
+
+def test_words_that_cannot_tell_the_labels_apart_do_not_break_training(author) -> None:
+    rows = [redhost.Row(text=f"hello {n}", label="ab"[n % 2]) for n in range(60)]
+    try:
+        author("fruit", rows)
+    except redhost.RedhostError as e:
+        assert "better" in str(e) or "constant" in str(e)

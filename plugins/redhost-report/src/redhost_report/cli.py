@@ -134,7 +134,7 @@ def _print(one: Explanation) -> None:
         _print_words(evidence)
     click.echo("  nearest rows of cards")
     for near in one.nearest:
-        text = near.text if near.text is not None else "(the mean of the label's rows)"
+        text = near.text if near.text is not None else "(a vector, or the mean of vectors)"
         click.echo(f"  {near.similarity:6.3f}  {near.expert:<12} {text} → {near.label}")
 
 

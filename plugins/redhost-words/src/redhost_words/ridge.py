@@ -96,7 +96,7 @@ def solve(
     right = np.eye(labels)[target] - share
     some = _evenly(rows, CHOOSING)
     _, c, penalty = min(
-        (_sharpened(score, priors, target[some]), c, penalty)
+        (_sharpened(score, priors, target[some]).loss, c, penalty)
         for c, penalty, score in _left_out_by(f[some], z[some], right[some])
     )
     some, states = _evenly(rows, EXACT), z * np.sqrt(c / width)
