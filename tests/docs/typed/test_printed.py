@@ -18,6 +18,7 @@ RUN = (
     ("recompose", ""),
     ("recompose", "--dry-run --router linear"),
     ("predict", "'What is 37 plus 12?' hello"),
+    ("explain", "'What is 37 plus 12?' hello"),
     ("evaluate", "--data rows.jsonl --outside texts.txt --leave-one-out"),
     ("evaluate", "--data rows.jsonl --mixtures"),
     ("sweep", "centroid --data rows.jsonl"),
