@@ -13,9 +13,9 @@ import torch
 from redhost_words import recipe as recipes
 from redhost_words.counts import Counts
 from redhost_words.evidence import Evidence
-from redhost_words.expert import CARD, COUNTS, WordsExpert
+from redhost_words.expert import CARD, COUNTS, WordsExpert, build_words
 from redhost_words.marks import keys_of, marked
-from redhost_words.places import PAIRS, Words, channel
+from redhost_words.places import PAIRS, WIDTH, Words, channel
 from redhost_words.ridge import EXACT, solve
 from redhost_words.router import WordsRouter
 
@@ -28,6 +28,7 @@ from redhost.core.routers.least_squares import LeastSquares
 from redhost.core.training.router_data import columns_data
 from redhost.registry.home.composition import Member
 from redhost.registry.home.store import Store
+from redhost.registry.package.manifest import parse_expert
 from redhost.registry.package.readers import read_manifest
 
 from .conftest import TEAMS, texts_of
@@ -110,9 +111,7 @@ def test_the_router_scores_a_marked_row_as_if_its_sums_did_not_have_it(model) ->
     expert = model.bus.parts()[0]
     rows = {int(key): n for n, key in enumerate(evidence.keys) if key}
     assert len(rows) == len(router.marks) > 60
-    for part, words in expert.card_segment.items():
-        if part == "left_out":
-            continue
+    for words in expert.card_segment.values():
         for row in words[:5]:
             n = rows[int(keys_of(row[None]))]
             z, target = evidence.z[n], int(evidence.target[n])
@@ -143,6 +142,21 @@ def test_the_router_scores_a_marked_row_as_if_its_sums_did_not_have_it(model) ->
             )
             found = signals.z @ router.weight.T + router.bias + router.added(signals)
             np.testing.assert_allclose(found[0], expected, atol=2e-3)
+
+
+def test_rows_without_a_mark_change_no_answer(packages) -> None:
+    """All texts have the mark 0, so that an entry for twins would be added to every answer."""
+    files = {p.name: p.read_bytes() for p in packages[0].iterdir() if p.is_file()}
+    manifest = parse_expert(files["expert.json"]).unwrap("it")
+    honest = build_words(manifest, files)
+    card = safetensors.torch.load(files[CARD])
+    card["fit"][1] = card["fit"][0]
+    card["left_out"][:2] = 1000
+    forged = build_words(manifest, {**files, CARD: safetensors.torch.save(card)})
+    assert len(forged.marks) == len(honest.marks) - 2
+    bare = torch.randn(3, honest.W.shape[1] + WIDTH, generator=torch.Generator().manual_seed(0))
+    bare[:, honest.W.shape[1] :] = 0
+    assert torch.equal(forged(bare), honest(bare))
 
 
 def test_counts_cover_the_rows_that_are_left_out(packages, context) -> None:

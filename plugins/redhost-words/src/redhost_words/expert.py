@@ -90,8 +90,9 @@ class WordsExpert(Expert):
         table = torch.cat([words["Wu"].float() * words["idf"][:, None], words["idf"][:, None]], 1)
         self.register_buffer("table", nn.functional.pad(table.float(), (0, 0, 0, 1)))
         self.words, self.counts, self.gate = dict(words), counts, gate
-        keys, order = keys_of(torch.zeros(0, WIDTH) if marks is None else marks).sort()
-        self.register_buffer("marks", keys)
+        keys = keys_of(torch.zeros(0, WIDTH) if marks is None else marks)
+        order = keys.argsort()[int((keys == 0).sum()) :]  # a row without a mark is no one's
+        self.register_buffer("marks", keys[order])
         less = torch.zeros(0, len(labels)) if left_out is None else left_out[order].float()
         self.register_buffer("left_out", nn.functional.pad(less, (0, 0, 0, 1)))
 
@@ -209,17 +210,17 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         raise ContractError(who, expected=str(expected), found=str(shapes))
     if bool((words["places"].diff() <= 0).any()):
         raise ContractError(who, expected="places in ascending order", found="another order")
-    card = _card_words(who, manifest, files)
-    rows = torch.cat([card["fit"], card["gate"]]) if card else None
+    card, left_out = _card_words(who, manifest, files)
+    learnt = left_out is not None
     expert = WordsExpert(
         weights=weights,
         words=words,
         counts=Counts.load(files[COUNTS], labels=manifest.labels),
         labels=manifest.labels,
         temperature=manifest.temperature,
-        marks=rows if "left_out" in card else None,
-        left_out=card.get("left_out"),
-        gate=_gate_rows(manifest, files, card["gate"]) if "left_out" in card else None,
+        marks=torch.cat([card["fit"], card["gate"]]) if learnt else None,
+        left_out=left_out,
+        gate=_gate_rows(manifest, files, card["gate"]) if learnt else None,
     )
     expert.card_segment = card
     return expert
@@ -227,14 +228,14 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
 
 def _card_words(
     who: str, manifest: ExpertManifest, files: Mapping[str, bytes]
-) -> Mapping[str, Tensor]:
+) -> tuple[Mapping[str, Tensor], Tensor | None]:
     """Return the words of a card's vectors by part ``(N, WIDTH)``, and ``left_out`` if it is there.
 
     Raises:
         ContractError: If they are not of so many rows.
     """
     if CARD not in files:
-        return {}
+        return {}, None
     rows = safetensors.torch.load(files[CARD])
     fit, gate = manifest.card.fit, manifest.card.gate
     expected = {"fit": (fit, 2 * MOST), "gate": (gate, 2 * MOST)}
@@ -248,8 +249,7 @@ def _card_words(
             found=str(shapes) if shapes != expected else "NaN or infinity",
         )
     words = marked(torch.cat([rows["fit"], rows["gate"]]), expert=manifest.id)
-    parts = {"fit": words[:fit], "gate": words[fit:]}
-    return {**parts, "left_out": rows["left_out"].float()} if "left_out" in rows else parts
+    return {"fit": words[:fit], "gate": words[fit:]}, rows.get("left_out")
 
 
 def _gate_rows(manifest: ExpertManifest, files: Mapping[str, bytes], words: Tensor) -> Rows:

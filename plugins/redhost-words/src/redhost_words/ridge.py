@@ -33,7 +33,7 @@ PENALTIES = (0.03, 0.1, 0.3, 1.0)
 
 CHOOSING, EXACT = 1024, 6144
 """Rows on which c and λ are chosen, and rows on which the scalars are; evenly from all of them. The
-weights are solved on all rows."""
+weights are solved on all rows. Of more than `EXACT` none is left out, so cards' are withheld."""
 
 EQUAL = 8.0
 """Pseudo-count of rows of every label in its prior, as for linear heads."""
