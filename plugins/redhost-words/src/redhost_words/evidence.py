@@ -58,11 +58,11 @@ class Evidence:
     """The sums of all columns, and rows that are in them.
 
     Attributes:
-        statistics: Sums of z.
+        statistics: Sums of z's states.
         sizes: The number of labels of each column.
         places: All places with counts ``(P,)``, in ascending order.
         sums: S ``(Y, P)``.
-        z: The rows' bus vectors ``(n, D)``.
+        z: The states in the rows' bus vectors ``(n, S)``.
         keys: The keys of their marks ``(n,)``.
         words: u of the rows at these places, ``(n, P)``.
         given: The part of u that is in the counts of the row's own label, ``(n, P)``.
@@ -108,12 +108,13 @@ class Evidence:
             few += range(len(target), len(target) + size, -(-size // CHOOSING) or 1)
             target += [sum(sizes[:k]) + column.statistics.labels.index(y) for y in rows.labels]
             weight += [float(column.statistics.counts.sum()) / max(size, 1)] * size
+        states = min(c.states for c in columns)
         return cls(
-            statistics=Statistics.union([c.statistics for c in columns]),
+            statistics=Statistics.union([c.statistics.first(states) for c in columns]),
             sizes=sizes,
             places=places,
             sums=sparse.csr_array(sparse.vstack(placed)),
-            z=torch.cat([c.rows.z for c in columns]),
+            z=torch.cat([c.rows.z[:, :states] for c in columns]),
             keys=torch.cat([keys_of(c.rows.words) for c in columns]),
             words=sparse.csr_array(sparse.vstack(words)),
             given=sparse.csr_array(sparse.vstack(given)),
@@ -204,6 +205,7 @@ class _Column:
         counts: Counts of words.
         rows: Rows that the card shows; none of rows that were drawn.
         whole: Whether the card has sums of more rows than it shows, as many as are counted.
+        states: S, the dimensions of z that its expert reads.
     """
 
     name: str
@@ -211,6 +213,7 @@ class _Column:
     counts: Counts
     rows: Rows
     whole: bool
+    states: int
 
     @classmethod
     def of(cls, data: ColumnData) -> _Column:
@@ -220,11 +223,12 @@ class _Column:
         words = known[:shown] if known.shape[1] else torch.zeros(shown, WIDTH)
         rows = Rows(z=data.z[:shown], words=words, labels=data.labels)
         whole = float(statistics.counts.sum()) > shown
+        states = statistics.sums.shape[1]
         if not isinstance(expert, WordsExpert):
             found = Words.of_segment(words)
             counts = Counts.of_rows(found, data.labels, labels=statistics.labels)
         else:
-            counts = expert.counts.by(statistics.labels)
+            counts, states = expert.counts.by(statistics.labels), expert.W.shape[1]
             if gate := expert.gate:
                 statistics = _with(statistics, gate)
                 rows = Rows(
@@ -232,7 +236,14 @@ class _Column:
                     words=torch.cat([rows.words, gate.words]),
                     labels=(*rows.labels, *gate.labels),
                 )
-        return cls(name=data.column, statistics=statistics, counts=counts, rows=rows, whole=whole)
+        return cls(
+            name=data.column,
+            statistics=statistics,
+            counts=counts,
+            rows=rows,
+            whole=whole,
+            states=states,
+        )
 
     def require_counted(self, sums: sparse.csr_array, shown: sparse.csr_array) -> None:
         """Require counts of as many rows as the card's, of those it shows, and of their words.

@@ -2,6 +2,7 @@
 
     Δ = W z + b + Wᵤ f(x)        f_v = idf_v u_v / ‖·‖₂ over the places that the expert knows
 
+Of z it reads the states alone, the first S dimensions: hashed tokens say what f says.
 `places` are those that two of its author's texts have, idf_v = 1 + ln((1 + n) / (1 + df_v)). To the
 rows of its card, which it learnt from as well, it answers as if it had not (`marks`).
 """
@@ -58,7 +59,8 @@ class WordsExpert(Expert):
     """An expert that reads the words of a text in addition to z.
 
     Args:
-        weights: W ``(L, D)`` and b ``(L,)``.
+        weights: W ``(L, S)`` and b ``(L,)``.
+        width: D.
         words: Wᵤ ``(P, L)``, ``places`` ``(P,)`` in ascending order, ``idf`` ``(P,)``, and
             ``probe``, the words of `probe_text`, ``(WIDTH,)``.
         counts: The counts of its author's rows.
@@ -77,6 +79,7 @@ class WordsExpert(Expert):
         weights: Mapping[str, Tensor],
         words: Mapping[str, Tensor],
         counts: Counts,
+        width: int,
         labels: Sequence[str],
         temperature: float = 1.0,
         marks: Tensor | None = None,
@@ -84,6 +87,7 @@ class WordsExpert(Expert):
         gate: Rows | None = None,
     ) -> None:
         super().__init__(space="labels", labels=labels, temperature=temperature)
+        self.width = width
         self.W, self.b = nn.Parameter(weights["W"].float()), nn.Parameter(weights["b"].float())
         self.register_buffer("places", words["places"].long())
         # Row by row: idf_v Wᵤ, and idf_v² for the norm. The last row is that of unknown places.
@@ -134,8 +138,8 @@ class WordsExpert(Expert):
 
     def forward(self, z: Tensor) -> Tensor:
         """Return Δ ``(B, L)`` for z and words ``(B, D + WIDTH)``, or z ``(B, D)`` alone."""
-        width = self.W.shape[1]
-        delta = nn.functional.linear(z[:, :width], self.W, self.b)
+        width = self.width
+        delta = nn.functional.linear(z[:, : self.W.shape[1]], self.W, self.b)
         if z.shape[1] == width:
             return delta
         delta = delta + self.left_out_of(z[:, width:])
@@ -197,9 +201,10 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         raise ContractError(who, expected="labels of its own, words and counts", found=found)
     weights, words = (safetensors.torch.load(files[name]) for name in (WEIGHTS, WORDS))
     places, labels = len(words.get("places", ())), len(manifest.labels)
+    states = min(weights.get("W", torch.zeros(1, 1)).shape[-1], manifest.reads.width)
     shapes = {n: tuple(t.shape) for n, t in (*weights.items(), *words.items())}
     expected = {
-        "W": (labels, manifest.reads.width),
+        "W": (labels, states),
         "b": (labels,),
         "Wu": (places, labels),
         "places": (places,),
@@ -215,6 +220,7 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
     expert = WordsExpert(
         weights=weights,
         words=words,
+        width=manifest.reads.width,
         counts=Counts.load(files[COUNTS], labels=manifest.labels),
         labels=manifest.labels,
         temperature=manifest.temperature,

@@ -75,6 +75,12 @@ class WordsRecipe(Recipe):
             words[known] = torch.stack([marks[texts[n]] for n in known])
         return torch.cat([super().read(texts), words], dim=1)
 
+    @property
+    def _states(self) -> int:
+        """S, the dimensions of z that are states; hashed tokens come after them."""
+        features = self.backbone.trunk.features
+        return self.backbone.width - (features.tokens if features else 0)
+
     @cached_property
     def _shown(self) -> tuple[Row, ...]:
         """The rows of the card, in order."""
@@ -126,7 +132,7 @@ class WordsRecipe(Recipe):
         idf = idf_of(u)
         solved = solve(
             normalised(u, idf),
-            super().read([r.text for r in rows]).double().numpy(),
+            super().read([r.text for r in rows])[:, : self._states].double().numpy(),
             np.array([self.labels.index(r.label) for r in rows]),
             labels=len(self.labels),
         )
@@ -141,6 +147,7 @@ class WordsRecipe(Recipe):
                 "probe": self._segment([probe_text(self.labels)])[0],
             },
             counts=self.counts,
+            width=self.backbone.width,
             labels=self.labels,
             marks=torch.stack([*self._marks.values()]) if count else None,
             left_out=torch.from_numpy(solved.left_out[len(rows) - count :]) if count else None,

@@ -155,8 +155,11 @@ class WordsRouter(RidgeRouter):
         self.scale = torch.tensor([chosen.penalty, *chosen.scalars[:2]], dtype=torch.float32)
         _, slope, *weights = chosen.scalars
         prior = torch.from_numpy(np.array(weights) @ evidence.priors)
+        weight = nn.functional.pad(  # hashed tokens say what counts say
+            slope * chosen.solved.weight, (0, self.width - evidence.z.shape[1])
+        )
         rows = zip(
-            torch.split((slope * chosen.solved.weight).float(), evidence.sizes),
+            torch.split(weight.float(), evidence.sizes),
             torch.split((slope * chosen.solved.bias + prior).float(), evidence.sizes),
             strict=True,
         )
