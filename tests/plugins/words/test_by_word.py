@@ -97,7 +97,7 @@ def expert_of(places: dict[int, tuple[list[float], float]]) -> WordsExpert:
     weights = {"W": torch.tensor([[2.0], [1.0]]), "b": torch.tensor([0.5, 0.0])}
     none = Words.of_tokens([], vocabulary=len(SIGNS))
     counts = Counts.of_rows(none, [], labels=("no", "yes"))
-    return WordsExpert(weights=weights, words=words, counts=counts, labels=("no", "yes"))
+    return WordsExpert(weights=weights, words=words, counts=counts, width=1, labels=("no", "yes"))
 
 
 def test_an_experts_words_are_its_weights_by_hand() -> None:

@@ -18,6 +18,7 @@ from redhost_words.marks import keys_of, marked
 from redhost_words.places import PAIRS, WIDTH, Words, channel
 from redhost_words.ridge import EXACT, solve
 from redhost_words.router import WordsRouter
+from torch import nn
 
 import redhost
 from redhost.core.composition.options import RecomposeOptions
@@ -138,7 +139,7 @@ def test_the_router_scores_a_marked_row_as_if_its_sums_did_not_have_it(model) ->
             signals = model.bus.signals(
                 model.bus.norm(model.backbone.layout.pad(z[None]))
                 if not model.bus.ensemble.layout.segments
-                else torch.cat([z, row])[None]
+                else torch.cat([nn.functional.pad(z, (0, expert.width - len(z))), row])[None]
             )
             found = signals.z @ router.weight.T + router.bias + router.added(signals)
             np.testing.assert_allclose(found[0], expected, atol=2e-3)
@@ -154,8 +155,8 @@ def test_rows_without_a_mark_change_no_answer(packages) -> None:
     card["left_out"][:2] = 1000
     forged = build_words(manifest, {**files, CARD: safetensors.torch.save(card)})
     assert len(forged.marks) == len(honest.marks) - 2
-    bare = torch.randn(3, honest.W.shape[1] + WIDTH, generator=torch.Generator().manual_seed(0))
-    bare[:, honest.W.shape[1] :] = 0
+    bare = torch.randn(3, honest.width + WIDTH, generator=torch.Generator().manual_seed(0))
+    bare[:, honest.width :] = 0
     assert torch.equal(forged(bare), honest(bare))
 
 
