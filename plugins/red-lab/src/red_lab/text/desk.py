@@ -59,10 +59,15 @@ class Desk(Authors):
         }
 
     def having(self, rows: int | None) -> Desk:
-        """Return a copy in which every team has only so many rows; None for all."""
+        """Return a copy in which every team has only so many rows; None for all.
+
+        Two rows a label at least: one is set aside for the card.
+        """
         chosen = list[redhost.Row]()
         for labels in self.corpus.teams.values():
-            chosen += _first([r for r in self.learn if r.label in labels], rows)
+            chosen += _first(
+                [r for r in self.learn if r.label in labels], rows and max(rows, 2 * len(labels))
+            )
         return dataclasses.replace(self, learn=chosen)
 
     def h(self, given: Sequence[redhost.Row]) -> Tensor:
