@@ -22,6 +22,7 @@ from ..digests import tensor_digest
 
 def _weighted_mean(states: Tensor) -> Tensor:
     """Return the mean in which token t counts t times."""
+    # In a causal encoder a late token has read more of the text (SGPT, Muennighoff, 2022).
     weights = torch.arange(1, states.shape[1] + 1, device=states.device)[:, None]
     return (states * weights).sum(dim=1) / weights.sum()
 
@@ -31,6 +32,7 @@ MODES: Mapping[PoolingMode, Callable[[Tensor], Tensor]] = {
     "last": lambda states: states[:, -1],
     "max": lambda states: states.amax(dim=1),
     "mean": lambda states: states.mean(dim=1),
+    # By √T, T independent states have the variance of one, however long the text is.
     "mean-sqrt": lambda states: states.sum(dim=1) / states.shape[1] ** 0.5,
     "weighted-mean": _weighted_mean,
 }

@@ -91,6 +91,7 @@ def _decline(model: ComposedModel) -> Decline | None:
     if share is None:
         return None
     t = model.decline_thresholds
+    # −∞ is below every text: a column with too few rows declines none. JSON has null for it.
     numbers = [-math.inf] * len(ids) if t is None else t.tolist()
     thresholds = {i: None if x == -math.inf else x for i, x in zip(ids, numbers, strict=True)}
     rows = dict.fromkeys(ids, 0) if calibration is None else calibration.rows(ids)
@@ -210,6 +211,7 @@ def locked_router(inputs: RecomposeInputs, lock: LockFile, *, generations: Gener
         CompositionError: If anything installed differs from the lock.
     """
     refuse_drift(inputs, lock)
+    # Newest first: a lock mostly names the last generation, and each older one is read from disk.
     for record in reversed(generations.history()):
         if record.router.digest == lock.router.digest:
             return generations.file(record, "router.safetensors")
@@ -244,6 +246,7 @@ def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
     )
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
+        # pip records no wheel for what it installed from a folder; equal bytes had one before.
         origin = status.origin if status.origin and status.origin.wheel else members.get(digest)
         experts.append(
             Member(

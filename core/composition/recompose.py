@@ -154,6 +154,7 @@ def compose_selection(
     """
     keywords = checked_keywords(keywords)
     default = session.plugins.task(selection.files.manifest.task).unit.router
+    # The later, the less it counts: what was typed, the generation that is repeated, settings.
     options = RecomposeOptions(router=default).over(
         keywords, made_with or {}, msgspec.structs.asdict(session.settings)
     )
@@ -227,7 +228,7 @@ def compose_parts(
     model = replace(
         trained.model,
         calibration=gates.calibration,
-        decline=options.decline or None,
+        decline=options.decline or None,  # a share of 0 declines nothing, as no share does
         moments=Moments.of_columns([d for d in trained.data if d.column != BACKBONE]),
     )
     complete = replace(trained, model=model)
