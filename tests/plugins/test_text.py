@@ -179,8 +179,8 @@ def test_experts_are_beside_systems_without_them(measured, tmp_path) -> None:
 def test_few_rows_are_measured_like_all(measured) -> None:
     few, more, every = measured("newsgroups-curve")["newsgroups-curve"]
     assert [point["rows"] for point in (few, more, every)] == [8, 40, None]
-    assert "words" not in few["forms"] and "counts and ridge" not in few["accuracy"]
-    assert more["forms"] == every["forms"] == ["words"] * 3
+    assert few["accuracy"]["default"] > 0.5
+    assert few["forms"] == more["forms"] == every["forms"] == ["words"] * 3
     assert every["accuracy"]["default"] > 0.9 < every["accuracy"]["counts and ridge"]
 
 

@@ -43,6 +43,20 @@ def test_a_left_out_score_is_that_of_a_refit_without_the_row() -> None:
     np.testing.assert_allclose(tried[1.0, PENALTY], left_out)  # c / D is 1 / 4
 
 
+def test_of_two_rows_a_label_nothing_is_chosen_and_scores_count() -> None:
+    f, z, target = rows_of(12)
+    few = [*np.where(target == 0)[0][:2], *np.where(target == 1)[0][:2]]
+    solved = solve(f[few], z[few], target[few], labels=2)
+    c, penalty = ridge.FEW
+    beta, first, second = ridge.START
+    kernel = (f[few] @ f[few].T).toarray() + c * z[few] @ z[few].T / z.shape[1]
+    alpha = np.linalg.solve(kernel + penalty * np.eye(4), np.eye(2)[target[few]] - 0.5)
+    np.testing.assert_allclose(
+        f[few] @ solved.words + z[few] @ solved.states.T, beta * kernel @ alpha, atol=1e-9
+    )
+    np.testing.assert_allclose(solved.bias, first * np.log(2 + ridge.EQUAL) + second / 2)
+
+
 def test_more_rows_than_are_solved_at_once_have_nearly_the_same_weights(monkeypatch) -> None:
     f, z, target = rows_of(300)
     exact = solve(f, z, target, labels=2)

@@ -113,13 +113,15 @@ def test_one_expert_without_counts_makes_it_the_ridge_router(
     [
         (300, {}, "words"),
         (40, {}, "words"),
-        (12, {}, "other"),
+        (12, {}, "words"),
         (300, {"rank": 4}, "other"),
         (300, {"card": "statistics", "epsilon": 3.0}, "other"),
         (300, {"form": "residual"}, "other"),
     ],
 )
-def test_words_are_the_usual_form_if_there_are_rows_for_them(author, rows, plan, form) -> None:
+def test_words_are_the_usual_form_unless_the_plan_leaves_no_room_for_them(
+    author, rows, plan, form
+) -> None:
     folder = author("fruit", texts_of("fruit", rows, seed=4), **{"form": None, **plan})
     manifest = parse_expert((folder / "expert.json").read_bytes()).unwrap("it")
     assert (manifest.form == "words") == (form == "words")

@@ -24,7 +24,7 @@ from redhost.registry.errors import ContractError
 
 from .counts import FEWEST, Counts
 from .expert import Rows, WordsExpert
-from .likeness import MOST_UNLIKE, unlikeness
+from .likeness import FEWEST_ROWS, MOST_UNLIKE, unlikeness
 from .marks import keys_of
 from .places import PAIRS, WIDTH, Ints, Words
 from .scalars import Fitted, fit_scalars
@@ -283,6 +283,9 @@ class _Column:
         """Return whether the rows that are counted are unlike those that the card shows."""
         names = self.statistics.labels
         target = np.array([names.index(y) for y in self.rows.labels], dtype=np.int64)
+        # Honest teams of fewer rows were not measured: their means are of two or three texts.
+        if self.counts.rows.sum() < FEWEST_ROWS:
+            return False
         return unlikeness(sums, self.counts.rows, shown, target) > MOST_UNLIKE
 
 

@@ -17,9 +17,12 @@ from scipy import sparse
 
 from .places import Ints
 
-__all__ = ["MOST_UNLIKE", "unlikeness"]
+__all__ = ["FEWEST_ROWS", "MOST_UNLIKE", "unlikeness"]
 
 Floats = npt.NDArray[np.float64]
+
+FEWEST_ROWS = 24
+"""Rows of a team from which counts are compared."""
 
 MOST_UNLIKE = 6.0
 """Largest distance of honest counts. Of 352 honest teams of 24 to 3,000 rows none was above 5.1; of

@@ -16,12 +16,9 @@ from redhost.registry.package.project import ExpertPlan
 
 __all__ = ["OpenRecipe"]
 
-ENOUGH = 8
-"""Rows a label from which on words are better than other forms (docs/lab-notes.md)."""
-
 
 class OpenRecipe(Recipe):
-    """The usual steps, unless the expert can read words and has the rows that this needs."""
+    """The usual steps, unless the expert can read words."""
 
     @classmethod
     def opened(cls, plan: ExpertPlan, splits: DataSplits, context: AuthoringContext) -> ExpertPlan:
@@ -30,9 +27,7 @@ class OpenRecipe(Recipe):
         Forms are not compared on validation rows: a linear head is the case Wᵤ = 0.
         """
         plan = super().opened(plan, splits, context)
-        rows = [*splits.train, *splits.valid]
-        enough = len(rows) >= ENOUGH * len({r.label for r in rows})
-        reads = enough and _may_read_words(plan, context.backbone)
+        reads = _may_read_words(plan, context.backbone)
         return msgspec.structs.replace(plan, form="words") if reads else plan
 
 

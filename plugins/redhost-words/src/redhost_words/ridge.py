@@ -31,6 +31,10 @@ SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
 PENALTIES = (0.03, 0.1, 0.3, 1.0)
 """Candidates for λ."""
 
+FEWEST, FEW = 8, (30.0, 1.0)
+"""Rows of every label from which anything is chosen; c and λ where a label has fewer. With one of
+two rows left out, half as much speaks for its label as for others: all scores look useless."""
+
 CHOOSING, EXACT = 1024, 6144
 """Rows on which c and λ are chosen, and rows on which the scalars are; evenly from all of them. The
 weights are solved on all rows. Of more than `EXACT` none is left out, so cards' are withheld."""
@@ -95,14 +99,17 @@ def solve(
     share, priors = counts / rows, np.stack([np.log(counts + EQUAL), counts / rows])
     right = np.eye(labels)[target] - share
     some = _evenly(rows, CHOOSING)
-    _, c, penalty = min(
-        (_sharpened(score, priors, target[some]).loss, c, penalty)
-        for c, penalty, score in _left_out_by(f[some], z[some], right[some])
-    )
+    choice = counts.min() >= FEWEST
+    c, penalty = FEW
+    if choice:
+        _, c, penalty = min(
+            (_sharpened(score, priors, target[some]).loss, c, penalty)
+            for c, penalty, score in _left_out_by(f[some], z[some], right[some])
+        )
     some, states = _evenly(rows, EXACT), z * np.sqrt(c / width)
     alpha, score = _left_out(f[some], states[some], right[some], penalty)
     fitted = _sharpened(score, priors, target[some])
-    beta, *weights = fitted.values
+    beta, *weights = fitted.values if choice else START
     without = beta * (score - right + penalty * alpha) if len(some) == rows else right[:0]
     alpha = beta * (alpha if len(some) == rows else _solve_all(f, states, right, penalty))
     return Solved(
