@@ -213,3 +213,14 @@ def test_words_that_cannot_tell_the_labels_apart_do_not_break_training(author) -
         author("fruit", rows)
     except redhost.RedhostError as e:
         assert "better" in str(e) or "constant" in str(e)
+
+
+def test_an_expert_that_reads_fewer_states_does_not_decide_what_others_are_routed_by(
+    text_backbone, packages
+) -> None:
+    model = compose(text_backbone, packages, options=RecomposeOptions(router="words")).composed
+    one, other = model.bus.parts()
+    assert isinstance(one, WordsExpert) and isinstance(other, WordsExpert)
+    before = evidence_of(model).z.shape[1]
+    one.W = nn.Parameter(one.W[:, :1].clone(), requires_grad=False)
+    assert evidence_of(model).z.shape[1] == before == other.W.shape[1] > 1

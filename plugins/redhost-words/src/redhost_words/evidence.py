@@ -108,7 +108,8 @@ class Evidence:
             few += range(len(target), len(target) + size, -(-size // CHOOSING) or 1)
             target += [sum(sizes[:k]) + column.statistics.labels.index(y) for y in rows.labels]
             weight += [float(column.statistics.counts.sum()) / max(size, 1)] * size
-        states = min(c.states for c in columns)
+        # The most that an expert reads: one with fewer would else decide what all are routed by.
+        states = max(c.states for c in columns)
         return cls(
             statistics=Statistics.union([c.statistics.first(states) for c in columns]),
             sizes=sizes,
@@ -205,7 +206,7 @@ class _Column:
         counts: Counts of words.
         rows: Rows that the card shows; none of rows that were drawn.
         whole: Whether the card has sums of more rows than it shows, as many as are counted.
-        states: S, the dimensions of z that its expert reads.
+        states: S, the dimensions of z that its expert reads; 0 if it has no expert of words.
     """
 
     name: str
@@ -223,7 +224,7 @@ class _Column:
         words = known[:shown] if known.shape[1] else torch.zeros(shown, WIDTH)
         rows = Rows(z=data.z[:shown], words=words, labels=data.labels)
         whole = float(statistics.counts.sum()) > shown
-        states = statistics.sums.shape[1]
+        states = 0
         if not isinstance(expert, WordsExpert):
             found = Words.of_segment(words)
             counts = Counts.of_rows(found, data.labels, labels=statistics.labels)
