@@ -107,6 +107,10 @@ with running(redhost.Live.open(sys.argv[1])) as (url, _), Client(url) as client:
 """
 
 
+LINEAR = ("--form", "linear")
+"""The toy form reads all of z; by default an expert of text would read states and words."""
+
+
 @pytest.fixture
 def toy(make_venv, draft, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A real environment with the plugin's wheel, not trusted yet."""
@@ -152,7 +156,7 @@ def test_one_package_replaces_every_part_and_every_verb_works_with_it(
     assert toy.install(backbone).returncode == 0
     run(
         ("new-expert", "x", "--backbone", "b"),
-        ("train-expert", "red-expert-x", "--data", "rows.jsonl", "--backbone", "b"),
+        ("train-expert", "red-expert-x", "--data", "rows.jsonl", "--backbone", "b", *LINEAR),
     )
     manifest = place / "red-expert-x/src/red_expert_x/expert.json"
     written = json.loads(manifest.read_text())
