@@ -155,8 +155,8 @@ def test_one_package_replaces_every_part_and_every_verb_works_with_it(
     [backbone] = (place / "wheels").glob("*.whl")
     assert toy.install(backbone).returncode == 0
     run(
-        ("new-expert", "x", "--backbone", "b"),
-        ("train-expert", "red-expert-x", "--data", "rows.jsonl", "--backbone", "b", *LINEAR),
+        ("new-expert", "x", "--backbone", "b", *LINEAR),
+        ("train-expert", "red-expert-x", "--data", "rows.jsonl", "--backbone", "b"),
     )
     manifest = place / "red-expert-x/src/red_expert_x/expert.json"
     written = json.loads(manifest.read_text())
