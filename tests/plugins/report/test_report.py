@@ -70,8 +70,8 @@ def test_the_nearest_rows_are_those_of_the_largest_cosine(host) -> None:
 
 
 def test_only_blank_texts_are_refused(home) -> None:
-    refused = run(explain_command, "", " ", "--home", str(home))
-    assert isinstance(refused.exception, redhost.UsageError)
+    with pytest.raises(redhost.UsageError):
+        run(explain_command, "", " ", "--home", str(home))
     assert run(explain_command, "", TEXTS[0], "--home", str(home)).exit_code == 0
 
 
