@@ -120,7 +120,7 @@ def test_the_hosts_sbom_has_all_that_pip_installed_with_it(fresh: Any) -> None:
     document = json.loads(path.read_text("utf-8"))
     listed = {c["name"] for c in document["components"]}
     installed = {canonicalize_name(name) for name in fresh.installed()}
-    assert installed - listed == {"pip", "redhost", "setuptools"}
+    assert installed - listed - {"setuptools"} == {"pip", "redhost"}  # pip of Python 3.11 brings it
     assert not [c["name"] for c in document["components"] if not c.get("version")]
 
 
