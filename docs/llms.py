@@ -26,11 +26,11 @@ def title_of(markdown: str) -> str:
 
 
 def first_sentence(markdown: str) -> str:
-    """Return the first sentence of a page's first paragraph, without links; empty if none."""
-    for block in markdown.split("\n\n"):
+    """Return the first sentence of a page, without links; empty if there is none at its top."""
+    for block in markdown.partition("\n## ")[0].split("\n\n"):
         if block.strip() and not SKIPPED.match(block.strip()):
             text = " ".join(LINK.sub(r"\1", block).replace("**", "").split())
-            return re.split(r"(?<=[.?!])\s+(?=[A-Z`])", text)[0]
+            return re.split(r"(?<=[.?!])\s+(?=[A-Z`])", text)[0].removesuffix(":")
     return ""
 
 

@@ -48,8 +48,8 @@ def test_every_page_of_the_navigation_is_listed_once(hook: ModuleType, site: Any
     sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert sections[:3] == ["Begin", "Ship", "Run"] and len(sections) == len(set(sections))
     assert "- [Tutorial](tutorial.html): " in text
-    with_sentence = re.findall(r"^- .*\.html\): \w", text, re.MULTILINE)
-    assert len(with_sentence) > 0.9 * len(listed)
+    with_sentence = re.findall(r"^- .*\.html\): \S", text, re.MULTILINE)
+    assert len(with_sentence) > 0.8 * len(listed)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,8 @@ def test_every_page_of_the_navigation_is_listed_once(hook: ModuleType, site: Any
         ),
         ("# A\n\n**Bold claim.** More\n", "Bold claim."),
         ("# A\n\n- a list\n", ""),
+        ("# A\n\nThree of them:\n\n- one\n", "Three of them"),
+        ("# A\n\n## A question?\n\nAn answer.\n", ""),
     ],
 )
 def test_the_first_sentence_of_prose_says_what_a_page_is_about(
