@@ -70,12 +70,12 @@ def test_the_citation_is_of_this_release() -> None:
 def test_an_issue_form_has_what_the_hosting_site_requires(path: Path) -> None:
     form = read_yaml(path)
     assert form["name"] and form["description"]
-    asked = [e for e in form["body"] if e["type"] != "markdown"]
+    fields = [e for e in form["body"] if e["type"] != "markdown"]
     assert {e["type"] for e in form["body"]} <= ELEMENTS
-    assert all(e["attributes"]["label"] for e in asked)
-    names = [e["id"] for e in asked]
+    assert all(e["attributes"]["label"] for e in fields)
+    names = [e["id"] for e in fields]
     assert len(names) == len(set(names)) > 0
-    assert any(e.get("validations", {}).get("required") for e in asked)
+    assert any(e.get("validations", {}).get("required") for e in fields)
 
 
 def test_there_is_a_form_for_bugs_and_one_for_features() -> None:

@@ -33,6 +33,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from provenance import write_provenance
+from sbom import write_sboms
+
 from redhost.registry.environment.trust import wheel_digest
 
 __all__ = ["build", "check_release", "describe", "main", "write_digests", "write_index"]
@@ -109,10 +112,6 @@ def describe(root: Path, out: Path, *, builder: str = "") -> None:
         out: Where the archives are.
         builder: A URI of whoever vouches for the build.
     """
-    # Their libraries are for developers; `make index` does without.
-    from provenance import write_provenance
-    from sbom import write_sboms
-
     time = int(_git(root, "log", "-1", "--format=%ct"))
     files = [*_archives(out), *write_sboms(out, time=time)]
     project = _project(root)

@@ -9,32 +9,25 @@ properties of its own component. Equal wheels in equal environments give equal b
 from __future__ import annotations
 
 import hashlib
+import json
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
 from email.parser import HeaderParser
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
-from cyclonedx.model import HashAlgorithm, HashType, Property
-from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.model.license import LicenseExpression
-from cyclonedx.model.lifecycle import LifecyclePhase, PredefinedLifecycle
-from cyclonedx.model.tool import ToolRepository
-from cyclonedx.output import make_outputter
-from cyclonedx.schema import OutputFormat, SchemaVersion
-from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 __all__ = ["SCHEMA", "SUFFIX", "Project", "required", "sbom", "write_sboms"]
 
-SCHEMA = SchemaVersion.V1_6
+SCHEMA = "1.6"
 SUFFIX = ".cdx.json"
 """Of the file's name, behind that of the wheel."""
 
@@ -57,17 +50,34 @@ class Project:
     license: str = ""
     requires: tuple[Requirement, ...] = ()
     sha256: str = ""
-    kind: ComponentType = field(default=ComponentType.LIBRARY)
+    kind: str = "library"
 
     @property
-    def url(self) -> PackageURL:
+    def url(self) -> str:
         """Its package URL."""
-        return PackageURL("pypi", name=self.name, version=self.version or None)
+        return f"pkg:pypi/{self.name}{'@' if self.version else ''}{quote(self.version)}"
+
+    @property
+    def component(self) -> dict[str, Any]:
+        """What an SBOM has of it."""
+        digests = [{"alg": "SHA-256", "content": self.sha256}]
+        fields: dict[str, Any] = {
+            "type": self.kind,
+            "bom-ref": self.url,
+            "name": self.name,
+            "version": self.version,
+            "hashes": digests if self.sha256 else [],
+            "licenses": [{"expression": self.license}] if self.license else [],
+            "purl": self.url,
+        }
+        return {key: value for key, value in fields.items() if value}
 
     def wanted(self, extras: Iterable[str]) -> list[Requirement]:
         """Return what it requires here, with these extras."""
-        asked = [{"extra": extra} for extra in (*extras, "")]
-        return [r for r in self.requires if r.marker is None or any(map(r.marker.evaluate, asked))]
+        settings = [{"extra": extra} for extra in (*extras, "")]
+        return [
+            r for r in self.requires if r.marker is None or any(map(r.marker.evaluate, settings))
+        ]
 
 
 def write_sboms(folder: Path, *, time: int) -> list[Path]:
@@ -92,25 +102,30 @@ def write_sboms(folder: Path, *, time: int) -> list[Path]:
 def sbom(project: Project, *, released: Mapping[str, Project], time: int) -> str:
     """Return the SBOM of a project as JSON."""
     edges = required(project, released=released)
-    components = {p.name: _component(p) for p in edges}
-    root = components.pop(project.name)
-    root.properties = (Property(name="requires-dist", value=str(r)) for r in project.requires)
-    tool = Component(name="tools/sbom.py", type=ComponentType.APPLICATION)
-    bom = Bom(
-        serial_number=uuid5(NAMESPACE_URL, f"{project.url}#{project.sha256}"),
-        components=components.values(),
-        metadata=BomMetaData(
-            component=root,
-            lifecycles=[PredefinedLifecycle(phase=LifecyclePhase.BUILD)],
-            timestamp=datetime.fromtimestamp(time, UTC),
-            tools=ToolRepository(components=[tool]),
-        ),
-    )
-    every = {**components, project.name: root}
-    for parent, children in edges.items():
-        bom.register_dependency(every[parent.name], [every[name] for name in sorted(children)])
-    text = make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=2)
-    return f"{text}\n"
+    projects = sorted(edges, key=lambda each: each.name)
+    urls = {each.name: each.url for each in projects}
+    ranges = [{"name": "requires-dist", "value": str(r)} for r in project.requires]
+    document = {
+        "$schema": f"http://cyclonedx.org/schema/bom-{SCHEMA}.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": SCHEMA,
+        "serialNumber": uuid5(NAMESPACE_URL, f"{project.url}#{project.sha256}").urn,
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.fromtimestamp(time, UTC).isoformat(),
+            "lifecycles": [{"phase": "build"}],
+            "tools": {"components": [{"type": "application", "name": "tools/sbom.py"}]},
+            "component": {**project.component, "properties": ranges},
+        },
+        "components": [
+            p.component for p in sorted(edges, key=lambda p: p.name) if p is not project
+        ],
+        "dependencies": [
+            {"ref": each.url, "dependsOn": sorted(urls[name] for name in edges[each])}
+            for each in projects
+        ],
+    }
+    return json.dumps(document, indent=2) + "\n"
 
 
 def required(project: Project, *, released: Mapping[str, Project]) -> dict[Project, set[str]]:
@@ -135,27 +150,13 @@ def required(project: Project, *, released: Mapping[str, Project]) -> dict[Proje
     return edges
 
 
-def _component(project: Project) -> Component:
-    return Component(
-        name=project.name,
-        version=project.version or None,
-        type=project.kind,
-        bom_ref=str(project.url),
-        purl=project.url,
-        licenses=[LicenseExpression(project.license)] if project.license else [],
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=project.sha256)]
-        if project.sha256
-        else [],
-    )
-
-
 def _read_wheel(path: Path) -> Project:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         [metadata] = [n for n in names if n.endswith(".dist-info/METADATA")]
         head = HeaderParser().parsestr(archive.read(metadata).decode("utf-8"))
     weights = any(name.endswith(".safetensors") for name in names)
-    kind = ComponentType.MACHINE_LEARNING_MODEL if weights else ComponentType.LIBRARY
+    kind = "machine-learning-model" if weights else "library"
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return _read_head(head, sha256=sha256, kind=kind)
 
@@ -167,9 +168,7 @@ def _read_installed(name: str) -> Project:
         return Project(name=name)
 
 
-def _read_head(
-    head: Message, *, sha256: str = "", kind: ComponentType = ComponentType.LIBRARY
-) -> Project:
+def _read_head(head: Message, *, sha256: str = "", kind: str = "library") -> Project:
     return Project(
         name=canonicalize_name(str(head["Name"])),
         version=str(head["Version"]).partition("+")[0],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.utils import canonicalize_name
 from provenance import NAME
@@ -107,7 +108,7 @@ def test_every_archive_is_described_and_its_digest_listed(fresh: Any) -> None:
     for each in subject:
         data = (dist / each["name"]).read_bytes()
         assert each["digest"] == {"sha256": hashlib.sha256(data).hexdigest()}
-    validator = JsonStrictValidator(SCHEMA)
+    validator = JsonStrictValidator(SchemaVersion.from_version(SCHEMA))
     for name in sboms:
         assert validator.validate_str((dist / name).read_text("utf-8")) is None
     command = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]

@@ -66,9 +66,9 @@ def test_every_line_is_one_version_for_one_python() -> None:
 @pytest.mark.skipif(
     f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON, reason="of another Python"
 )
-@pytest.mark.parametrize("asked", ["redhost[dev,gguf]", "redhost-serve", "redhost-words"])
-def test_whatever_developers_need_has_a_version_that_is_admitted(asked: str) -> None:
-    found = [r for r in needed(Requirement(asked), set()) if canonicalize_name(r.name) not in OURS]
+@pytest.mark.parametrize("wanted", ["redhost[dev,gguf]", "redhost-serve", "redhost-words"])
+def test_whatever_developers_need_has_a_version_that_is_admitted(wanted: str) -> None:
+    found = [r for r in needed(Requirement(wanted), set()) if canonicalize_name(r.name) not in OURS]
     assert found
     assert {r.name for r in found if canonicalize_name(r.name) not in PINNED} == set()
     refused = {
@@ -87,8 +87,8 @@ def test_torch_is_the_version_that_the_steps_name() -> None:
 @pytest.mark.parametrize("group", ["BROWSER", "RAY", "ONNX", "LIBRARIES", "FLEET", "SITE"])
 def test_what_other_targets_install_has_a_version_too(group: str) -> None:
     for word in makefile_variables()[group].split():
-        asked = Requirement(word.strip("'"))
-        assert asked.specifier.contains(version(PINNED[canonicalize_name(asked.name)]))
+        requirement = Requirement(word.strip("'"))
+        assert requirement.specifier.contains(version(PINNED[canonicalize_name(requirement.name)]))
 
 
 def test_a_report_of_pip_becomes_constraints_without_what_is_ours() -> None:
