@@ -1,4 +1,4 @@
-"""Files for whoever finds the repository: policies, forms, a citation, and rules for agents."""
+"""Files for those who find the repository: policies, forms, a citation, and rules for agents."""
 
 from __future__ import annotations
 
