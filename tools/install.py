@@ -3,6 +3,11 @@
     python3 tools/install.py demo     for `make demo`: host, server, the demo's experts
     python3 tools/install.py dev      additions for `make test`: linters, type checkers, test tools
     python3 tools/install.py measure  both in a new folder, without pip's cache; for `make sizes`
+    python3 tools/install.py constraints [REQUIREMENT ...]
+                                      writes constraints.txt anew, for both and for REQUIREMENTs
+
+Versions are those of constraints.txt. Each of its lines has a marker of the Python that it was
+written with, so pip ignores it under another, where the newest versions are installed.
 
 It runs before anything is installed, so it imports only the standard library.
 """
@@ -22,13 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["STEPS", "Step", "fill", "main", "measure", "page", "size"]
+__all__ = ["CONSTRAINTS", "STEPS", "Step", "constrain", "fill", "main", "measure", "page"]
+__all__ += ["pins", "size"]
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results/install")
+CONSTRAINTS = Path("constraints.txt")
 HERE = ("--no-build-isolation",)  # otherwise pip would download hatchling for each package
 DATA = ("red-backbone-tiny", *(f"red-expert-range{n}" for n in range(1, 6)))
 SHIPPED = tuple(word for name in DATA for word in ("-e", f"plugins/{name}"))
+PINNED = ("-c", str(CONSTRAINTS))
 MIB = 2**20
 
 
@@ -69,7 +77,7 @@ def fill(
         folder: The virtual environment; created if missing.
         kind: ``demo`` or ``dev``.
         known: Measured steps by title; other steps have no figures.
-        options: More arguments for pip.
+        options: More arguments for pip, such as the constraints.
 
     Returns:
         Title, seconds and MiB of each step.
@@ -107,7 +115,8 @@ def measure(out: Path) -> None:
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="redhost-install-") as temporary:
         folder = Path(temporary, "venv")
-        steps = {kind: fill(folder, kind, known={}, options=["--no-cache-dir"]) for kind in STEPS}
+        options = [*PINNED, "--no-cache-dir"]
+        steps = {kind: fill(folder, kind, known={}, options=options) for kind in STEPS}
         metrics = {
             "schema": "redhost.install/1",
             "python": platform.python_version(),
@@ -151,18 +160,60 @@ def page(metrics: Mapping[str, Any]) -> str:
     )
 
 
+def constrain(folder: Path, requirements: Sequence[str]) -> None:
+    """Write the newest versions that suit all steps and requirements together; install nothing.
+
+    Args:
+        folder: A filled environment: its pip resolves, its hatchling describes our packages.
+        requirements: What is installed beside the steps.
+    """
+    steps = [step for steps in STEPS.values() for step in steps]
+    words = [word for step in steps for word in step.wanted if word not in {*HERE, "--no-deps"}]
+    with tempfile.TemporaryDirectory(prefix="redhost-constraints-") as temporary:
+        report = Path(temporary, "report.json")
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *HERE]
+        pip += ["--disable-pip-version-check", "--dry-run", "--ignore-installed"]
+        if code := _wait([*pip, "--report", str(report), *words, *requirements]):
+            raise SystemExit(f"{CONSTRAINTS}: pip failed with {code}; the file is as it was")
+        CONSTRAINTS.write_text(pins(json.loads(report.read_text("utf-8"))), "utf-8")
+    print(CONSTRAINTS)
+
+
+def pins(report: Mapping[str, Any]) -> str:
+    """Return the constraints of pip's report of what it would install, but for our own packages.
+
+    A local version, such as that of a torch without CUDA, is left to the index that has it.
+    """
+    python = ".".join(report["environment"]["python_full_version"].split(".")[:2])
+    lines = sorted(
+        f"{each['metadata']['name'].lower()}=={each['metadata']['version'].partition('+')[0]}"
+        for each in report["install"]
+        if "dir_info" not in each["download_info"]
+    )
+    return "".join(
+        [
+            f"# Written by `make constraints` with Python {python}; other Pythons ignore it.\n",
+            *(f'{line}; python_version == "{python}"\n' for line in lines),
+        ]
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fill `.venv`, or measure its steps."""
-    parser = argparse.ArgumentParser(description="Fill .venv, step by step.")
-    parser.add_argument("what", choices=[*STEPS, "measure"])
-    what = parser.parse_args(arguments).what
+    """Fill an environment, measure its steps, or write their versions down."""
+    parser = argparse.ArgumentParser(description="Fill an environment, step by step.")
+    parser.add_argument("what", choices=[*STEPS, "measure", "constraints"])
+    parser.add_argument("requirements", nargs="*", help="what else the constraints are for")
+    parser.add_argument("--folder", type=Path, default=Path(".venv"), help="the environment")
+    given = parser.parse_args(arguments)
     if sys.version_info < (3, 11):  # noqa: UP036  (make may use any python3)
         raise SystemExit("redhost needs Python 3.11 or newer")
     os.chdir(ROOT)
-    if what == "measure":
+    if given.what == "measure":
         measure(RESULTS)
+    elif given.what == "constraints":
+        constrain(given.folder, given.requirements)
     else:
-        fill(Path(".venv"), what, known=_measured())
+        fill(given.folder, given.what, known=_measured(), options=PINNED)
 
 
 def _measured() -> Mapping[str, Any]:

@@ -2,7 +2,9 @@
 
     dist/redhost-0.1.0.tar.gz, dist/*.whl   the host's source, and a wheel of every package
     dist/simple/NAME/index.html             an index (PEP 503), each file with its sha256
-    dist/SHA256SUMS                         for `sha256sum -c`
+    dist/*.whl.cdx.json                     what each wheel asks for: see tools/sbom.py
+    dist/provenance.intoto.json             what they were built from: see tools/provenance.py
+    dist/SHA256SUMS                         of all these, for `sha256sum -c`
 
 `pip install --index-url file:///…/dist/simple red-expert-range3` installs from it; any web server
 can serve the folder too. Nothing is built if the tree differs from its commit, or if CHANGELOG.md
@@ -31,9 +33,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from provenance import write_provenance
+from sbom import write_sboms
+
 from redhost.registry.environment.trust import wheel_digest
 
-__all__ = ["build", "check_release", "main", "write_digests", "write_index", "write_sums"]
+__all__ = ["build", "check_release", "describe", "main", "write_digests", "write_index"]
+__all__ += ["write_sums"]
 
 DIGESTS = "redhost/registry/environment/released.json"
 """The file of the host's wheel with the digests of the plugins that it is released with."""
@@ -98,10 +104,33 @@ def write_index(folder: Path) -> None:
     _write_page(folder / "simple", "Packages", [(f"{name}/", name) for name in sorted(pages)])
 
 
+def describe(root: Path, out: Path, *, builder: str = "") -> None:
+    """Write what the archives ask for and come from, and the digests of all.
+
+    Args:
+        root: The project.
+        out: Where the archives are.
+        builder: A URI of whoever vouches for the build.
+    """
+    time = int(_git(root, "log", "-1", "--format=%ct"))
+    files = [*_archives(out), *write_sboms(out, time=time)]
+    project = _project(root)
+    write_provenance(
+        out,
+        files,
+        url=f"pkg:pypi/{project['name']}@{project['version']}",
+        commit=_git(root, "rev-parse", "HEAD").strip(),
+        time=time,
+        builder=builder,
+    )
+    write_sums(out)
+
+
 def write_sums(folder: Path) -> Path:
-    """Write SHA256SUMS next to the archives, as `sha256sum` does."""
+    """Write SHA256SUMS of the archives and of what describes them, as `sha256sum` does."""
     path = folder / "SHA256SUMS"
-    lines = (f"{_sha256(archive)}  {archive.name}\n" for archive in _archives(folder))
+    files = sorted([*_archives(folder), *folder.glob("*.json")])
+    lines = (f"{_sha256(file)}  {file.name}\n" for file in files)
     path.write_text("".join(lines), "utf-8")
     return path
 
@@ -113,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--index", type=Path, help="Only finish a folder's wheels, and write an index of them."
     )
+    parser.add_argument("--builder", default="", help="A URI of the service that builds.")
     options = parser.parse_args(arguments)
     if options.index is not None:
         write_digests(options.index)
@@ -125,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out.mkdir(parents=True)
     build(root, out)
     write_index(out)
-    print(write_sums(out).read_text("utf-8"), end="")
+    describe(root, out, builder=options.builder)
+    print((out / "SHA256SUMS").read_text("utf-8"), end="")
     shutil.rmtree(dist, ignore_errors=True)
     out.rename(dist)
     print(f"pip install --index-url {(dist / 'simple').resolve().as_uri()} PACKAGE")

@@ -17,6 +17,7 @@ import release
 ROOT = Path(__file__).parents[2]
 TORCH = "torch==2.13.0"
 """The version that make installs; the wheel's own bound would bring the newest."""
+PINNED = ("-c", str(ROOT / "constraints.txt"))
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Fresh:
         """Install packages of ours from the index, then what they ask for from where pip looks."""
         ours = ["--no-deps", "--index-url", self.index.as_uri()]
         self.run("python", "-m", "pip", "--isolated", "install", "-q", *ours, *names)
-        self.pip("install", "-q", *names)
+        self.pip("install", "-q", *PINNED, *names)
         self.pip("check")
 
     def installed(self) -> set[str]:
@@ -63,10 +64,11 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
     dist = tmp_path_factory.mktemp("dist")
     release.build(ROOT, dist)
     release.write_index(dist)
+    release.describe(ROOT, dist)
     folder = tmp_path_factory.mktemp("fresh")
     venv.create(folder, with_pip=True)
     made = Fresh(folder, dist / "simple")
-    made.pip("install", "-q", TORCH)
+    made.pip("install", "-q", *PINNED, TORCH)
     made.install("redhost")
     return made
 

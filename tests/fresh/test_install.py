@@ -6,6 +6,7 @@ packages, is tested in tests/test_wheel.py.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import tarfile
@@ -15,6 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.utils import canonicalize_name
+from provenance import NAME
+from sbom import SCHEMA, SUFFIX
 
 ROOT = Path(__file__).parents[2]
 RANGES = [f"red-expert-range{n}" for n in range(1, 6)]
@@ -91,6 +97,32 @@ def test_the_source_archive_holds_the_code_and_makes_the_same_wheel(fresh: Any) 
     with zipfile.ZipFile(next(dist.glob("redhost-*.whl"))) as wheel:
         names = {n for n in wheel.namelist() if ".dist-info/" not in n}
     assert names == {f"redhost/{n}" for n in code} | {n.removeprefix("src/") for n in face}
+
+
+def test_every_archive_is_described_and_its_digest_listed(fresh: Any) -> None:
+    dist = fresh.index.parent
+    archives = {p.name for p in dist.iterdir() if p.suffix in {".whl", ".gz"}}
+    sboms = {f"{name}{SUFFIX}" for name in archives if name.endswith(".whl")}
+    subject = json.loads((dist / NAME).read_text("utf-8"))["subject"]
+    assert {s["name"] for s in subject} == archives | sboms
+    for each in subject:
+        data = (dist / each["name"]).read_bytes()
+        assert each["digest"] == {"sha256": hashlib.sha256(data).hexdigest()}
+    validator = JsonStrictValidator(SchemaVersion.from_version(SCHEMA))
+    for name in sboms:
+        assert validator.validate_str((dist / name).read_text("utf-8")) is None
+    command = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    subprocess.run(command, cwd=dist, check=True)
+    assert len((dist / "SHA256SUMS").read_text("utf-8").splitlines()) == len(subject) + 1
+
+
+def test_the_hosts_sbom_has_all_that_pip_installed_with_it(fresh: Any) -> None:
+    [path] = fresh.index.parent.glob(f"redhost-*{SUFFIX}")
+    document = json.loads(path.read_text("utf-8"))
+    listed = {c["name"] for c in document["components"]}
+    installed = {canonicalize_name(name) for name in fresh.installed()}
+    assert installed - listed - {"setuptools"} == {"pip", "redhost"}  # pip of Python 3.11 brings it
+    assert not [c["name"] for c in document["components"] if not c.get("version")]
 
 
 @pytest.mark.parametrize("name", RANGES)

@@ -246,6 +246,7 @@ def enter(python: str) -> None:
     sys.prefix = sys.exec_prefix = str(folder)
     site.PREFIXES[:] = [sys.prefix]
     sysconfig._CONFIG_VARS = None  # type: ignore[attr-defined]  # made again from the new prefix
+    sysconfig._CONFIG_VARS_INITIALIZED = False  # type: ignore[attr-defined]  # from Python 3.13 on
     sysconfig._PREFIX = sysconfig._EXEC_PREFIX = sys.prefix  # type: ignore[attr-defined]
     own = Path(sysconfig.get_path("purelib"))
     before = len(sys.path)

@@ -91,10 +91,12 @@ def test_a_release_is_archives_sums_and_an_index(released: Path) -> None:
         "a_host-1.2.tar.gz",
         "b_package-1.2-py3-none-any.whl",
     }
-    assert names == archives | {"SHA256SUMS", "simple"}
+    described = {f"{n}.cdx.json" for n in archives if n.endswith(".whl")}
+    described.add("provenance.intoto.json")
+    assert names == archives | described | {"SHA256SUMS", "simple"}
     assert sums(released).splitlines() == [
         f"{hashlib.sha256((released / 'dist' / n).read_bytes()).hexdigest()}  {n}"
-        for n in sorted(archives)
+        for n in sorted(archives | described)
     ]
 
 

@@ -181,7 +181,7 @@ REBUILD, SHORTEN = "Rebuild the package.", "Shorten the manifest."
         (b"", "expected a JSON object, found Expecting value", REBUILD),
         (b"{nope", "expected a JSON object, found Expecting property name", REBUILD),
         (b"\xff", "expected a JSON object, found 'utf-8' codec", REBUILD),
-        (b'{"a":' * 3000, "expected a JSON object, found maximum recursion depth", REBUILD),
+        (b'{"a":' * 50_000, "expected a JSON object, found maximum recursion depth", REBUILD),
         (b'{"b":{"id":1,"id":2}}', "expected a JSON object, found the key 'id' stands", REBUILD),
         (b"{" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),
         (b"[" * 200_001, "expected at most 200,000 parts, found 200,001", SHORTEN),

@@ -230,6 +230,7 @@ def test_every_file_is_opened_once(tmp_path: Path, make_expert: Any, monkeypatch
         opened.append(Path(path).name)
         return real(path, *arguments)
 
-    monkeypatch.setattr(os, "open", noting)
-    assert read_expert(Package("expert", "d", "1", "m", tmp_path, False)).value
+    with monkeypatch.context() as patch:  # pytest itself opens folders
+        patch.setattr(os, "open", noting)
+        assert read_expert(Package("expert", "d", "1", "m", tmp_path, False)).value
     assert sorted(opened) == sorted(files)

@@ -66,7 +66,7 @@ BAD = {
     "not an object": file(b"[]"),
     "not JSON": file(b"{nope"),
     "not UTF-8": file(b'{"\xff": 1}'),
-    "deep": file(b'{"a":' * 2000),
+    "deep": file(b'{"a":' + b"[" * 50_000),
     "duplicate": file(b'{"U":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"U":{}}'),
     "duplicate inside": file(
         b'{"U":{"dtype":"F32","dtype":"F32","shape":[],"data_offsets":[0,4]}}'
