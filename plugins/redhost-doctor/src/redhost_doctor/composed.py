@@ -33,7 +33,7 @@ from redhost.registry.queries.settings import Disabled, wanted_backbone
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import redhost_command
-from redhost_doctor.stored import RECEIPT
+from redhost_doctor.stored import RECEIPT, fault_of_copy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,10 @@ def _broken(composed: Composed, status: PackageStatus, digest: str | None) -> Fi
         return warn("experts", text, mend=mend or off)
     if status.code == "duplicate_id":
         return fail("experts", text, mend=_without_rival(composed, status) or off)
-    return fail("experts", text, mend=mend or f"{off} && {composed.command('recompose')}")
+    # Without its stored copy, the current generation cannot be compared with.
+    lost = fault_of_copy(Store(composed.where), digest, deep=True) is not None
+    anew = composed.command("recompose", *(("--accept",) if lost else ()))
+    return fail("experts", text, mend=mend or f"{off} && {anew}")
 
 
 def _without_rival(composed: Composed, status: PackageStatus) -> str:
