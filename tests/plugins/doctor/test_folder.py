@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -39,7 +37,8 @@ def hold(world):
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 @pytest.mark.parametrize(
@@ -60,10 +59,12 @@ def test_permissions_are_put_right(world, path, mode, state) -> None:
 
 
 def test_a_file_in_the_place_of_the_home_is_moved_away(world) -> None:
-    home = world.folder / "file"
+    home, unset = world.folder / ".redhost", "unset REDHOST_HOME"
     home.write_text("no folder")
-    world.mended(f"home --home {home}")
-    assert not home.exists() and Path(f"{home}.old").is_file()
+    [fault] = world.doctor("home", before=unset)
+    assert fault["state"] == "fail"
+    [after] = world.doctor("home", before=f"{unset}; {fault['mend']}")
+    assert after["state"] == "ok" and Path(f"{home}.old").is_file()
 
 
 def test_a_home_that_is_not_there_is_no_fault_if_it_can_be_made(world) -> None:
@@ -79,7 +80,7 @@ def test_what_a_killed_process_held_is_removed_and_no_generation(world, hold) ->
     [live] = world.doctor("processes")
     assert live["state"] == "ok" and "1 hold" in live["text"]
     process.kill()
-    process.communicate()
+    process.wait()
     world.run("redhost recompose --router centroid --accept && redhost rollback 1")
     (world.home / "store" / ".tmp-1-2").write_text("x")
     fault = world.mended("processes", state="warn")

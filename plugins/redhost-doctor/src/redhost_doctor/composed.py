@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from redhost.registry.home.composition import LOCK, Composition, LockFile, lock_
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import composed_questions, homes_with, question_of, root_of
 from redhost.registry.home.store import Store
+from redhost.registry.package.discover import MANIFESTS
 from redhost.registry.queries.inventory import (
     Drift,
     Inventory,
@@ -34,6 +36,11 @@ from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import redhost_command
 from redhost_doctor.stored import RECEIPT, fault_of_copy
+
+COMPUTED = frozenset(
+    ("canary_values", "card_rows", "form_unknown", "harm", "hijack", "norm_bound", "not_computable")
+) | {"off_domain", "same_rows", "tap_order", "tap_unknown", "task_unknown"}
+"""Codes of what only a recompose finds; what others stand for, a status shows as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +68,27 @@ class Composed:
         question = question_of(self.where)
         return f"question {question!r}: " if question else ""
 
-    @property
+    @cached_property
     def left_out(self) -> dict[str, LeftOut]:
-        """What its receipt left out, by id."""
-        return left_out(self.where, self.record)
+        """What its receipt left out, by id; nothing if that is damaged."""
+        receipt = receipt_of(self.where, self.record)
+        return {x.id: x for x in receipt.left_out} if receipt else {}
 
+    def refused(self, status: PackageStatus) -> LeftOut | None:
+        """Return why its receipt left out a package that is sound, if that may still hold.
 
-def left_out(where: Path, record: Composition | None) -> dict[str, LeftOut]:
-    """Return what the receipt of a generation left out, by id; nothing if it is damaged."""
-    receipt = receipt_of(where, record)
-    return {x.id: x for x in receipt.left_out} if receipt else {}
+        It does not if the package was installed since, nor if the reason is one that a check of
+        the package alone would find.
+        """
+        left = self.left_out.get(status.id or "")
+        if left is None or left.code not in COMPUTED or self.record is None:
+            return None
+        published = datetime.fromisoformat(self.record.created).timestamp()
+        folder = status.package.folder
+        with suppress(OSError):
+            if folder and (folder / MANIFESTS["expert"]).stat().st_ctime > published + 1:
+                return None
+        return left
 
 
 def receipt_of(where: Path, record: Composition | None) -> Receipt | None:
@@ -198,7 +216,7 @@ def _changed(composed: Composed, differences: Sequence[Drift]) -> Iterator[Findi
 
 def _new(composed: Composed, statuses: Sequence[PackageStatus]) -> Iterator[Finding]:
     """Report installed experts that are not composed: those not yet, and those left out."""
-    refused = composed.left_out
+    refused = {x.id: left for x in statuses if (left := composed.refused(x)) is not None}
     for status in statuses:
         if status.id in refused:
             text = f"{status.id} was left out: {refused[status.id].reason}"

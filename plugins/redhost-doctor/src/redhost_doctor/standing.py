@@ -123,12 +123,12 @@ def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
         command = mend or redhost_command("check", status.id or status.package.dist, home=home)
         reason = f"{status.code}: {status.reason}. {status.hint}"
         return Standing(state=state, reason=reason, command=command)
-    left = composed.left_out.get(traces.id)
+    left = composed.refused(status)
     if left is not None:
         command = composed.command("recompose", "--dry-run", "--accept")
         return Standing(state="left_out", reason=f"{left.code}: {left.reason}", command=command)
     number = composed.record.number if composed.record else None
-    reason = f"not there when generation {number} was composed" if number else "nothing is composed"
+    reason = f"no part of generation {number} yet" if number else "nothing is composed yet"
     return Standing(state="new", reason=reason, command=composed.command("recompose"))
 
 
