@@ -27,7 +27,7 @@ def env(world):
 
 def copy_of_redhost(world, old: str, new: str) -> None:
     """Let the environment have redhost's metadata with something else in it."""
-    text = metadata.distribution("redhost").read_text("METADATA")
+    text = metadata.distribution("redhost").read_text("METADATA") or ""
     assert old in text
     Environment(world.site).write_info("redhost", redhost_version(), "redhost", {})
     [info] = world.site.glob("redhost-*.dist-info")

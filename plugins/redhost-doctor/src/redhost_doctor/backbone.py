@@ -15,7 +15,7 @@ from redhost.registry.home.store import Store
 from redhost.registry.package.discover import Package, canonical, discover
 from redhost.registry.package.manifest import BackboneManifest, parts_of
 from redhost.registry.package.readers import read_backbone
-from redhost_doctor.composed import Composed, compositions
+from redhost_doctor.composed import Comparison, compositions
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import pip_command
@@ -35,7 +35,7 @@ def check_backbone(subject: Subject) -> Iterator[Finding]:
     yield from findings or [ok("backbone", ", ".join(sorted(names)))]
 
 
-def _problem(composed: Composed) -> Finding | None:
+def _problem(composed: Comparison) -> Finding | None:
     """Return why no backbone could be chosen, if none could."""
     problem, record = composed.inventory.problem, composed.record
     if problem is None:
@@ -54,7 +54,7 @@ def _problem(composed: Composed) -> Finding | None:
     return fail("backbone", text, mend=install_command(dist, version))
 
 
-def _difference(composed: Composed) -> Finding | None:
+def _difference(composed: Comparison) -> Finding | None:
     """Return how the installed backbone differs from the composed one, if it does."""
     record, inventory = composed.record, composed.inventory
     manifest, package = inventory.backbone, inventory.package
@@ -73,7 +73,7 @@ def _difference(composed: Composed) -> Finding | None:
     return None
 
 
-def _damage(composed: Composed, subject: Subject) -> Finding | None:
+def _damage(composed: Comparison, subject: Subject) -> Finding | None:
     """Return what is wrong with the files of the installed backbone, if anything is."""
     package, manifest = composed.inventory.package, composed.inventory.backbone
     if package is None or manifest is None or package.folder is None:
@@ -94,7 +94,7 @@ def _fault(package: Package, folder: Path, manifest: BackboneManifest, *, deep: 
     return violations[0].reason if violations else None
 
 
-def _restore(composed: Composed, package: Package) -> str:
+def _restore(composed: Comparison, package: Package) -> str:
     """Return the command that puts the composed backbone back."""
     record = composed.record
     store = Store(root_of(composed.where)) if record and record.backbone.digest else None
@@ -104,7 +104,7 @@ def _restore(composed: Composed, package: Package) -> str:
     return mend or install_command(package.dist, package.version)
 
 
-def _dist(composed: Composed, problem: RedhostError) -> tuple[str, str]:
+def _dist(composed: Comparison, problem: RedhostError) -> tuple[str, str]:
     """Return the distribution of the backbone that is missing, and its version if it is known."""
     if composed.record is not None:
         return composed.record.backbone.dist, composed.record.backbone.version
@@ -118,7 +118,7 @@ def _dist(composed: Composed, problem: RedhostError) -> tuple[str, str]:
     return (f"red-backbone-{_mostly_wanted(composed)}" if named else EXAMPLE), ""
 
 
-def _mostly_wanted(composed: Composed) -> str:
+def _mostly_wanted(composed: Comparison) -> str:
     """Return the backbone that most installed experts were made for, or any that is installed."""
     statuses = composed.inventory.statuses
     wanted = Counter(x.manifest.backbone.name for x in statuses if x.manifest)

@@ -44,7 +44,7 @@ COMPUTED = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Composed:
+class Comparison:
     """A question's composition beside what is installed for it.
 
     Attributes:
@@ -99,7 +99,7 @@ def receipt_of(where: Path, record: Composition | None) -> Receipt | None:
     return None
 
 
-def compositions(subject: Subject) -> Iterator[Composed]:
+def compositions(subject: Subject) -> Iterator[Comparison]:
     """Yield every question's composition of a home, the default question's first."""
     for where in homes_with(subject.home):
         record = record_of(where)
@@ -108,7 +108,7 @@ def compositions(subject: Subject) -> Iterator[Composed]:
             with suppress(StoreError):  # reported with the lock
                 backbone = wanted_backbone(where)
         inventory = take_inventory(where, backbone=backbone, remember=not subject.deep)
-        yield Composed(where=where, record=record, inventory=inventory)
+        yield Comparison(where=where, record=record, inventory=inventory)
 
 
 def record_of(where: Path) -> Composition | None:
@@ -167,7 +167,7 @@ def check_experts(subject: Subject) -> Iterator[Finding]:
     yield from findings or [ok("experts", f"{count} are installed")]
 
 
-def _questions(composed: Composed) -> Iterator[Finding]:
+def _questions(composed: Comparison) -> Iterator[Finding]:
     """Report experts that answer a question which is not composed."""
     known = {None, *composed_questions(composed.where)}
     for question in questions_of(composed.inventory):
@@ -177,7 +177,7 @@ def _questions(composed: Composed) -> Iterator[Finding]:
             yield warn("experts", text, mend=mend)
 
 
-def _experts(composed: Composed) -> Iterator[Finding]:
+def _experts(composed: Comparison) -> Iterator[Finding]:
     record, inventory = composed.record, composed.inventory
     usable = [x for x in inventory.statuses if x.code is None]
     if record is None:
@@ -203,7 +203,7 @@ _CHANGES = {
 }
 
 
-def _changed(composed: Composed, differences: Sequence[Drift]) -> Iterator[Finding]:
+def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Finding]:
     """Report members that the next recompose would change; one line for each kind of change."""
     by_kind = defaultdict[str, list[str]](list)
     for difference in differences:
@@ -214,7 +214,7 @@ def _changed(composed: Composed, differences: Sequence[Drift]) -> Iterator[Findi
             yield warn("experts", line, mend=composed.command("recompose"))
 
 
-def _new(composed: Composed, statuses: Sequence[PackageStatus]) -> Iterator[Finding]:
+def _new(composed: Comparison, statuses: Sequence[PackageStatus]) -> Iterator[Finding]:
     """Report installed experts that are not composed: those not yet, and those left out."""
     refused = {x.id: left for x in statuses if (left := composed.refused(x)) is not None}
     for status in statuses:
@@ -227,7 +227,7 @@ def _new(composed: Composed, statuses: Sequence[PackageStatus]) -> Iterator[Find
         yield warn("experts", text, mend=composed.command("recompose"))
 
 
-def _broken(composed: Composed, status: PackageStatus, digest: str | None) -> Finding:
+def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> Finding:
     """Return the finding of an installed expert that fails its contract."""
     package = status.package
     store = Store(composed.where) if digest else None
@@ -247,7 +247,7 @@ def _broken(composed: Composed, status: PackageStatus, digest: str | None) -> Fi
     return fail("experts", text, mend=mend or f"{off} && {anew}")
 
 
-def _without_rival(composed: Composed, status: PackageStatus) -> str:
+def _without_rival(composed: Comparison, status: PackageStatus) -> str:
     """Return the command that leaves the composed one of several packages with an id."""
     members = composed.record.experts if composed.record else ()
     dists = {m.dist for m in members if m.id == status.id}

@@ -31,8 +31,8 @@ def pip_command(verb: str, *arguments: str) -> str:
     if find_spec("pip") is None and shutil.which("uv"):
         python = python_command()[0]
         return shlex.join(["uv", "pip", verb, "--python", python, *arguments])
-    pip = ["pip"] if _on_path("pip") else python_command("-m", "pip")
-    command = shlex.join([*pip, verb, *arguments])
+    pip = "pip" if _on_path("pip") else shlex.join(python_command("-m", "pip"))
+    command = f"{pip} {shlex.join([verb, *arguments])}"
     if find_spec("pip") is None:
         return f"{shlex.join(python_command('-m', 'ensurepip'))} && {command}"
     return command

@@ -10,7 +10,7 @@ from redhost.registry.environment.status import PackageStatus
 from redhost.registry.home.composition import Composition, Member
 from redhost.registry.home.questions import root_of
 from redhost.registry.home.store import Store
-from redhost_doctor.composed import Composed
+from redhost_doctor.composed import Comparison
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import redhost_command
 from redhost_doctor.stored import fault_of_copy, needed, store_again
@@ -59,7 +59,7 @@ class Traces:
     """
 
     id: str
-    composed: Composed
+    composed: Comparison
     member: Member | None
     statuses: tuple[PackageStatus, ...]
     records: tuple[Composition, ...]

@@ -20,7 +20,7 @@ from redhost.registry.home.store import Store
 from redhost.registry.package.discover import MANIFESTS
 from redhost.registry.package.manifest import ExpertManifest, parse_expert
 from redhost.registry.queries.settings import Disabled
-from redhost_doctor.composed import Composed, compositions, receipt_of
+from redhost_doctor.composed import Comparison, compositions, receipt_of
 from redhost_doctor.finding import Subject
 from redhost_doctor.origin import Origin, origin_of
 from redhost_doctor.standing import State, Traces, standing
@@ -218,7 +218,7 @@ def find(home: Path, name: str) -> Traces:
 
 
 def _traces(
-    composed: Composed, history: Sequence[Composition], expert_id: str, *, off: frozenset[str]
+    composed: Comparison, history: Sequence[Composition], expert_id: str, *, off: frozenset[str]
 ) -> Traces:
     record = composed.record
     members = {m.id: m for m in record.experts} if record else {}
