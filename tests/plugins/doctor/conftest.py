@@ -118,6 +118,11 @@ class World:
         lock = json.loads((self.home / "redhost.lock").read_text())
         return self.home / "store" / str(lock["experts"][name]["digest"])
 
+    def stored_in(self, question: str, name: str) -> Path:
+        """Return the folder of an expert's composed copy, of a named question."""
+        lock = json.loads((self.home / "questions" / question / "redhost.lock").read_text())
+        return self.home / "store" / str(lock["experts"][name]["digest"])
+
     def why(self, name: str) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.run(f"redhost why {name} --json"))
         return answer

@@ -143,6 +143,14 @@ def test_a_lock_with_the_marks_of_a_merge_is_written_again(world, lock) -> None:
     assert lock.read_bytes() == before
 
 
+def test_a_lock_that_cannot_be_read_goes_where_nothing_is_composed(world, lock) -> None:
+    shutil.rmtree(world.home)
+    world.home.mkdir()
+    lock.write_text("<<<<<<< HEAD\n")
+    world.mended("lock")
+    assert world.members
+
+
 def test_a_lock_of_what_is_not_installed_is_written_again(world, lock) -> None:
     before = lock.read_bytes()
     elsewhere = json.loads(before)
@@ -161,6 +169,32 @@ def test_a_lock_of_what_is_installed_is_followed(world, lock, is_stored) -> None
     lock.write_bytes(elsewhere)
     assert ("--locked" in world.mended("lock")["mend"]) == is_stored
     assert lock.read_bytes() == elsewhere and world.members == ["apples", "pears"]
+
+
+def test_a_home_that_was_named_is_named_in_the_mend(world, lock) -> None:
+    before = lock.read_bytes()
+    lock.unlink()
+    unset, arguments = "unset REDHOST_HOME", f"lock --home {world.home}"
+    [fault] = world.doctor(arguments, before=unset)
+    assert fault["mend"] == f"redhost rollback 1 --home {world.home}"
+    assert [f["state"] for f in world.doctor(arguments, before=f"{unset}; {fault['mend']}")] == [
+        "ok"
+    ]
+    assert lock.read_bytes() == before
+
+
+def test_a_question_of_its_own_is_examined_and_mended_like_the_default_one(world) -> None:
+    install_copy(world, "tone", question="tone")
+    fault = world.mended("experts", state="warn")
+    assert "--question tone" in fault["mend"]
+    assert (world.members, world.why("tone")["question"]) == (["apples", "pears"], "tone")
+    assert world.why("tone")["state"] == "composed"
+    (world.home / "questions" / "tone" / "redhost.lock").unlink()
+    assert world.mended("lock")["mend"] == "redhost rollback 1 --question tone"
+    shutil.rmtree(world.stored_in("tone", "tone"))
+    assert world.mended("store")["mend"] == "redhost recompose --question tone"
+    Environment(world.site).uninstall("red-expert-copy")
+    assert world.why("tone")["state"] == "uninstalled"
 
 
 # -- the backbone ----------------------------------------------------------------------------------

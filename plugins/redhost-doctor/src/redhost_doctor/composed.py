@@ -20,9 +20,15 @@ from redhost.registry.environment.trust import config_folder, digest_of, is_trus
 from redhost.registry.errors import RedhostError, short
 from redhost.registry.home.composition import LOCK, Composition, LockFile, lock_for, read_lock
 from redhost.registry.home.generations import Generations
-from redhost.registry.home.questions import composed_questions, homes_with, question_of, root_of
+from redhost.registry.home.questions import (
+    composed_questions,
+    home_of,
+    homes_with,
+    question_of,
+    root_of,
+)
 from redhost.registry.home.store import Store
-from redhost.registry.package.discover import MANIFESTS
+from redhost.registry.package.discover import MANIFESTS, discover
 from redhost.registry.queries.inventory import (
     Drift,
     Inventory,
@@ -131,7 +137,7 @@ def check_lock(subject: Subject) -> Iterator[Finding]:
         record = composed.record
         if record is None:
             if reason:
-                anew = composed.command("recompose")
+                anew = composed.command("recompose", *_option_backbone(composed, None))
                 mend = f"rm {shlex.quote(str(path))} && {anew}"
                 findings.append(fail("lock", composed.about + reason, mend=mend))
             continue
@@ -172,9 +178,21 @@ def _questions(composed: Comparison) -> Iterator[Finding]:
     known = {None, *composed_questions(composed.where)}
     for question in questions_of(composed.inventory):
         if question not in known:
-            mend = redhost_command("recompose", home=composed.where, question=question)
+            command = ("recompose", *_option_backbone(composed, question))
+            mend = redhost_command(*command, home=composed.where, question=question)
             text = f"experts answer question {question!r}, which is not composed"
             yield warn("experts", text, mend=mend)
+
+
+def _option_backbone(composed: Comparison, question: str | None) -> tuple[str, ...]:
+    """Return the option that a first recompose needs where several backbones are installed."""
+    with suppress(StoreError):
+        if len(discover("backbone")) == 1 or wanted_backbone(home_of(composed.where, question)):
+            return ()
+    statuses = composed.inventory.statuses + composed.inventory.other_questions
+    manifests = (x.manifest for x in statuses if x.question == question)
+    name = next((m.backbone.name for m in manifests if m), None)
+    return ("--backbone", name) if name else ()
 
 
 def _experts(composed: Comparison) -> Iterator[Finding]:
