@@ -137,7 +137,9 @@ def check_lock(subject: Subject) -> Iterator[Finding]:
         record = composed.record
         if record is None:
             if reason:
-                anew = composed.command("recompose", *_option_backbone(composed, None))
+                anew = composed.command(
+                    "recompose", *_option_backbone(composed, question_of(path.parent))
+                )
                 mend = f"rm {shlex.quote(str(path))} && {anew}"
                 findings.append(fail("lock", composed.about + reason, mend=mend))
             continue
