@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..registry.package.discover import EntryPointInfo
 
 PLUGINS: Mapping[str, Sequence[str]] = {
+    "doctor": ("doctor", "why"),
     "fleet": ("fleet", "promote", "pull", "push"),
     "generate": ("generate",),
     "merge": ("merge",),

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 VERBS = tuple(
-    f"plugins/redhost-{n}/src" for n in ("generate", "merge", "port", "ray", "report", "spans")
+    f"plugins/redhost-{n}/src"
+    for n in ("doctor", "generate", "merge", "port", "ray", "report", "spans")
 )
 """Verbs that are released with the host, on its own modules."""
 FOLDERS = ("core", "registry", "commands", "src/redhost", *VERBS)

@@ -75,6 +75,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     "name",
     [
         "red-lab",
+        "redhost-doctor",
         "redhost-fleet",
         "redhost-generate",
         "redhost-mechanisms",

@@ -25,6 +25,8 @@ RUN = (
     ("remove", "range5 --accept"),
     ("add", "red-expert-range5 --find-links dist"),
     ("status", ""),
+    ("doctor", ""),
+    ("why", "range1"),
     ("history", ""),
     ("recompose", "--router linear --accept"),
     ("route", "'What is 37 plus 12?' hello"),

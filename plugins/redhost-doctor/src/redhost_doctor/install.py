@@ -1,0 +1,88 @@
+"""Which command installs a distribution, or puts an installed one back as it was."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from redhost.errors import ContractError, IntegrityError, StoreError
+from redhost.registry.environment.extras import how_to_install
+from redhost.registry.environment.installed import audit_installed
+from redhost.registry.environment.trust import source_tree
+from redhost.registry.home.store import Store
+from redhost.registry.package.discover import Package
+from redhost.registry.package.readers import BackboneFiles, ExpertFiles
+from redhost_doctor.origin import origin_of
+from redhost_doctor.shell import pip_command
+
+AGAIN = ("--force-reinstall", "--no-deps")
+
+
+def install_command(dist: str, version: str = "") -> str:
+    """Return the command that installs a distribution from where this redhost came from.
+
+    A clone has its project, and a wheel's folder its wheel; otherwise an index has to have it.
+
+    Args:
+        dist: The distribution.
+        version: Its version; any when empty.
+    """
+    tree = source_tree()
+    if tree is not None and (project := tree / "plugins" / dist).is_dir():
+        return pip_command("install", "--no-deps", "-e", str(project))
+    name = f"{dist}=={version}" if version else dist
+    for wheel in _beside_host(dist, version):
+        return pip_command("install", *AGAIN, str(wheel))
+    return pip_command("install", "--no-deps", name)
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that installs the plugin ``redhost-EXTRA`` of this redhost."""
+    _, _, arguments = how_to_install(extra).partition("pip install ")
+    return pip_command("install", *shlex.split(arguments))
+
+
+def restore_command(
+    package: Package, *, store: Store | None = None, digest: str = "", name: str = ""
+) -> str:
+    """Return the command that puts an installed package back as it was; empty if there is none.
+
+    Args:
+        package: The package.
+        store: The store of the home it is composed in.
+        digest: The digest of the stored copy of what should be installed.
+        name: Its id, for messages.
+    """
+    origin = origin_of(package.info)
+    if origin.kind == "wheel" and origin.is_there:
+        return pip_command("install", *AGAIN, origin.place)
+    if store is not None and package.folder is not None and _fits(package, store, digest, name):
+        stored = shlex.quote(str(store.folder / digest))
+        return f"cp {stored}/* {shlex.quote(str(package.folder))}"
+    if origin.kind == "index":
+        return pip_command("install", *AGAIN, f"{package.dist}=={package.version}")
+    return ""
+
+
+def _fits(package: Package, store: Store, digest: str, name: str) -> bool:
+    """Return whether a package is sound once the files of its stored copy are in its place."""
+    with suppress(StoreError, IntegrityError, ContractError):
+        stored: ExpertFiles | BackboneFiles
+        if package.kind == "expert":
+            stored = store.expert(digest, name=name)
+        else:
+            stored = store.backbone(digest, name=name)
+        return not audit_installed(package, read=stored.files)
+    return False
+
+
+def _beside_host(dist: str, version: str) -> list[Path]:
+    """Return the wheels of a distribution in the folder that redhost's own was installed from."""
+    host = metadata.distribution("redhost")
+    origin = origin_of(Path(str(getattr(host, "_path", ""))))
+    if origin.kind != "wheel":
+        return []
+    pattern = f"{dist.replace('-', '_')}-{version or '*'}-*.whl"
+    return sorted(Path(origin.place).parent.glob(pattern))

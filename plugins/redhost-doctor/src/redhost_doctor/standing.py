@@ -1,0 +1,153 @@
+"""Whether an expert answers, why it does not, and what to type next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from redhost.core.receipt import Receipt
+from redhost.registry.environment.status import PackageStatus
+from redhost.registry.home.composition import Composition, Member
+from redhost.registry.home.questions import root_of
+from redhost.registry.home.store import Store
+from redhost_doctor.composed import Comparison
+from redhost_doctor.install import install_command, restore_command
+from redhost_doctor.shell import redhost_command
+from redhost_doctor.stored import fault_of_copy, needed, store_again
+
+State = Literal[
+    "composed",
+    "changed",
+    "uninstalled",
+    "disabled",
+    "damaged",
+    "broken",
+    "incompatible",
+    "left_out",
+    "new",
+    "withdrawn",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where an expert stands.
+
+    Attributes:
+        state: A stable word.
+        reason: Why, as a sentence; empty for one that is composed as it is installed.
+        command: What to type next; empty if there is nothing to do.
+    """
+
+    state: State
+    reason: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """What there is of an expert in a home and its environment.
+
+    Attributes:
+        id: Its id.
+        composed: The question that it answers, with what is composed and installed.
+        member: Its entry in the current generation; None if it does not answer.
+        statuses: Installed packages with its id; several claim it if there are more than one.
+        records: The generations that it is or was a member of, ascending.
+        receipt: The receipt of the current generation.
+        is_off: Whether the user disabled it.
+    """
+
+    id: str
+    composed: Comparison
+    member: Member | None
+    statuses: tuple[PackageStatus, ...]
+    records: tuple[Composition, ...]
+    receipt: Receipt | None
+    is_off: bool
+
+
+def standing(traces: Traces) -> Standing:
+    """Return where an expert stands."""
+    if traces.member is not None:
+        return _of_member(traces, traces.member)
+    if traces.statuses:
+        return _of_newcomer(traces, traces.statuses[0])
+    if traces.is_off:
+        enable = redhost_command("enable", traces.id, home=root_of(traces.composed.where))
+        return Standing(state="disabled", reason="disabled, and not installed", command=enable)
+    if traces.records:
+        return _of_former(traces)
+    left = traces.composed.left_out.get(traces.id)
+    reason = f"left out of the current generation ({left.reason}), and since " if left else ""
+    return Standing(state="uninstalled", reason=f"{reason}not installed")
+
+
+def _of_member(traces: Traces, member: Member) -> Standing:
+    """Return where an expert stands that answers."""
+    composed, statuses = traces.composed, traces.statuses
+    anew = composed.command("recompose")
+    store = Store(composed.where)
+    fault = fault_of_copy(store, member.digest, deep=True)
+    if fault is not None:
+        need = needed(root_of(composed.where))[member.digest]
+        return Standing(state="damaged", reason=fault, command=store_again(need, store))
+    if not statuses:
+        reason = "not installed: it answers from the store, and the next recompose withdraws it"
+        return Standing(state="uninstalled", reason=reason, command=anew)
+    status = next((s for s in statuses if s.package.dist == member.dist), statuses[0])
+    if status.code == "disabled":
+        reason = "disabled: it answers until the next recompose withdraws it"
+        return Standing(state="disabled", reason=reason, command=anew)
+    if status.code is not None:
+        reason = f"what is installed fails its contract ({status.code}): {status.reason}"
+        mend = restore_command(
+            status.package, store=store, digest=member.digest, name=member.id
+        ) or redhost_command("check", traces.id, home=root_of(composed.where))
+        return Standing(state="broken", reason=f"{reason}. {status.hint}", command=mend)
+    if status.digest != member.digest:
+        reason = f"{status.package} is installed, and {member.dist} {member.version} answers"
+        return Standing(state="changed", reason=reason, command=anew)
+    return Standing(state="composed")
+
+
+def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
+    """Return where an installed expert stands that does not answer."""
+    composed, home = traces.composed, root_of(traces.composed.where)
+    if status.code == "disabled":
+        enable = redhost_command("enable", _off_name(traces, status), home=home)
+        return Standing(state="disabled", reason="disabled by you", command=enable)
+    if status.code is not None:
+        state: State = "incompatible" if status.state == "valid" else "broken"
+        mend = restore_command(status.package) if state == "broken" else ""
+        command = mend or redhost_command("check", status.id or status.package.dist, home=home)
+        reason = f"{status.code}: {status.reason}. {status.hint}"
+        return Standing(state=state, reason=reason, command=command)
+    left = composed.refused(status)
+    if left is not None:
+        command = composed.command("recompose", "--dry-run", "--accept")
+        return Standing(state="left_out", reason=f"{left.code}: {left.reason}", command=command)
+    number = composed.record.number if composed.record else None
+    reason = f"no part of generation {number} yet" if number else "nothing is composed yet"
+    return Standing(state="new", reason=reason, command=composed.command("recompose"))
+
+
+def _of_former(traces: Traces) -> Standing:
+    """Return where an expert stands that answered once, and is not installed."""
+    last = traces.records[-1]
+    reason = f"not installed, and last in generation {last.number}"
+    lost = traces.receipt and traces.receipt.accuracy.withdrawn.get(traces.id)
+    if lost:
+        reason += f"; accuracy on its gate rows fell from {lost.before:.3f} to {lost.after:.3f}"
+    member = next(m for m in last.experts if m.id == traces.id)
+    store = Store(traces.composed.where)
+    if all(fault_of_copy(store, digest, deep=False) is None for digest in last.digests()):
+        command = traces.composed.command("rollback", str(last.number))
+    else:
+        command = install_command(member.dist, member.version)
+    return Standing(state="withdrawn", reason=reason, command=command)
+
+
+def _off_name(traces: Traces, status: PackageStatus) -> str:
+    """Return the name by which an expert was disabled: its id, or its distribution."""
+    return traces.id if traces.is_off else status.package.dist

@@ -1,0 +1,190 @@
+"""What `redhost why` says of an expert in every state that it may have."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+from redhost_doctor.standing import State
+
+from redhost.testing import Environment
+
+
+def test_a_composed_expert_has_its_whole_page(world, wheels) -> None:
+    answer = world.why("apples")
+    assert (answer["state"], answer["reason"], answer["command"]) == ("composed", "", "")
+    [package] = answer["installed"]
+    assert package["origin"] == {"kind": "wheel", "place": str(wheels["apples"])}
+    assert (package["dist"], package["version"], package["state"]) == (
+        "red-expert-apples",
+        "0.1.0",
+        "attached",
+    )
+    entry = answer["membership"]
+    assert (entry["generation"], entry["since"], entry["build_since"]) == (1, 1, 1)
+    assert entry["digest"] == package["digest"] == world.stored("apples").name
+    assert answer["offer"]["labels"] == ["apples", "no apples"]
+    assert answer["offer"]["backbone"] == "tiny-random"
+    receipt = json.loads((world.home / "generations" / "1" / "receipt.json").read_text())
+    accuracy = receipt["accuracy"]
+    assert answer["gate"] == {
+        "rows": accuracy["rows"]["apples"],
+        "before": None,
+        "after": accuracy["after"]["apples"],
+        "own": accuracy["own"]["apples"],
+        "weight": receipt["health"]["usage"]["apples"],
+    }
+    assert answer["earlier"] == [] and world.why("red-expert-apples") == answer
+
+
+def test_an_unknown_expert_is_one_line_with_the_nearest_names(world) -> None:
+    done = world.shell("redhost why aples")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "unknown expert 'aples'. Did you mean 'apples'?" in done.stderr
+
+
+def test_a_wheel_that_was_added_with_a_key_has_its_signer(world, wheels) -> None:
+    folder = world.folder
+    wheel = shutil.copy(wheels["new"], folder)
+    world.run("redhost new-key author.pem")
+    from redhost.registry.wheel.signing import make_signer, read_keys
+
+    make_signer(folder / "author.pem")(folder / wheels["new"].name)
+    [key] = read_keys([folder / "author.pub.pem"])
+    world.run(f"redhost add {wheel} --key author.pub.pem --accept --tolerance 100")
+    answer = world.why("apples")
+    entry = answer["membership"]
+    assert (entry["version"], entry["signer"]) == ("0.2.0", key.fingerprint)
+    assert entry["wheel"] == hashlib.sha256(wheels["new"].read_bytes()).hexdigest()
+    assert (entry["generation"], entry["since"], entry["build_since"]) == (2, 1, 2)
+    [earlier] = answer["earlier"]
+    assert (earlier["version"], earlier["generations"]) == ("0.1.0", [1])
+    assert answer["gate"]["before"] is not None
+    page = world.run("redhost why apples").splitlines()
+    starts = [line.partition(" ")[0] for line in page]
+    assert starts[:2] == ["apples", "installed"] and starts[-2:] == ["gate", "earlier"]
+    assert f"sha256:{key.fingerprint[:12]}" in "".join(x for x in page if x.startswith("signed"))
+
+
+def test_what_is_uninstalled_answers_from_the_store_until_it_is_withdrawn(world) -> None:
+    world.pip("uninstall -y red-expert-pears")
+    answer = world.why("pears")
+    assert (answer["state"], answer["installed"]) == ("uninstalled", [])
+    assert answer["membership"] is not None
+    assert {*answer["offer"]["labels"]} == {"pears", "no pears"}
+    world.run(answer["command"])
+    answer = world.why("pears")
+    assert (answer["state"], answer["membership"], answer["gate"]) == ("withdrawn", None, None)
+    assert {*answer["offer"]["labels"]} == {"pears", "no pears"}
+    assert [b["generations"] for b in answer["earlier"]] == [[1]]
+    assert answer["command"] == "redhost rollback 1" and "fell from" in answer["reason"]
+    world.run(answer["command"])
+    assert world.why("pears")["state"] == "uninstalled"
+
+
+def test_a_gap_ends_a_membership_and_what_is_not_on_disk_is_unknown(world) -> None:
+    world.run("redhost disable pears && redhost recompose")
+    assert world.why("pears")["state"] == "disabled"
+    world.run("redhost enable pears")
+    assert world.why("pears")["state"] == "new"
+    world.run(world.why("pears")["command"])
+    entry = world.why("pears")["membership"]
+    assert (entry["generation"], entry["since"], entry["is_exact"]) == (3, 3, True)
+    assert world.why("apples")["membership"]["since"] == 1
+    world.run("redhost gc --keep 1")
+    entry = world.why("apples")["membership"]
+    assert (entry["since"], entry["is_exact"]) == (3, False)
+
+
+def test_another_build_that_is_installed_waits_for_a_recompose(world, wheels) -> None:
+    world.pip(f"install --no-deps {wheels['new']}")
+    answer = world.why("apples")
+    assert (answer["state"], answer["command"]) == ("changed", "redhost recompose")
+    assert answer["membership"]["version"] == "0.1.0"
+    assert answer["installed"][0]["version"] == "0.2.0"
+    assert answer["offer"]["labels"] == ["apples", "no apples"]  # what answers
+    world.run(answer["command"])
+    assert world.why("apples")["state"] == "composed"
+
+
+def test_a_disabled_one_is_enabled_by_the_name_that_it_was_disabled_by(world) -> None:
+    world.run("redhost disable red-expert-pears")
+    assert (world.why("pears")["state"], world.why("pears")["membership"] is None) == (
+        "disabled",
+        False,
+    )
+    world.run("redhost recompose")
+    answer = world.why("pears")
+    assert answer["command"] == "redhost enable red-expert-pears"
+    world.run(answer["command"])
+    assert world.why("pears")["state"] == "new"
+
+
+def test_a_damaged_copy_is_stored_again(world, flip_byte) -> None:
+    flip_byte(world.stored("pears") / "card.jsonl")
+    answer = world.why("pears")
+    assert answer["state"] == "damaged" and "digest" not in answer["command"]
+    world.run(answer["command"])
+    assert world.why("pears")["state"] == "composed"
+
+
+def test_a_changed_file_is_put_back(world, flip_byte) -> None:
+    flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
+    answer = world.why("apples")
+    assert answer["state"] == "broken" and "weights_digest" in answer["reason"]
+    world.run(answer["command"])
+    assert world.why("apples")["state"] == "composed"
+
+
+def test_one_for_another_backbone_is_incompatible_and_the_next_step_says_all(world) -> None:
+    answer = world.why("range3")
+    assert (answer["state"], answer["membership"]) == ("incompatible", None)
+    assert "backbone_mismatch" in answer["reason"] and answer["offer"]["backbone"] == "tiny"
+    assert world.shell(answer["command"]).returncode == 0  # sound, on its own backbone
+
+
+def test_one_that_a_recompose_left_out_has_the_refusal_of_the_receipt(world) -> None:
+    module = world.site / "red_expert_copy"
+    shutil.copytree(world.site / "red_expert_apples", module)
+    file = module / "expert.json"
+    changed = {**json.loads(file.read_text()), "id": "copy", "norm_bound": 1e-9}
+    file.write_text(json.dumps(changed))
+    entries = {"redhost.experts": "copy = red_expert_copy"}
+    Environment(world.site).write_info("red-expert-copy", "0.1.0", "red_expert_copy", entries)
+    assert world.why("copy")["state"] == "new"
+    shutil.rmtree(world.home)
+    world.run("redhost recompose --backbone tiny-random")
+    answer = world.why("copy")
+    assert answer["state"] == "left_out" and answer["reason"].startswith("norm_bound: ")
+    assert answer["installed"][0]["origin"]["kind"] == "index"
+    world.run(answer["command"])
+    Environment(world.site).uninstall("red-expert-copy")
+    answer = world.why("copy")
+    assert (answer["state"], answer["offer"]) == ("uninstalled", None)
+
+
+def test_a_damaged_receipt_leaves_out_what_it_says_alone(world, flip_byte) -> None:
+    flip_byte(world.home / "generations" / "1" / "receipt.json")
+    answer = world.why("apples")
+    assert (answer["state"], answer["gate"]) == ("composed", None)
+
+
+@pytest.mark.parametrize("name", ["gone", "red-expert-gone"])
+def test_what_is_only_disabled_can_be_enabled(world, name) -> None:
+    from redhost.registry.queries.settings import Disabled
+
+    Disabled(world.home).disable(name)
+    answer = world.why(name)
+    assert (answer["state"], answer["installed"], answer["offer"]) == ("disabled", [], None)
+    world.run(answer["command"])
+    assert world.shell(f"redhost why {name}").returncode == 2
+
+
+def test_every_state_has_been_seen() -> None:
+    from pathlib import Path
+    from typing import get_args
+
+    text = Path(__file__).read_text("utf-8")
+    assert not [s for s in get_args(State) if f'"{s}"' not in text]
