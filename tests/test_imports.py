@@ -32,6 +32,7 @@ SOURCES = (
             "redhost-robust",
             "redhost-serve",
             "redhost-spans",
+            "redhost-sync",
             "redhost-words",
         )
     ),

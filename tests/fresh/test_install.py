@@ -32,6 +32,7 @@ CODE = {
     "redhost-robust": ("plugins", "redhost_robust"),
     "redhost-serve": ("serve", "redhost_serve"),
     "redhost-spans": ("plugins", "redhost_spans"),
+    "redhost-sync": ("sync", "redhost_sync"),
     "redhost-words": ("plugins", "redhost_words"),
 }
 """Distribution → a command of redhost it takes part in, and its module."""
