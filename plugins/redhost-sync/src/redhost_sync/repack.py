@@ -10,12 +10,13 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from redhost.registry.errors import IntegrityError, MissingError
-from redhost.registry.package.discover import canonical, header_lines, is_editable
+from redhost.registry.package.discover import canonical, header_lines
 from redhost.registry.wheel.policy import RecordRow, parse_record
 from redhost.registry.wheel.wheel import build_wheel
 
@@ -40,13 +41,13 @@ def repack(dist: str, folder: Path) -> Path:
     except metadata.PackageNotFoundError as e:
         hint = f"Install it: pip install {dist}."
         raise MissingError(f"{dist} is not installed", found="nothing to pack", hint=hint) from e
-    if is_editable(installed):
-        return build_wheel(_tree(installed), folder)
     record = installed.read_text("RECORD")
     if not record:
         hint = "Install it with pip or uv, which write one."  # a system's packages have none
         raise MissingError(f"{dist} cannot be packed", expected="a RECORD", found="none", hint=hint)
     rows = parse_record(record.encode()).unwrap(f"{dist} cannot be packed")
+    if tree := _source_tree(installed, rows):
+        return build_wheel(tree, folder)
     path = folder / _file_name(installed)
     temporary = path.with_suffix(".tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -59,10 +60,14 @@ def repack(dist: str, folder: Path) -> Path:
     return path
 
 
-def _tree(installed: metadata.Distribution) -> Path:
-    """Return the source tree of an editable installation."""
-    recorded = json.loads(installed.read_text("direct_url.json") or "{}")
-    return Path(unquote(urlsplit(recorded.get("url", "")).path))
+def _source_tree(installed: metadata.Distribution, rows: tuple[RecordRow, ...]) -> Path | None:
+    """Return the source tree of an editable installation, which has no package of its own here."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        recorded = json.loads(installed.read_text("direct_url.json") or "")
+        inside = any(row.path.endswith("/__init__.py") for row in rows)
+        if recorded["dir_info"]["editable"] is True and not inside:
+            return Path(unquote(urlsplit(recorded["url"]).path))
+    return None
 
 
 def _info(installed: metadata.Distribution) -> Path:
