@@ -346,6 +346,7 @@ def _run(
             encoding="utf-8",
             errors="replace",  # its last line is reported even if it is not valid text
             stdin=subprocess.DEVNULL,
+            close_fds=False,  # a lock that is inherited lasts until the tool has ended
         )
     except OSError as e:
         raise InstallError(problem, found=str(e)) from e

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
@@ -95,7 +95,11 @@ class Sources:
 
     given: tuple[Source, ...]
     otherwise: Callable[[], Source]
-    journal: FolderSource | None
+    journal: FolderSource | None = None
+
+    def after(self, journal: Path | None) -> Self:
+        """Return these sources, after the folder of a killed `sync` if there is one."""
+        return replace(self, journal=None if journal is None else FolderSource(journal))
 
     @property
     def all(self) -> tuple[Source, ...]:

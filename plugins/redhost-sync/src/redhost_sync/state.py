@@ -56,7 +56,7 @@ def is_installed(part: Part) -> bool:
     read: Callable[[Package], Checked[ExpertFiles] | Checked[BackboneFiles]]
     read = read_expert if part.kind == "expert" else read_backbone
     package = package_of(part.kind, part.dist)
-    if package is None or package.folder is None:
+    if package is None or package.folder is None or package.version != part.version:
         return False
     files = read(package).value
     return files is not None and files.digest == part.digest and not audit_installed(package)

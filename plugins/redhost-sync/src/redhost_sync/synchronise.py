@@ -29,6 +29,7 @@ from redhost.registry.home.questions import question_of, root_of
 from redhost.registry.package.discover import canonical
 from redhost.registry.wheel.signing import PublicKey
 
+from .alone import alone
 from .install import clean, installed, require_installable
 from .journal import (
     FOLDER,
@@ -42,7 +43,7 @@ from .journal import (
 )
 from .locks import read_locks
 from .plan import Kept, Plan, Sources, Step, make_plan
-from .sources import FolderSource, Source
+from .sources import Source
 
 if TYPE_CHECKING:
     from redhost.core.composition.publish import RecomposeResult
@@ -97,22 +98,34 @@ def synchronise(
     Raises:
         RedhostError: If anything fails; environment and compositions are then unchanged.
     """
-    home, lock = root_of(home), WriterLock(root_of(home))
-    journal = read_journal(home)
-    sources = Sources(
-        given=tuple(given),
-        otherwise=otherwise,
-        journal=FolderSource(home / FOLDER) if journal else None,
-    )
+    home = root_of(home)
+    sources = Sources(given=tuple(given), otherwise=otherwise)
     locks = read_locks(home)  # a folder without a lock is not written to
     if dry_run:
+        journal = read_journal(home)
+        sources = sources.after(home / FOLDER if journal else None)
         plan = make_plan(locks, sources, journal=journal, keys=keys)
         return _report(home, locks, plan, _stale(locks), dry_run=True, resumed=bool(journal))
+    with alone(home):
+        return _change(home, sources, keys, device=device, progress=progress)
+
+
+def _change(
+    home: Path,
+    sources: Sources,
+    keys: Sequence[PublicKey],
+    *,
+    device: str | None,
+    progress: Report | None,
+) -> Synchronised:
+    """Finish what a killed `sync` began, or begin anew."""
+    lock = WriterLock(home)
     with Generations(home, lock=lock).writer() as writer:
-        if journal is not None:
+        if (journal := read_journal(home)) is not None:
             restore_locks(home, journal)
             clean(journal.writing)
-            locks = read_locks(home)
+            sources = sources.after(home / FOLDER)
+        locks = read_locks(home)
         plan, stale = make_plan(locks, sources, journal=journal, keys=keys), _stale(locks)
         if plan.steps or stale:
             for one in plan.fetched:
