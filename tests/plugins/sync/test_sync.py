@@ -32,7 +32,9 @@ def relisted(folder: Path, *wheels: WheelEntry) -> None:
 
 def test_environment_and_composition_are_rebuilt_to_the_bit(project: Any, tmp_path: Path) -> None:
     home = project.clone(tmp_path / "new")
-    listed = json.loads(project.sync(home, "--dry-run", "--json", "--from", str(project.out)).stdout)
+    listed = json.loads(
+        project.sync(home, "--dry-run", "--json", "--from", str(project.out)).stdout
+    )
     [step] = listed["steps"]
     assert (step["action"], step["dist"], step["before"]) == ("install", "red-expert-extra", None)
     assert step["sha256"] == entry(project).sha256 and listed["composed"] == [""]
@@ -114,9 +116,7 @@ def test_a_source_that_lies_is_one_line_and_changes_nothing(
         folders.append(copied(project, tmp_path / lie.__name__))
         lie(folders[-1], project, draft)
     commands = [("sync", "--from", str(folder)) for folder in folders]
-    for lie, (code, out, err) in zip(
-        LIES, project.venv.session(*commands, home=home), strict=True
-    ):
+    for lie, (code, out, err) in zip(LIES, project.venv.session(*commands, home=home), strict=True):
         assert code in {1, 3} and not out and err.count("\n") == 1, (lie, code, err)
         assert "Traceback" not in err and len(err) < 600, err
     assert project.infos() == [] and (home / "redhost.lock").read_bytes() == lock
