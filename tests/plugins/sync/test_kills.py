@@ -107,7 +107,8 @@ def rig(project: Any, draft: Any, tmp_path: Path) -> Rig:
     return Rig(project, draft, tmp_path)
 
 
-CHOSEN = list(STEPS) if "MOMENTS" in os.environ else ["after the installer"]
+MOMENTS = int(os.environ.get("MOMENTS", "0"))
+CHOSEN = list(STEPS) if MOMENTS else ["after the installer"]
 
 
 @pytest.mark.parametrize("step", CHOSEN)
@@ -130,19 +131,23 @@ def test_killed_within_a_publication_the_lock_is_not_lost(rig: Rig) -> None:
     rig.require_finished(home)
 
 
-@pytest.mark.skipif("MOMENTS" not in os.environ, reason="minutes; `make test-full` runs it")
-def test_killed_at_moments_in_between(rig: Rig) -> None:
-    """Also while pip runs, which outlives the killed process."""
-    moments, options = int(os.environ["MOMENTS"]), ("sync", "--from", str(rig.project.out))
+@pytest.fixture(scope="module")
+def whole(composed: Any, draft: Any, tmp_path_factory: Any) -> float:
+    """Return the seconds that a `sync` takes which nobody kills."""
+    rig = Rig(composed, draft, tmp_path_factory.mktemp("whole"))
     home = rig.prepared()
     start = time.monotonic()
-    assert rig.start("-m", "redhost", *options, home=home).wait(120) == 0
-    whole, killed = time.monotonic() - start, 0
-    for n in range(moments):
-        home = rig.prepared()
-        child = rig.start("-m", "redhost", *options, home=home)
-        time.sleep(whole * (n + 0.5) / moments)
-        child.kill()
-        killed += child.wait() == -signal.SIGKILL
-        rig.require_finished(home)
-    assert killed > moments / 2
+    child = rig.start("-m", "redhost", "sync", "--from", str(composed.out), home=home)
+    assert child.wait(120) == 0
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("n", range(MOMENTS))
+def test_killed_at_a_moment_in_between(rig: Rig, whole: float, n: int) -> None:
+    """Also while pip runs, which outlives the killed process."""
+    home = rig.prepared()
+    child = rig.start("-m", "redhost", "sync", "--from", str(rig.project.out), home=home)
+    time.sleep(whole * (n + 0.5) / MOMENTS)
+    child.kill()
+    assert child.wait() in {-signal.SIGKILL, 0}  # the last ones may be done
+    rig.require_finished(home)
