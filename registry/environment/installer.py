@@ -33,7 +33,6 @@ from ..wheel.wheel import Wheel, open_wheel
 from . import python_command
 from .installed import audit_installed, files_below, read_record, require_removable
 
-
 _WHAT_TO_GIVE = "Give the path of a wheel, or a name such as red-expert-range3."
 
 

@@ -69,7 +69,7 @@ class Generations:
 
     Args:
         home: The folder of a project's state, ``.redhost/`` by default, or of one of its questions.
-        lock: The writer's lock, for who writes to several questions at once; else a lock of its own.
+        lock: The writer's lock, if several questions are written to at once; else one of its own.
     """
 
     def __init__(self, home: Path, *, lock: WriterLock | None = None) -> None:

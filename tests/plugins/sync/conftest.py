@@ -46,11 +46,11 @@ class Project:
     def empty(self) -> None:
         """Remove what was installed beside the packages that tests share."""
         for path in self.venv.site.iterdir():
-            if path.name not in KEPT:
+            if path.name not in SHARED:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-KEPT = {"real.pth", "__pycache__"}
+SHARED = {"real.pth", "__pycache__"}
 
 
 @pytest.fixture(scope="module")

@@ -149,7 +149,7 @@ def test_only_what_was_composed_here_and_left_the_lock_is_removed(
     plan, changed = json.loads(done[0][1]), json.loads(done[1][1])
     assert plan["steps"] == changed["steps"]
     assert [(x["action"], x["dist"]) for x in plan["steps"]] == [("remove", "red-expert-late")]
-    assert [x["dist"] for x in changed["kept"]] == ["red-expert-foreign"]
+    assert [x["dist"] for x in changed["staying"]] == ["red-expert-foreign"]
     assert plan["generations"] == {"": 2} and changed["generations"] == {"": 3}
     names = " ".join(project.infos())
     assert "foreign" in names and "red_expert_extra" in names and "late" not in names

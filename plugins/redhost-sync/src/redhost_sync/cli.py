@@ -117,8 +117,8 @@ def _print(done: Synchronised) -> None:
         if step.also_for:
             listed = ", ".join(step.also_for)
             click.echo(f"{'':<12} no lock names {listed}, made for the present one: cannot compose")
-    for kept in done.kept:
-        click.echo(f"{'kept':<12} {kept.dist}, which no lock names: {kept.reason}")
+    for staying in done.staying:
+        click.echo(f"{'stays':<12} {staying.dist}, which no lock names: {staying.reason}")
     for question in done.composed:
         name = f"question {question!r}" if question else "the default question"
         now = "to compose" if done.dry_run else f"generation {done.generations[question]}"

@@ -51,7 +51,7 @@ class Step(Struct, frozen=True, kw_only=True):
     also_for: tuple[str, ...] = ()
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class Staying(Struct, frozen=True, kw_only=True):
     """An installed expert that no lock names, and that stays.
 
     Attributes:
@@ -70,12 +70,12 @@ class Plan:
     Attributes:
         fetched: The wheels to install, with what their code needs.
         steps: The changes, as they are reported.
-        kept: Experts that no lock names and that stay.
+        staying: Experts that no lock names and that stay.
     """
 
     fetched: tuple[Fetched, ...]
     steps: tuple[Step, ...]
-    kept: tuple[Kept, ...]
+    staying: tuple[Staying, ...]
 
     @property
     def removing(self) -> tuple[str, ...]:
@@ -140,8 +140,8 @@ def make_plan(
         fetch_part(part, sources.of(part), keys=keys) for part in parts if not is_installed(part)
     ]
     complete = with_dependencies(fetched, sources.all)
-    leaving, kept = _others(locks, parts, journal)
-    return Plan(fetched=complete, steps=(*map(_step, complete), *leaving), kept=kept)
+    leaving, staying = _others(locks, parts, journal)
+    return Plan(fetched=complete, steps=(*map(_step, complete), *leaving), staying=staying)
 
 
 def _step(one: Fetched) -> Step:
@@ -170,7 +170,7 @@ def _stranded(one: Fetched) -> tuple[str, ...]:
 
 def _others(
     locks: Mapping[Path, LockFile], parts: Sequence[Part], journal: Journal | None
-) -> tuple[tuple[Step, ...], tuple[Kept, ...]]:
+) -> tuple[tuple[Step, ...], tuple[Staying, ...]]:
     """Return what leaves, and what stays, of the installed experts that no lock names.
 
     Only what was composed here and is not in the lock any more leaves: another project may use the
@@ -179,23 +179,23 @@ def _others(
     named = {canonical(part.dist) for part in parts}
     composed = {canonical(dist) for dist in _composed(locks)}
     composed |= {canonical(dist) for dist in (journal.removing if journal else ())}
-    leaving, kept = list[Step](), list[Kept]()
+    leaving, staying = list[Step](), list[Staying]()
     for package in discover("expert"):
         dist = canonical(package.dist)
         if dist in named:
             continue
         if dist not in composed:
-            kept.append(Kept(dist=package.dist, reason="it was not composed in this project"))
+            staying.append(Staying(dist=package.dist, reason="it was not composed in this project"))
         elif needing := _needing(dist):
             reason = f"{', '.join(needing)} cannot do without it"
-            kept.append(Kept(dist=package.dist, reason=reason))
+            staying.append(Staying(dist=package.dist, reason=reason))
         else:
             version = package.version
             step = Step(
                 action="remove", kind="expert", dist=package.dist, version=version, before=version
             )
             leaving.append(step)
-    return tuple(leaving), tuple(kept)
+    return tuple(leaving), tuple(staying)
 
 
 def _composed(locks: Mapping[Path, LockFile]) -> Iterator[str]:

@@ -42,7 +42,7 @@ from .journal import (
     write_journal,
 )
 from .locks import read_locks
-from .plan import Kept, Plan, Sources, Step, make_plan
+from .plan import Plan, Sources, Staying, Step, make_plan
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Synchronised(Struct, frozen=True, kw_only=True):
         dry_run: Whether nothing was changed.
         resumed: Whether it finished what a killed `sync` had begun.
         steps: The changes of the environment, in their order.
-        kept: Installed experts that no lock names and that stay.
+        staying: Installed experts that no lock names and that stay.
         composed: The questions that were composed; the default question has an empty name.
         generations: Question → its current generation.
     """
@@ -69,7 +69,7 @@ class Synchronised(Struct, frozen=True, kw_only=True):
     dry_run: bool
     resumed: bool
     steps: tuple[Step, ...]
-    kept: tuple[Kept, ...]
+    staying: tuple[Staying, ...]
     composed: tuple[str, ...]
     generations: dict[str, int | None]
 
@@ -238,7 +238,7 @@ def _report(
         dry_run=dry_run,
         resumed=resumed,
         steps=plan.steps,
-        kept=plan.kept,
+        staying=plan.staying,
         composed=tuple(names[where] for where in stale),
         generations={name: Generations(where).current() for where, name in names.items()},
     )
