@@ -41,7 +41,7 @@ class Server:
                 else:
                     answer(self)
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 """Say nothing."""
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -82,7 +82,7 @@ def sync(
 @click.option(
     "--only-named",
     is_flag=True,
-    help="Leave out what redhost itself needs, such as torch; then pip takes that from an index.",
+    help="Leave out packages of other projects, such as torch; then pip takes them from an index.",
 )
 @home_option
 @json_option("redhost_sync.export.Exported")

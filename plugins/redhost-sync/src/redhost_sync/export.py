@@ -50,7 +50,7 @@ def export(home: Path, folder: Path, *, dependencies: bool = True) -> Exported:
     Args:
         home: The state folder.
         folder: The folder for the wheels; those of an earlier export are replaced.
-        dependencies: Whether to write what redhost and plugins need as well.
+        dependencies: Whether to write what other projects make and redhost and plugins need.
 
     Raises:
         RedhostError: If what is installed is not what the locks name, or cannot be packed.
@@ -80,8 +80,9 @@ def closure(dists: Iterable[str], *, dependencies: bool) -> set[str]:
             continue
         seen.add((name, extra))
         found.add(name)
-        if dependencies:
-            waiting += _required(name, extra)
+        required = _required(name, extra)
+        # What an index has of ours is not always what is installed here.
+        waiting += (r for r in required if dependencies or r[0].startswith("redhost-"))
     return found
 
 

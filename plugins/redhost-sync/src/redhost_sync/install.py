@@ -11,9 +11,12 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
 from redhost.registry.environment.installed import require_removable
 from redhost.registry.environment.installer import EnvironmentBackup, install_wheels
-from redhost.registry.errors import ContractError, IntegrityError
+from redhost.registry.environment.trust import RELEASED, trusted
+from redhost.registry.errors import ContractError, IntegrityError, PluginError, short
 from redhost.registry.package.discover import canonical, is_editable
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.policy import NameOwners, parse_record
@@ -66,8 +69,11 @@ def require_installable(one: Fetched) -> None:
     Raises:
         ContractError: Naming whose it is.
         IntegrityError: If the present version cannot be uninstalled safely.
+        PluginError: If a plugin is not trusted: its code would not be run.
     """
     part, before = one.part, version_of(one.part.dist)
+    if part.kind == "plugin":
+        _require_trusted(one)
     if before is not None:
         _require_replaceable(one)
     for top in one.tops:
@@ -81,6 +87,20 @@ def require_installable(one: Fetched) -> None:
             places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
             hint = "Remove them, then try again."
             raise ContractError(taken, found=f"files of no distribution, at {places[0]}", hint=hint)
+
+
+def _require_trusted(one: Fetched) -> None:
+    """Refuse a plugin that nothing would be composed with."""
+    dist = canonical(one.part.dist)
+    released = msgspec.json.decode(RELEASED.read_bytes(), type=dict[str, str])
+    if one.part.digest not in {trusted().get(dist), released.get(dist)}:
+        raise PluginError(
+            f"the lock needs the plugin {one.part}, which is not trusted",
+            expected=short(one.part.digest),
+            found=short(trusted().get(dist, "")),
+            hint=f"Nothing was changed. If you trust its code: 'pip install {dist}' from there, "
+            f"'redhost trust {dist}', then 'redhost sync' again.",
+        )
 
 
 def _require_replaceable(one: Fetched) -> None:
