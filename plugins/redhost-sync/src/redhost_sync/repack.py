@@ -103,6 +103,8 @@ def _members(
         elif path.parent == scripts:
             if path.stem not in made:  # the installer writes those
                 yield f"{data}/scripts/{path.name}", (path, row)
+        elif not path.exists():
+            continue  # a manual page, say: small images are made without
         elif path.is_relative_to(sys.prefix):
             yield f"{data}/data/{path.relative_to(sys.prefix).as_posix()}", (path, row)
         else:
