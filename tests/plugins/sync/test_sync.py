@@ -178,6 +178,32 @@ def test_another_build_is_replaced_and_a_foreign_file_is_not(
     assert (project.venv.site / "red_expert_extra" / "notes.txt").read_text() == "mine"
 
 
+def test_every_question_of_the_project_is_rebuilt(project: Any, draft: Any, tmp_path: Path) -> None:
+    (more := tmp_path / "more").mkdir()
+    shutil.copy(project.wheels / EXTRA, more)
+    asked = draft("asked", question="sums").write(more)
+    old, new = tmp_path / "old", project.clone(tmp_path / "new")
+    shutil.copytree(project.home, old)
+    done = project.venv.session(("add", str(asked)), home=old)
+    assert done[0][0] == 0, done
+    (new / "questions" / "sums").mkdir(parents=True)
+    for name in ("redhost.lock", "questions/sums/redhost.lock"):
+        shutil.copy(old / name, new / name)
+    project.empty()
+    done = project.venv.session(
+        ("sync", "--from", str(more), "--json"),
+        ("predict", "--json", "--question", "sums", "What is 37 plus 12?"),
+        home=new,
+    )
+    assert [code for code, _, _ in done] == [0, 0], done
+    changed, [answer] = json.loads(done[0][1]), json.loads(done[1][1])
+    assert {x["dist"] for x in changed["steps"]} == {"red-expert-asked", "red-expert-extra"}
+    assert changed["generations"] == {"": 1, "sums": 1}
+    assert answer["label"] == "49" and answer["weights"]["asked"] > 0
+    name = "questions/sums/redhost.lock"
+    assert (new / name).read_bytes() == (old / name).read_bytes()
+
+
 def test_there_is_nothing_to_follow_without_a_lock(project: Any, tmp_path: Path) -> None:
     done = project.sync(tmp_path / "none")
     assert done.returncode == 3 and done.stderr.count("\n") == 1
