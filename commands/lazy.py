@@ -31,6 +31,7 @@ PLUGINS: Mapping[str, Sequence[str]] = {
     "robust": ("advise",),
     "serve": ("serve", "serve-bench", "serve-soak", "serve-storm"),
     "spans": (),
+    "sync": ("export-wheels", "sync"),
     "words": (),
 }
 """Extra of redhost → the commands of the plugin that it installs, ``redhost-EXTRA``."""

@@ -158,7 +158,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
-        fields = {"signer": "", **msgspec.to_builtins(member)}
+        fields = {"signer": "", "source": "", **msgspec.to_builtins(member)}
         print_json({**fields, "replaced": None, "receipt": receipt})
     else:
         click.echo(

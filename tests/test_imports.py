@@ -33,6 +33,7 @@ SOURCES = (
             "redhost-robust",
             "redhost-serve",
             "redhost-spans",
+            "redhost-sync",
             "redhost-words",
         )
     ),

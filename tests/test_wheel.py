@@ -89,6 +89,7 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
         "redhost-robust",
         "redhost-serve",
         "redhost-spans",
+        "redhost-sync",
         "redhost-words",
     ],
 )

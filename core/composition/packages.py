@@ -105,6 +105,7 @@ def add(
         replaced=None if before is None else before.version,
         receipt=receipt,
         signer=wheel.signer,
+        source=wheel.source,
     )
 
 

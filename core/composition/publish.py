@@ -256,6 +256,7 @@ def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
                 digest=digest,
                 wheel=origin.wheel if origin else "",
                 signer=origin.signer if origin else "",
+                source=origin.source if origin else "",
             )
         )
     return Composition(

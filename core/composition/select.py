@@ -241,6 +241,7 @@ def read_source(
             digest=files.digest,
             wheel=wheel.sha256,
             signer=wheel.signer,
+            source=wheel.source,
         )
     status = status_of_files(package, files, backbone=backbone, disabled=off, origin=origin)
     for violation in (*check_question(files.manifest, question_of(home)), *status.violations):

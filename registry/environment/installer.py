@@ -16,20 +16,24 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from ..atomic import read_regular
 from ..errors import ContractError, InstallError, IntegrityError, UsageError
 from ..package.discover import MAX_METADATA, Package, canonical, discover, require_one
 from ..package.readers import MAX_LARGE, read_file
+from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import NameOwners, is_plain
 from ..wheel.signing import PublicKey, signature_path
 from ..wheel.wheel import Wheel, open_wheel
 from . import python_command
 from .installed import audit_installed, files_below, read_record, require_removable
+
+_WHAT_TO_GIVE = "Give the path of a wheel, or a name such as red-expert-range3."
 
 
 def fetch(
@@ -58,18 +62,20 @@ def fetch(
     path = Path(target)
     there = os.path.exists(target)  # noqa: PTH110  (Path's raises if the name is too long)
     if there and path.is_dir():
-        hint = f"Pack it first: 'redhost pack {target}'."
-        raise UsageError(f"cannot add {target}: it is a folder, not a wheel", hint=hint)
+        raise UsageError(
+            f"cannot add {target}: it is a folder, not a wheel",
+            hint=f"Pack it first: 'redhost pack {target}'.",
+        )
     if there and path.is_file():
         return open_wheel(path, keys=keys)
     if path.suffix == ".whl":
-        hint = "Give the path of a wheel, or a name such as red-expert-range3."
-        raise UsageError(f"there is no wheel {target}", hint=hint)
+        raise UsageError(f"there is no wheel {target}", hint=_WHAT_TO_GIVE)
     _require_plain(target)
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         wheel = _download(target, Path(folder), index_url, find_links)
         signature = signature_path(Path(find_links or folder) / wheel.name)
-        return open_wheel(wheel, keys=keys, signature=signature)
+        opened = open_wheel(wheel, keys=keys, signature=signature)
+        return replace(opened, source=_without_credentials(index_url or find_links or ""))
 
 
 def find(dist: str) -> Package | None:
@@ -96,9 +102,11 @@ def require_free(package: Package) -> None:
     if before is None:
         with suppress(metadata.PackageNotFoundError):
             metadata.distribution(package.dist)  # raises, unless it is here
-            problem = "a distribution of that name is here, and is no expert"
-            hint = "Do not install it: pip would uninstall that one first."
-            raise ContractError(f"{package} was not installed: {problem}", hint=hint)
+            raise ContractError(
+                f"{package} was not installed: a distribution of that name is here, and is no "
+                "expert",
+                hint="Do not install it: pip would uninstall that one first.",
+            )
     taken = f"{package} was not installed: its top-level package {package.module!r} is taken"
     here = Path(sysconfig.get_path("purelib"))
     if others := NameOwners().others(here, package.module, dist=package.dist):
@@ -109,8 +117,11 @@ def require_free(package: Package) -> None:
     spec = importlib.util.find_spec(package.module) if before is None else None
     if spec is not None:
         places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
-        hint = "If an installation was cut short, remove them and try again."
-        raise ContractError(taken, found=f"files of no distribution, at {places[0]}", hint=hint)
+        raise ContractError(
+            taken,
+            found=f"files of no distribution, at {places[0]}",
+            hint="If an installation was cut short, remove them and try again.",
+        )
 
 
 @contextmanager
@@ -137,7 +148,7 @@ def installed_from(wheel: Wheel) -> Iterator[None]:
     ]
     backup = EnvironmentBackup.take(before, folders=written)
     try:
-        _install(wheel)
+        install_wheels({wheel.name: wheel.data}, problem=f"cannot install {package}")
         _verify(wheel)
         yield
     except BaseException:
@@ -214,8 +225,12 @@ def _tool() -> tuple[str, ...]:
         return _PIP
     if uv := shutil.which("uv"):
         return (uv, "pip")
-    hint = "Install one, e.g. 'python -m ensurepip'."
-    raise InstallError("nothing here can install", expected="pip or uv", found="neither", hint=hint)
+    raise InstallError(
+        "nothing here can install",
+        expected="pip or uv",
+        found="neither",
+        hint="Install one, e.g. 'python -m ensurepip'.",
+    )
 
 
 def _require_legible() -> None:
@@ -240,18 +255,26 @@ def _where(tool: tuple[str, ...]) -> tuple[str, ...]:
     return ("--isolated",) if tool is _PIP else ("--no-config", "--python", python_command()[0])
 
 
-def _install(wheel: Wheel) -> None:
-    """Install the audited bytes, from a folder of their own, by name and sha256."""
-    package, tool = wheel.package, _tool()
+def install_wheels(wheels: Mapping[str, bytes], *, problem: str) -> None:
+    """Install wheels from memory, by name and sha256; what they need is not installed.
+
+    Args:
+        wheels: File name → audited bytes; exactly these are installed, from a folder of their own.
+        problem: What fails if the tool does.
+
+    Raises:
+        InstallError: If pip, or uv, fails.
+    """
+    tool, pinned = _tool(), ""
     with tempfile.TemporaryDirectory(prefix="redhost-") as name:
-        folder = Path(name)
-        (folder / wheel.name).write_bytes(wheel.data)
-        pinned = f"{package.dist}=={package.version} --hash=sha256:{wheel.sha256}\n"
-        (folder / "pinned.txt").write_text(pinned, "utf-8")
+        for file, data in wheels.items():
+            Path(name, file).write_bytes(data)
+            pinned += "{}=={} --hash=sha256:{}\n".format(*file.split("-")[:2], sha256_hex(data))
+        Path(name, "pinned.txt").write_text(pinned, "utf-8")
         again = ("--force-reinstall", "--no-cache-dir") if tool is _PIP else ("--reinstall",)
         command = (*tool, "install", *_where(tool), "--quiet", "--no-deps", "--no-index", *again)
         only = ("--find-links", name, "--require-hashes", "--requirement", f"{name}/pinned.txt")
-        _run([*command, *only], f"cannot install {package}")
+        _run([*command, *only], problem)
 
 
 def _verify(wheel: Wheel) -> None:
@@ -289,6 +312,12 @@ def _download(name: str, into: Path, index_url: str | None, find_links: str | No
     return wheels[0]
 
 
+def _without_credentials(url: str) -> str:
+    """Return the address of an index as a lock may record it, or a folder as it is."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
 def _require_plain(name: str) -> None:
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -298,8 +327,7 @@ def _require_plain(name: str) -> None:
     except InvalidRequirement:
         plain = False
     if not plain:
-        hint = "Give the path of a wheel, or a name such as red-expert-range3."
-        raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=hint)
+        raise UsageError(f"cannot add {name!r}", expected="a wheel or a name", hint=_WHAT_TO_GIVE)
 
 
 def _run(
@@ -317,6 +345,7 @@ def _run(
             encoding="utf-8",
             errors="replace",  # its last line is reported even if it is not valid text
             stdin=subprocess.DEVNULL,
+            close_fds=False,  # a lock that is inherited lasts until the tool has ended
         )
     except OSError as e:
         raise InstallError(problem, found=str(e)) from e

@@ -30,6 +30,7 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         digest: The build digest: over its manifest, weights, card and canary.
         wheel: The sha256 of the wheel it was composed from, if there was one.
         signer: The fingerprint of the key that verified that wheel, if keys were given.
+        source: The index or folder that the wheel was taken from by name, without credentials.
     """
 
     dist: str
@@ -37,6 +38,7 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     digest: str
     wheel: str = ""
     signer: str = ""
+    source: str = ""
 
 
 class Member(Provenance, frozen=True):  # not kw_only: msgspec then puts ``id`` first in the JSON

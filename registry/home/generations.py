@@ -69,14 +69,15 @@ class Generations:
 
     Args:
         home: The folder of a project's state, ``.redhost/`` by default, or of one of its questions.
+        lock: The writer's lock, if several questions are written to at once; else one of its own.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, lock: WriterLock | None = None) -> None:
         self.home = home
         self.folder = home / "generations"
         self.store = Store(home)
         self.leases = Leases(home)
-        self._writer_lock = WriterLock(root_of(home))
+        self._writer_lock = lock or WriterLock(root_of(home))
 
     def current(self) -> int | None:
         """Return the number of the current generation, or None before the first.

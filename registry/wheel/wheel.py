@@ -55,6 +55,7 @@ class Wheel:
         name: The wheel's file name.
         data: The bytes that were audited; these are installed, and the file is not read again.
         signer: The fingerprint of the key that signed them, if keys were required.
+        source: The index or folder that it was taken from by name, without credentials.
     """
 
     package: Package
@@ -63,6 +64,7 @@ class Wheel:
     name: str
     data: bytes
     signer: str = ""
+    source: str = ""
 
     @cached_property
     def expert(self) -> Checked[ExpertFiles]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import tarfile
 import tomllib
+import venv
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,7 @@ CODE = {
     "redhost-robust": ("plugins", "redhost_robust"),
     "redhost-serve": ("serve", "redhost_serve"),
     "redhost-spans": ("plugins", "redhost_spans"),
+    "redhost-sync": ("sync", "redhost_sync"),
     "redhost-words": ("plugins", "redhost_words"),
 }
 """Distribution → a command of redhost it takes part in, and its module."""
@@ -144,6 +148,30 @@ def test_all_experts_together(install: Any, tmp_path: Path) -> None:
     assert fresh.redhost("recompose", "--home", str(tmp_path))["accuracy"]["overall"] >= 0.95
     [answer] = fresh.redhost("predict", "What is 37 plus 12?", "--home", str(tmp_path))
     assert answer["label"] == "49"
+
+
+def test_a_project_is_rebuilt_offline_in_another_environment(install: Any, tmp_path: Path) -> None:
+    fresh, texts = (
+        install("redhost-sync", "red-backbone-tiny", *RANGES[2:4]),
+        ("What is 37 plus 12?",),
+    )
+    home, wheels = ("--home", str(tmp_path / "home")), str(tmp_path / "wheels")
+    fresh.redhost("recompose", *home)
+    before = fresh.redhost("predict", *texts, *home)
+    exported = fresh.redhost("export-wheels", wheels, *home)["wheels"]
+    assert {"redhost", "redhost-sync", "red-backbone-tiny", "torch"} <= {
+        x["dist"] for x in exported
+    }
+    other = replace(fresh, folder=tmp_path / "other")
+    venv.create(other.folder, with_pip=True)
+    other.pip("install", "-q", "redhost[sync]", "--no-index", "--find-links", wheels)
+    assert not other.installed() & {"red-backbone-tiny", *RANGES}
+    (tmp_path / "clone").mkdir()
+    shutil.copy(tmp_path / "home" / "redhost.lock", tmp_path / "clone")
+    home = ("--home", str(tmp_path / "clone"))
+    steps = other.redhost("sync", "--from", wheels, *home)["steps"]
+    assert [x["action"] for x in steps] == ["install"] * 3
+    assert other.redhost("predict", *texts, *home) == before
 
 
 @pytest.mark.parametrize("name", CODE)

@@ -1,0 +1,143 @@
+"""`export-wheels`: a folder that rebuilds a project without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+
+from redhost.registry.atomic import make_folder, reporting, write_atomic
+from redhost.registry.errors import MissingError, short
+from redhost.registry.home.composition import LockFile
+from redhost.registry.home.generations import Generations
+from redhost.registry.home.questions import root_of
+from redhost.registry.package.discover import canonical
+
+from .fetched import fetch_part
+from .locks import Part, parts_of, read_locks
+from .manifest import WheelEntry, WheelList, write_list
+from .repack import repack
+from .sources import FolderSource
+
+OURS = ("redhost", "redhost-sync")
+"""What a folder has beside the packages of the locks: the host, and who reads the folder."""
+
+
+class Exported(Struct, frozen=True, kw_only=True):
+    """The result of `export-wheels`.
+
+    Attributes:
+        folder: The folder.
+        wheels: Its wheels.
+        routers: How many routers' weights it has.
+    """
+
+    folder: str
+    wheels: tuple[WheelEntry, ...]
+    routers: int
+
+
+def export(home: Path, folder: Path, *, dependencies: bool = True) -> Exported:
+    """Write wheels of all that a project's locks need, their list last.
+
+    Args:
+        home: The state folder.
+        folder: The folder for the wheels; those of an earlier export are replaced.
+        dependencies: Whether to write what other projects make and redhost and plugins need.
+
+    Raises:
+        RedhostError: If what is installed is not what the locks name, or cannot be packed.
+    """
+    locks = read_locks(root_of(home))
+    parts = {canonical(part.dist): part for part in parts_of(locks)}
+    names = closure({*OURS, *parts}, dependencies=dependencies)
+    with reporting(folder):
+        make_folder(folder)
+        with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as name:
+            entries = tuple(
+                _pack(dist, parts.get(dist), Path(name), folder) for dist in sorted(names)
+            )
+    routers = _routers(locks, folder)
+    wheels = tuple(sorted(entries, key=lambda entry: entry.file))
+    write_list(folder, WheelList(wheels=wheels, routers=routers))
+    return Exported(folder=str(folder), wheels=wheels, routers=len(routers))
+
+
+def closure(dists: Iterable[str], *, dependencies: bool) -> set[str]:
+    """Return distributions with all that they require here, by canonical name."""
+    found, waiting = set[str](), [(canonical(dist), "") for dist in dists]
+    seen = set[tuple[str, str]]()
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        found.add(name)
+        required = _required(name, extra)
+        # What an index has of ours is not always what is installed here.
+        waiting += (r for r in required if dependencies or r[0].startswith("redhost-"))
+    return found
+
+
+def _required(dist: str, extra: str) -> list[tuple[str, str]]:
+    required = list[tuple[str, str]]()
+    with suppress(metadata.PackageNotFoundError):  # reported when it is packed
+        for line in metadata.distribution(dist).requires or ():
+            with suppress(InvalidRequirement):
+                needs = Requirement(line)
+                if needs.marker is None or needs.marker.evaluate({"extra": extra}):
+                    required += [(canonical(needs.name), e) for e in ("", *needs.extras)]
+    return required
+
+
+def _pack(dist: str, part: Part | None, work: Path, folder: Path) -> WheelEntry:
+    """Pack a distribution, compare it with the lock, and move it to its place."""
+    made = repack(dist, work)
+    one = Part(kind="dependency", id=dist, dist=dist, version=metadata.version(dist))
+    if part is not None:  # packed again, it is no more the wheel that was composed
+        one = fetch_part(replace(part, wheel=""), [FolderSource(work)]).part
+    path = folder / made.name
+    made.replace(path)
+    return WheelEntry(
+        file=path.name,
+        sha256=_sha256(path),
+        dist=one.dist,
+        version=one.version,
+        kind=one.kind,
+        digest=one.digest,
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _routers(locks: Mapping[Path, LockFile], folder: Path) -> dict[str, str]:
+    """Write the weights of the locks' routers; return their files by digest."""
+    routers = dict[str, str]()
+    for where, lock in locks.items():
+        data = _router(where, lock)
+        name = f"router-{lock.router.digest[:16]}.safetensors"
+        write_atomic(folder / name, data)
+        routers[lock.router.digest] = name
+    return routers
+
+
+def _router(where: Path, lock: LockFile) -> bytes:
+    generations = Generations(where)
+    for record in reversed(generations.history()):
+        if record.router.digest == lock.router.digest:
+            return generations.file(record, "router.safetensors")
+    raise MissingError(
+        f"no generation in {where} has the lock's router",
+        expected=short(lock.router.digest),
+        hint="Run 'redhost sync' first.",
+    )

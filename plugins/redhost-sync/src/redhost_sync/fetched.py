@@ -1,0 +1,165 @@
+"""Obtain the wheel of a package from a source, and check it before anything is installed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from redhost.registry.environment.trust import wheel_digest
+from redhost.registry.errors import IntegrityError, MissingError, RedhostError, short
+from redhost.registry.package.readers import BackboneFiles, read_backbone
+from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.wheel.archive import ArchiveError, read_archive
+from redhost.registry.wheel.signing import PublicKey, signature_path
+from redhost.registry.wheel.wheel import Wheel, open_wheel
+
+from .locks import Part
+from .sources import FolderSource, Offer, Source, read_offer
+
+MOST = 5
+"""Most wheels that are tried where the lock has a digest and no version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetched:
+    """A wheel that is what the lock names.
+
+    Attributes:
+        part: The package, with its version.
+        file: The wheel's file name.
+        data: Its bytes.
+        source: Where it came from.
+        names: Its files.
+        wheel: The audited wheel of an expert or backbone.
+    """
+
+    part: Part
+    file: str
+    data: bytes
+    source: str
+    names: tuple[str, ...]
+    wheel: Wheel | None = None
+
+    @cached_property
+    def sha256(self) -> str:
+        """The sha256 of the wheel."""
+        return sha256_hex(self.data)
+
+    @property
+    def tops(self) -> tuple[str, ...]:
+        """The names that it brings to the site folder."""
+        names = {name.partition("/")[0] for name in self.names}
+        return tuple(sorted(name for name in names if not name.endswith(".data")))
+
+    @cached_property
+    def backbone(self) -> BackboneFiles:
+        """The backbone that it holds."""
+        files = {} if self.wheel is None else self.wheel.files
+        return read_backbone(files).unwrap(f"backbone package {self.part}")
+
+
+def fetch_part(part: Part, sources: Sequence[Source], *, keys: Sequence[PublicKey] = ()) -> Fetched:
+    """Obtain a package from the first source that has it.
+
+    Args:
+        part: The package.
+        sources: The sources, in order.
+        keys: If there are any, one of them must have signed an expert.
+
+    Raises:
+        MissingError: If no source has a wheel of that version.
+        RedhostError: If what it has is not what the lock names.
+    """
+    known = list[str]()
+    for source in sources:
+        offers = source.offers(part.dist)
+        wanted = [o for o in offers if not part.version or o.version == _version(part.version)]
+        known += [f"{o.version} in {source.name}" for o in offers]
+        for n, offer in enumerate(wanted[:MOST]):
+            try:
+                return _checked(part, offer, source, keys=keys)
+            except RedhostError:
+                if part.version or n + 1 == len(wanted[:MOST]):
+                    raise
+    raise MissingError(
+        f"no source has a wheel of {part}",
+        expected=" or ".join(source.name for source in sources),
+        found=", ".join(known) or "none of that name",
+        hint="Nothing was changed. Name a folder or an index that has it: --from, --index-url.",
+    )
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _checked(part: Part, offer: Offer, source: Source, *, keys: Sequence[PublicKey]) -> Fetched:
+    """Read an offer and compare its content with the lock's."""
+    data = read_offer(offer, source, pinned=part.wheel)
+    members = archive_of(offer.file, data)
+    part = replace(part, version=part.version or str(offer.version))
+    fetched = Fetched(
+        part=part, file=offer.file, data=data, source=source.name, names=tuple(members)
+    )
+    if part.kind == "plugin":
+        found = wheel_digest({n: d for n, d in members.items() if not n.endswith("/")})
+    elif part.kind == "dependency":
+        found = part.digest
+    else:
+        wheel = _opened(offer.file, data, source, keys=keys if part.kind == "expert" else ())
+        fetched = replace(fetched, wheel=wheel)
+        found = _digest(fetched)
+    if found != part.digest:
+        raise IntegrityError(
+            f"{offer.file} of {source.name} is not what the lock names",
+            expected=short(part.digest),
+            found=short(found),
+            hint="Nothing was changed. Who made the lock has it: 'redhost export-wheels FOLDER'.",
+        )
+    return fetched
+
+
+def archive_of(file: str, data: bytes) -> Mapping[str, bytes]:
+    """Return the members of a wheel.
+
+    Raises:
+        IntegrityError: If it is no archive, or an ambiguous one.
+    """
+    try:
+        return read_archive(data)
+    except ArchiveError as e:
+        violation = e.violation(file)
+        raise violation.error(f"wheel {file} was refused") from e
+
+
+def _opened(file: str, data: bytes, source: Source, *, keys: Sequence[PublicKey]) -> Wheel:
+    """Audit the bytes that were read, and not the file again."""
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        path = Path(folder, Path(file).name)
+        path.write_bytes(data)
+        signature = signature_path(path)
+        if isinstance(source, FolderSource):
+            signature = signature_path(source.folder / path.name)
+        return open_wheel(path, keys=keys, signature=signature)
+
+
+def _digest(fetched: Fetched) -> str:
+    wheel, part = fetched.wheel, fetched.part
+    if wheel is None or wheel.package.kind != part.kind:
+        kind = "nothing" if wheel is None else f"the wheel of another kind: {wheel.package.kind}"
+        raise IntegrityError(
+            f"{fetched.file} of {fetched.source} is not what the lock names",
+            expected=part.kind,
+            found=kind,
+        )
+    if part.kind == "backbone":
+        return fetched.backbone.digest
+    return wheel.expert.unwrap(f"expert package {part}").digest

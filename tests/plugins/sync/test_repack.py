@@ -1,0 +1,73 @@
+"""Wheels packed from what is installed: equal bytes each time, and nothing that has changed."""
+
+from __future__ import annotations
+
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redhost_sync.export import closure
+from redhost_sync.repack import repack
+
+from redhost.registry.errors import IntegrityError, MissingError
+from redhost.registry.wheel.policy import parse_record
+
+
+def test_equal_files_give_equal_bytes_and_the_record_is_true(tmp_path: Path) -> None:
+    first = repack("click", tmp_path).read_bytes()
+    path = repack("click", tmp_path)
+    assert path.read_bytes() == first and path.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        [record] = [n for n in names if n.endswith(".dist-info/RECORD")]
+        rows = parse_record(archive.read(record)).unwrap("click")
+        assert {row.path for row in rows} == names
+        assert all(len(archive.read(r.path)) == r.size for r in rows if r.sha256)
+    assert not any("__pycache__" in n or n.endswith(("INSTALLER", "REQUESTED")) for n in names)
+
+
+def test_scripts_are_left_to_the_installer(tmp_path: Path) -> None:
+    """pip is installed with scripts, which its entry points make."""
+    with zipfile.ZipFile(repack("pip", tmp_path)) as archive:
+        assert not any(".data/" in name for name in archive.namelist())
+    assert any("bin/pip" in str(path) for path in metadata.files("pip") or ())
+
+
+def test_it_installs_again_and_is_the_same(make_venv: Any, tmp_path: Path) -> None:
+    """One with compiled code, whose wheel is for this machine alone."""
+    wheel, target = repack("msgspec", tmp_path), tmp_path / "target"
+    assert "none-any" not in wheel.name
+    options = ("--quiet", "--no-index", "--no-deps", "--target", str(target), str(wheel))
+    assert make_venv(tmp_path / "venv").pip("install", *options).returncode == 0
+    files = [path for path in metadata.files("msgspec") or () if path.parts[0] == "msgspec"]
+    files = [path for path in files if path.suffix != ".pyc"]
+    assert len(files) > 5
+    assert all((target / path).read_bytes() == path.locate().read_bytes() for path in files)
+
+
+def test_a_changed_file_is_not_packed(draft: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    with zipfile.ZipFile(draft("extra").write(tmp_path)) as archive:
+        archive.extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert repack("red-expert-extra", tmp_path).exists()
+    card = next((tmp_path / "site" / "red_expert_extra").glob("*card*"))
+    card.write_bytes(card.read_bytes() + b"\n")
+    with pytest.raises(IntegrityError, match=card.name):
+        repack("red-expert-extra", tmp_path)
+    (tmp_path / "site" / "red_expert_extra-0.1.0.dist-info" / "RECORD").unlink()
+    with pytest.raises(MissingError, match="RECORD"):
+        repack("red-expert-extra", tmp_path)
+
+
+def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="nothing-of-this-name"):
+        repack("nothing-of-this-name", tmp_path)
+
+
+def test_the_closure_has_what_redhost_imports() -> None:
+    found = closure(["redhost"], dependencies=True)
+    assert {"redhost", "torch", "click", "numpy", "jinja2"} - {"numpy"} <= found
+    assert "pytest" not in found and "redhost-serve" not in found  # extras are not asked for
+    assert closure(["redhost"], dependencies=False) == {"redhost"}
