@@ -311,14 +311,15 @@ class Base(_Closed, frozen=True, kw_only=True):
     """The source of the trunk's tensors.
 
     Attributes:
-        kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``hub``; or
-            ``file``, a GGUF file on this machine.
-        id: The hub's name or the file's path.
-        revision: The commit on the hub.
-        files: The carried files, file name → sha256.
+        kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``dist``, such a
+            folder in another installed distribution; ``hub``; or ``file``, a GGUF file on this
+            machine.
+        id: The hub's name, the file's path, or ``DISTRIBUTION/FOLDER``.
+        revision: The commit on the hub, or the distribution's versions, e.g. ``==0.1.0``.
+        files: The files of a folder, file name → sha256.
     """
 
-    kind: Literal["carried", "file", "hub"]
+    kind: Literal["carried", "dist", "file", "hub"]
     id: Word = ""
     revision: Word = ""
     files: dict[FileName, Sha256] = {}

@@ -1,4 +1,4 @@
-"""Check the files of a model folder before anything is built from them.
+"""Find a model folder in an installed package, and check its files before anything is built.
 
 Only ``config.json`` and the headers of the weights are read. A number in a configuration decides
 how many modules are built and how large they are, so each must be one that the weights bear out.
@@ -12,9 +12,14 @@ import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from ..errors import UsageError
 from .checked import Refused, Violation, checked, listed, unique_keys
+from .discover import Package, canonical
+from .manifest import Base
 from .safetensors_check import read_header, relabel, show
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -46,6 +51,50 @@ _NUMBERED = re.compile(r"\.(\d{1,6})\.")
 _HINT = "Correct the model's files, or ask their author for a new build."
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def model_in(where: str) -> Base:
+    """Return the base that a model in an installed distribution is, without its files' digests.
+
+    Args:
+        where: ``DISTRIBUTION``, or ``DISTRIBUTION/FOLDER`` if it has several models.
+
+    Raises:
+        UsageError: If it has no model or several.
+    """
+    name, _, inside = where.partition("/")
+    dist = _distribution(Base(kind="dist", id=name))
+    folders = {f.parent for f in dist.files or () if f.name in {WEIGHTS, INDEX}}
+    models = [str(f) for f in folders if (str(f) == inside if inside else f.parent not in folders)]
+    if len(models) != 1:
+        expected = f"one folder with {WEIGHTS}, or dist:{name}/FOLDER"
+        found = listed(sorted(map(str, folders))) or "none"
+        raise UsageError(f"the models in package {name!r}", expected=expected, found=found)
+    return Base(kind="dist", id=f"{canonical(name)}/{models[0]}", revision=f"=={dist.version}")
+
+
+def package_of(base: Base) -> Package:
+    """Return the installed distribution that has a base's files; nothing of it is read.
+
+    Raises:
+        Refused: If it is not installed in one of the base's versions.
+    """
+    name, _, inside = base.id.partition("/")
+    dist = _distribution(base)
+    folder = Path(str(dist.locate_file(inside)))
+    return Package("backbone", name, dist.version, inside, folder, editable=False)
+
+
+def _distribution(base: Base) -> metadata.Distribution:
+    from packaging.specifiers import SpecifierSet
+
+    name, wanted = base.id.partition("/")[0], SpecifierSet(base.revision, prereleases=True)
+    dists = [d for d in metadata.distributions(name=name) if name]  # all of them have no name
+    if not dists or dists[0].version not in wanted:
+        needed, found = f"{name}{wanted}", dists[0].version if dists else "no such package"
+        hint = f"Install it: pip install --no-deps '{needed}'."
+        raise Refused(Violation("base_missing", "base", needed, found, hint))
+    return dists[0]
 
 
 @checked

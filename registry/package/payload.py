@@ -142,7 +142,7 @@ def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> 
         read = read_header(files[name])
         infinite = () if read.value is None else check_finite(files[name], read.value)
         faults += relabel(read.violations or infinite, role=role, file=name)
-    if not faults and manifest.base.kind == "carried":
+    if not faults and manifest.base.files:
         faults += check_model_files({name: files[name] for name in manifest.base.files}).violations
     yield from faults
 

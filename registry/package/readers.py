@@ -25,6 +25,7 @@ from .manifest import (
     parse_expert,
     parts_of,
 )
+from .model_files import package_of
 from .payload import check_backbone_contents, check_contents
 from .rules import bus_violation, check_backbone, check_valid, package_digest
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
@@ -162,7 +163,8 @@ def _read_parts(
             kind == "weights" and manifest.form not in FORMS
         )
         limit = MAX_LARGE if large else MAX_FILE
-        one = read_part(source, name, limit=limit, missing=f"{kind}_missing")
+        place = _place(source, manifest, name)
+        one = read_part(place, name, limit=limit, missing=f"{kind}_missing")
         violations += one.violations
         if one.value is None or (actual := sha256_hex(one.value)) == sha256:
             files[name] = one.value or b""
@@ -170,10 +172,22 @@ def _read_parts(
         cut = truncation(one.value) if name.endswith(".safetensors") else ()
         sized = f"{short(actual)}, {len(one.value):,} bytes"
         hint = "The file changed after the manifest was written: reinstall the package."
-        changed = Violation(f"{kind}_digest", name, short(sha256), sized, hint)
+        where = name if place is source else f"{name} of {place}"
+        changed = Violation(f"{kind}_digest", where, short(sha256), sized, hint)
         violations += relabel(cut, role=kind, file=name) or (changed,)
     refuse(violations)
     return files
+
+
+def _place(
+    source: PackageSource, manifest: ExpertManifest | BackboneManifest, name: str
+) -> PackageSource:
+    """Return where a file is read: in the package, or in the distribution that has its base."""
+    base = manifest.base if isinstance(manifest, BackboneManifest) else None
+    if base is None or base.kind != "dist" or name not in base.files:
+        return source
+    stored = not isinstance(source, Package) and name in source
+    return source if stored else package_of(base)
 
 
 PackageSource = Package | Mapping[str, bytes]

@@ -239,15 +239,22 @@ def _card(manifest: ExpertManifest) -> Iterator[Violation]:
         yield Violation("card_rows", "card.fit", "at least one row", "0", hint)
 
 
+_BASES: Mapping[str, tuple[str, ...]] = {
+    "carried": ("files",),
+    "dist": ("id", "revision", "files"),
+    "file": ("id",),
+    "hub": ("id", "revision"),
+}
+"""Kind of a base → the fields that it needs."""
+
+
 def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
-    if base.kind == "carried" and not base.files:
-        yield _field("base.files", "the files of a carried base", "none")
+    for field in (f for f in _BASES[base.kind] if not getattr(base, f)):
+        yield _field(f"base.{field}", f"one for the kind {base.kind!r}", "none")
     yield from _carried("base.files", base.files)
-    if base.kind != "carried" and (base.files or not base.id):
-        yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
-    if base.kind == "hub" and not base.revision:
-        yield _field("base.revision", "a pinned revision", "none")
+    if base.files and "files" not in _BASES[base.kind]:
+        yield _field("base.files", f"none for the kind {base.kind!r}", "some")
 
 
 def _carried(field: str, names: Collection[str]) -> Iterator[Violation]:

@@ -1,0 +1,1 @@
+"""redhost backbone minilm (data only)."""
