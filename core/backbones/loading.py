@@ -118,8 +118,9 @@ def _load(
     base = cast("PreTrainedModel", model.base_model) if head else model
     with _silence_warnings():
         unread = drop_unread(base)
-    prefix = model.base_model_prefix
-    require_complete(base, report, prefix=prefix, unread=unread, source=repr(where))
+    require_complete(
+        base, report, prefix=model.base_model_prefix, unread=unread, source=repr(where)
+    )
     _unmap(model)
     return tokenizer, model, stated
 

@@ -13,7 +13,7 @@ import msgspec
 from ...registry.atomic import making
 from ...registry.errors import UsageError
 from ...registry.package.manifest import BackboneManifest, Base, Training
-from ...registry.package.model_files import check_model_files, model_in, package_of
+from ...registry.package.model_files import check_model_files, folder_of, model_in
 from ...registry.package.project import write_project
 from ...registry.package.rules import CARRIED
 from ...registry.package.safetensors_check import sha256_hex
@@ -78,7 +78,8 @@ def new_backbone(
     """Write a project with a backbone package, and try it.
 
     The package includes the files of a folder; it references a hub name by commit, a GGUF file by
-    path, and the files of another package by their digests. Without `rows` the backbone has no classifier, and experts have labels of their own.
+    path, and the files of another package by their digests. Without `rows` the backbone has no
+    classifier, and experts have labels of their own.
 
     Args:
         project: The project's folder.
@@ -101,8 +102,8 @@ def new_backbone(
     _require_teachable(plan.task, rows)
     background = as_list(background, BackgroundRow, "background row")
     base, files = _base(plan)  # refuse before anything is loaded or written
-    packaged = package_of(base) if base.kind == "dist" else None
-    opened = dataclasses.replace(plan, source=f"hf:{packaged.folder}") if packaged else plan
+    held = base.kind == "dist"  # by another distribution
+    opened = dataclasses.replace(plan, source=f"hf:{folder_of(base)}") if held else plan
     # The other process starts first: it loads its libraries while this one does.
     with nullcontext(trial) if trial else BackboneTrial() as attempt, making(project):
         bare = _bare(
@@ -117,7 +118,7 @@ def new_backbone(
             kind="backbone",
             package_id=plan.id,
             summary=f"redhost backbone {plan.id}",
-            requires=(f"{packaged.dist}{base.revision}",) if packaged else (),
+            requires=(base.id.partition("/")[0] + base.revision,) if held else (),
         )
         manifest = save_backbone(
             folder,
@@ -204,7 +205,7 @@ def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
     """
     kind, _, where = plan.source.partition(":")
     packaged = model_in(where) if kind == "dist" else None
-    path = package_of(packaged).folder if packaged else Path(where).expanduser()
+    path = folder_of(packaged) if packaged else Path(where).expanduser()
     if kind == "hf" and where.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError("no such folder", expected="a model's folder", found=where)
     if kind == "hf" and plan.revision is None and not path.is_dir():
@@ -221,10 +222,12 @@ def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
     carried = (p for p in sorted(path.iterdir()) if _carried(p) and p.name not in leave)
     files = {p.name: p.read_bytes() for p in carried}
     check_model_files(files).unwrap(f"folder {where!r}")
-    if packaged is None:
-        return Base(kind="carried"), files
     digests = {name: sha256_hex(data) for name, data in files.items()}
-    return msgspec.structs.replace(packaged, files=digests), {}
+    return (
+        (msgspec.structs.replace(packaged, files=digests), {})
+        if packaged
+        else (Base(kind="carried"), files)
+    )
 
 
 def _require_carried_vocabulary(bare: Backbone, folder: Path) -> None:

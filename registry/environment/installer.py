@@ -68,8 +68,9 @@ def fetch(
     _require_plain(target)
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         wheel = _download(target, Path(folder), index_url, find_links)
-        signature = signature_path(Path(find_links or folder) / wheel.name)
-        return open_wheel(wheel, keys=keys, signature=signature)
+        return open_wheel(
+            wheel, keys=keys, signature=signature_path(Path(find_links or folder) / wheel.name)
+        )
 
 
 def find(dist: str) -> Package | None:
@@ -155,8 +156,11 @@ def uninstall(dist: str) -> None:
     tool = _tool()
     yes = [] if tool is not _PIP else ["--yes"]
     hint = f"What is composed is without it already. Try 'pip uninstall {dist}'."
-    command = [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist]
-    _run(command, f"cannot uninstall {dist}", hint=hint)
+    _run(
+        [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist],
+        f"cannot uninstall {dist}",
+        hint=hint,
+    )
     importlib.invalidate_caches()
 
 

@@ -437,8 +437,13 @@ class Part(NamedTuple):
 
 def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     """Return every file next to a manifest, in the order of the package's digest."""
-    experts = ("weights", "ported", "card", "canary")
-    fields = (*experts, "delta", "classifier", "background", "evaluation")
+    fields = (
+        *("weights", "ported", "card", "canary"),
+        "delta",
+        "classifier",
+        "background",
+        "evaluation",
+    )
     named = ((role, getattr(manifest, role, None)) for role in fields)
     parts = [Part(role, ref.file, ref.sha256) for role, ref in named if ref and ref.file]
     if isinstance(manifest, ExpertManifest) and manifest.ported:
@@ -466,8 +471,7 @@ def parse_backbone(data: bytes) -> BackboneManifest:
 
 def dumps(value: Struct) -> bytes:
     """Write a struct as the canonical JSON of this project: indented, with a final newline."""
-    raw = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    return raw + b"\n"
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:

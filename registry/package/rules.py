@@ -88,8 +88,11 @@ def bus_violation(bus_api: str, package: str) -> tuple[Violation, ...]:
     if bus_api == BUS_RANGE or _has_bus(bus_api):  # parsing another takes longer than all else
         return ()
     hint = f"Upgrade with 'pip install -U redhost', or install an older version of {package}."
-    here = f"bus API {BUS_API} on this host"
-    return (Violation("bus_api", "bus_api", f"bus API {bus_api}", here, hint),)
+    return (
+        Violation(
+            "bus_api", "bus_api", f"bus API {bus_api}", f"bus API {BUS_API} on this host", hint
+        ),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -186,8 +189,9 @@ def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
 
 def _temperature(temperature: float) -> Iterator[Violation]:
     if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
-        expected = f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}"
-        yield _field("temperature", expected, f"{temperature:g}")
+        yield _field(
+            "temperature", f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}", f"{temperature:g}"
+        )
 
 
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -203,8 +207,11 @@ def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
         counts = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
         yield _field("thresholds", "one for each label", counts)
     if manifest.card.kind == "statistics":
-        expected = "rows, or none, where a row has any number of labels"
-        yield _field("card.kind", expected, repr(manifest.card.kind))
+        yield _field(
+            "card.kind",
+            "rows, or none, where a row has any number of labels",
+            repr(manifest.card.kind),
+        )
 
 
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
