@@ -5,6 +5,8 @@ WORKERS ?= 2
 # The suite starts Python some hundred times: each would compile the package where no bytecode is kept.
 export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+# With two backbones each command would ask which is meant.
+DEVELOPED := $(filter-out plugins/red-backbone-minilm,$(PACKAGES))
 DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
@@ -22,7 +24,7 @@ CAMPAIGN := PYTHONPATH=tests/campaigns $(BIN)/python -m
 	@touch $@
 
 .venv/packages: .venv/base $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(DEVELOPED:%=-e %)
 	touch $@
 
 demo: .venv/demo
