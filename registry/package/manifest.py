@@ -531,8 +531,9 @@ def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
 
         here = metadata.version("redhost")
         if Version(here) < Version(min_host):
-            newer = f"redhost {min_host}"
-            yield Violation("manifest_newer", "min_host", newer, f"redhost {here}", hint)
+            yield Violation(
+                "manifest_newer", "min_host", f"redhost {min_host}", f"redhost {here}", hint
+            )
 
 
 def _violation(message: str, kind: type[Struct]) -> Violation:

@@ -16,7 +16,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
 from .checked import Refused, Violation, checked, listed, unique_keys
 from .discover import canonical
 from .manifest import Base
@@ -60,19 +59,16 @@ def model_in(where: str) -> Base:
         where: ``DISTRIBUTION``, or ``DISTRIBUTION/FOLDER`` if it has several models.
 
     Raises:
-        UsageError: If it has no model or several.
-        Refused: If it is not installed.
+        Refused: If it is not installed, or has no model or several.
     """
     name, _, inside = where.partition("/")
     dist = _distribution(Base(kind="dist", id=name))
     folders = {f.parent for f in dist.files or () if f.name in {WEIGHTS, INDEX}}
     models = [str(f) for f in folders if (str(f) == inside if inside else f.parent not in folders)]
     if len(models) != 1:
-        raise UsageError(
-            f"the models in package {name!r}",
-            expected=f"one folder with {WEIGHTS}, or dist:{name}/FOLDER",
-            found=listed(sorted(map(str, folders))) or "none",
-        )
+        expected, hint = f"one folder with {WEIGHTS}", f"Name one of several: dist:{name}/FOLDER."
+        there = listed(sorted(map(str, folders))) or "none"
+        raise Refused(Violation("package_files", name, expected, there, hint))
     return Base(kind="dist", id=f"{canonical(name)}/{models[0]}", revision=f"=={dist.version}")
 
 
@@ -88,12 +84,12 @@ def folder_of(base: Base) -> Path:
 def _distribution(base: Base) -> metadata.Distribution:
     from packaging.specifiers import SpecifierSet
 
-    name, wanted = base.id.partition("/")[0], SpecifierSet(base.revision, prereleases=True)
+    name, versions = base.id.partition("/")[0], SpecifierSet(base.revision, prereleases=True)
     dist = next(iter(metadata.distributions(name=name)), None) if name else None
-    if dist is None or dist.version not in wanted:
-        needed, found = f"{name}{wanted}", dist.version if dist else "no such package"
-        hint = f"Install it: pip install --no-deps '{needed}'."
-        raise Refused(Violation("base_missing", "base", needed, found, hint))
+    if dist is None or dist.version not in versions:
+        expected, version = f"{name}{versions}", dist.version if dist else "no such package"
+        hint = f"Install it: pip install --no-deps '{expected}'."
+        raise Refused(Violation("base_missing", "base", expected, version, hint))
     return dist
 
 

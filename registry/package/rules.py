@@ -151,8 +151,9 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
     form, name = FORMS.get(manifest.form), f"the form {manifest.form!r}"
     # A plugin's form is not in `FORMS`; its rank and tensors are its own.
     if form and form.ranked != (manifest.rank > 0):
-        rank = "at least 1" if form.ranked else "0"
-        yield _field("rank", f"{rank} for {name}", str(manifest.rank))
+        yield _field(
+            "rank", f"{'at least 1' if form.ranked else '0'} for {name}", str(manifest.rank)
+        )
     for key, listing in (("tensors", "shapes"), ("files", "names")):
         if form and getattr(manifest, key):
             yield _field(key, f"no such key for {name}", listing)

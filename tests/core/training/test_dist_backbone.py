@@ -13,7 +13,7 @@ import torch
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.training.backbone_trial import BackboneTrial
 from redhost.core.training.new_backbone import BackbonePlan, new_backbone
-from redhost.registry.errors import ContractError, IntegrityError, UsageError
+from redhost.registry.errors import ContractError, IntegrityError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_backbone
 
@@ -125,7 +125,7 @@ def test_stored_bytes_need_no_distribution_and_a_wheels_do(project, changed) -> 
 def test_of_several_models_one_is_named(changed, trial, tmp_path) -> None:
     shutil.copytree(changed / "some_model" / "files", changed / "some_model" / "other")
     describe(changed, "1.2")
-    with pytest.raises(UsageError, match=r"some_model/files.*some_model/other"):
+    with pytest.raises(ContractError, match=r"some_model/files.*some_model/other"):
         new_backbone(tmp_path / "two", BackbonePlan(id="two", source="dist:some-model"))
     source = "dist:Some.Model/some_model/other"
     manifest = new_backbone(tmp_path / "two", BackbonePlan(id="two", source=source), trial=trial)
@@ -140,5 +140,5 @@ def test_a_distribution_that_is_not_there_is_named(tmp_path, source) -> None:
 
 
 def test_a_package_without_a_model_is_refused(tmp_path) -> None:
-    with pytest.raises(UsageError, match=r"model\.safetensors.*found none"):
+    with pytest.raises(ContractError, match=r"model\.safetensors.*found none"):
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source="dist:click"))
