@@ -118,7 +118,7 @@ def test_texts_of_ones_own(install: Any, tmp_path: Path) -> None:
     fresh = install("redhost-words", "red-backbone-minilm")
     fresh.pip("install", "-q", "hatchling>=1.27")
     weather, sport = "rain and wind on day {}", "they won match {} by two goals"
-    rows = [(t.format(n), y) for n in range(40) for t, y in ((weather, "no"), (sport, "yes"))]
+    rows = [(t.format(n), y) for n in range(40) for t, y in ((weather, "sky"), (sport, "game"))]
     data = tmp_path / "mail.jsonl"
     data.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows), "utf-8")
     fresh.run("redhost", "new-expert", "mail", "--backbone", "minilm")
@@ -127,8 +127,8 @@ def test_texts_of_ones_own(install: Any, tmp_path: Path) -> None:
     [wheel] = (fresh.folder / "red-expert-mail" / "dist").glob("*.whl")
     home = ("--home", str(tmp_path / "home"))
     fresh.redhost("add", str(wheel), *home)
-    answers = fresh.redhost("predict", "a storm tonight", "the team lost at home", *home)
-    assert [answer["label"] for answer in answers] == ["no", "yes"]
+    answers = fresh.redhost("predict", weather.format(77), sport.format(77), *home)
+    assert [answer["label"] for answer in answers] == ["sky", "game"]
     fresh.redhost("remove", "mail", *home)
 
 
