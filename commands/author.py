@@ -54,7 +54,11 @@ def _features(
 @click.command("new-backbone")
 @click.argument("name")
 @click.option(
-    "--from", "source", required=True, metavar="SOURCE", help="hf:DIR_OR_NAME or gguf:FILE."
+    "--from",
+    "source",
+    required=True,
+    metavar="SOURCE",
+    help="hf:DIR_OR_NAME, gguf:FILE or dist:PACKAGE.",
 )
 @click.option("--revision", help="The commit to pin, for hub names.")
 @click.option(

@@ -71,6 +71,11 @@ def test_the_backbones_wheel_carries_its_weights(wheels: dict[str, Path]) -> Non
     assert "red_backbone_tiny/model.safetensors" in expected
 
 
+def test_a_backbone_of_another_packages_files_has_none_of_them(wheels: dict[str, Path]) -> None:
+    files = ("__init__.py", "backbone.json", "background.jsonl")
+    assert names(wheels["red_backbone_minilm"]) == {f"red_backbone_minilm/{f}" for f in files}
+
+
 @pytest.mark.parametrize(
     "name",
     [

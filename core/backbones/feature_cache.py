@@ -267,5 +267,6 @@ def cached_encode(
     backbone: Backbone, fingerprint: str, folder: Path | None, progress: Progress | None = None
 ) -> Encode:
     """Return texts → h through the feature cache."""
-    cache = FeatureCache(folder, backbone=backbone, fingerprint=fingerprint)
-    return partial(cache.encode, progress=progress)
+    return partial(
+        FeatureCache(folder, backbone=backbone, fingerprint=fingerprint).encode, progress=progress
+    )

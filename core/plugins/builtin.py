@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def redhost_register_backbones(register: Register[BackboneFactory]) -> None:
-    """A frozen Hugging Face encoder: from the package, from a hub, or from a GGUF file."""
-    for kind in ("carried", "hub", "file"):
+    """A frozen Hugging Face encoder: from a package, from a hub, or from a GGUF file."""
+    for kind in ("carried", "dist", "hub", "file"):
         register(kind, Backbone.from_package)
 
 

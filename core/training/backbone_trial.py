@@ -87,8 +87,12 @@ class BackboneTrial:
             distance = (states - expected).norm(dim=1) / expected.norm(dim=1)
             worst = float(distance.max())
             if not worst <= TOLERANCE:  # also true for NaN
-                bound = f"h within {TOLERANCE:g} of a plain pass of transformers"
-                raise refused(trunk, name, bound, f"{worst:.3g} of its norm")
+                raise refused(
+                    trunk,
+                    name,
+                    f"h within {TOLERANCE:g} of a plain pass of transformers",
+                    f"{worst:.3g} of its norm",
+                )
             computed.append((trunk, texts, h))
         answer = self._answer(question)
         if "error" in answer:
@@ -140,8 +144,9 @@ def plain_rows(source: TextEncoder, trunk: TextEncoder, texts: Sequence[str]) ->
 
 
 def _opened(package: Path) -> Backbone:
-    files = read_package(from_folder(package))
-    return make_backbone(files, plugins=Plugins(), providers={}, device="cpu")
+    return make_backbone(
+        read_package(from_folder(package)), plugins=Plugins(), providers={}, device="cpu"
+    )
 
 
 def _readings(trunk: TextEncoder) -> list[TextEncoder]:

@@ -8,12 +8,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ...registry.atomic import making
 from ...registry.errors import UsageError
 from ...registry.package.manifest import BackboneManifest, Base, Training
-from ...registry.package.model_files import check_model_files
+from ...registry.package.model_files import check_model_files, folder_of, model_in
 from ...registry.package.project import write_project
 from ...registry.package.rules import CARRIED
+from ...registry.package.safetensors_check import sha256_hex
 from ..backbones.backbone import Backbone
 from ..backbones.encoder import FeatureChoice
 from ..backbones.pooling import PoolingChoice
@@ -40,7 +43,8 @@ class BackbonePlan:
 
     Attributes:
         id: The backbone's id.
-        source: ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
+        source: ``hf:NAME_OR_DIR``, ``gguf:FILE``, or ``dist:DISTRIBUTION``, an installed package
+            that has a model's files; ``dist:DISTRIBUTION/FOLDER`` if it has several.
         revision: The commit to pin, for hub names.
         pooling: How the states of a text become one vector; by default as a sentence encoder's
             folder says, else ``mean``.
@@ -74,7 +78,8 @@ def new_backbone(
     """Write a project with a backbone package, and try it.
 
     The package includes the files of a folder; it references a hub name by commit, a GGUF file by
-    path. Without `rows` the backbone has no classifier, and experts have labels of their own.
+    path, and the files of another package by their digests. Without `rows` the backbone has no
+    classifier, and experts have labels of their own.
 
     Args:
         project: The project's folder.
@@ -97,10 +102,12 @@ def new_backbone(
     _require_teachable(plan.task, rows)
     background = as_list(background, BackgroundRow, "background row")
     base, files = _base(plan)  # refuse before anything is loaded or written
+    held = base.kind == "dist"  # by another distribution
+    opened = dataclasses.replace(plan, source=f"hf:{folder_of(base)}") if held else plan
     # The other process starts first: it loads its libraries while this one does.
     with nullcontext(trial) if trial else BackboneTrial() as attempt, making(project):
         bare = _bare(
-            plan,
+            opened,
             files,
             # A classifier, as a language-model head, reads the last states.
             features=plan.features if plan.task.unit.whole and not rows else None,
@@ -111,6 +118,7 @@ def new_backbone(
             kind="backbone",
             package_id=plan.id,
             summary=f"redhost backbone {plan.id}",
+            requires=(base.id.partition("/")[0] + base.revision,) if held else (),
         )
         manifest = save_backbone(
             folder,
@@ -193,9 +201,11 @@ def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
     Raises:
         UsageError: If it is a hub name without a pinned revision.
         ManifestError: If a folder's files cannot compute by themselves.
+        IntegrityError: If a package that should have the files is not installed.
     """
     kind, _, where = plan.source.partition(":")
-    path = Path(where).expanduser()
+    packaged = model_in(where) if kind == "dist" else None
+    path = folder_of(packaged) if packaged else Path(where).expanduser()
     if kind == "hf" and where.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError("no such folder", expected="a model's folder", found=where)
     if kind == "hf" and plan.revision is None and not path.is_dir():
@@ -212,7 +222,12 @@ def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
     carried = (p for p in sorted(path.iterdir()) if _carried(p) and p.name not in leave)
     files = {p.name: p.read_bytes() for p in carried}
     check_model_files(files).unwrap(f"folder {where!r}")
-    return Base(kind="carried"), files
+    digests = {name: sha256_hex(data) for name, data in files.items()}
+    return (
+        (msgspec.structs.replace(packaged, files=digests), {})
+        if packaged
+        else (Base(kind="carried"), files)
+    )
 
 
 def _require_carried_vocabulary(bare: Backbone, folder: Path) -> None:

@@ -127,13 +127,15 @@ def _beside(package: Package, site: Path) -> Iterator[Violation]:
 
 def read_record(info: Path) -> Checked[tuple[RecordRow, ...]]:
     """Read the RECORD of a dist-info folder, without reading the files it lists."""
-    record = read_file(info / "RECORD", missing="record_absent", limit=MAX_METADATA)
-    return record.then(parse_record)
+    return read_file(info / "RECORD", missing="record_absent", limit=MAX_METADATA).then(
+        parse_record
+    )
 
 
 def _text(info: Path, name: str, *, limit: int = MAX_METADATA) -> Checked[str]:
-    read = read_file(info / name, missing="record_missing", limit=limit)
-    return read.then(lambda data: Checked(data.decode("utf-8", "replace")))
+    return read_file(info / name, missing="record_missing", limit=limit).then(
+        lambda data: Checked(data.decode("utf-8", "replace"))
+    )
 
 
 def installed_files(package: Package) -> tuple[str, ...]:

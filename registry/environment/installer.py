@@ -166,8 +166,11 @@ def uninstall(dist: str) -> None:
     tool = _tool()
     yes = [] if tool is not _PIP else ["--yes"]
     hint = f"What is composed is without it already. Try 'pip uninstall {dist}'."
-    command = [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist]
-    _run(command, f"cannot uninstall {dist}", hint=hint)
+    _run(
+        [*tool, "uninstall", *_where(tool), "--quiet", *yes, dist],
+        f"cannot uninstall {dist}",
+        hint=hint,
+    )
     importlib.invalidate_caches()
 
 

@@ -294,8 +294,7 @@ def _advance(
         disabled = Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
         return replace(status, state=state, violations=(disabled, *violations))
     if state == "compatible":
-        composed = (attached or {}).get(status.id or "")
-        state = "attached" if composed == status.digest else "enabled"
+        state = "attached" if (attached or {}).get(status.id or "") == status.digest else "enabled"
     return replace(status, state=state, violations=violations)
 
 

@@ -78,8 +78,9 @@ class WriterLock:
         problem = f"cannot write to {self.home}"
         with _held(lock, self.home, timeout=timeout, problem=problem, holder=self._holder):
             with suppress(OSError):  # the holder's name only informs waiting processes
-                data = atomic.with_digest(_Holder(pid=os.getpid()))
-                atomic.write_file(self.home / "writer.pid", data)
+                atomic.write_file(
+                    self.home / "writer.pid", atomic.with_digest(_Holder(pid=os.getpid()))
+                )
             yield Writer(self.home)
 
     def _holder(self) -> str:
@@ -224,8 +225,9 @@ def _held(
         try:
             lock.acquire(timeout=timeout)
         except Timeout as e:
-            hint = "Wait for it to end, then try again."
-            raise LockHeldError(problem, found=holder(), hint=hint) from e
+            raise LockHeldError(
+                problem, found=holder(), hint="Wait for it to end, then try again."
+            ) from e
     try:
         yield
     finally:

@@ -200,8 +200,11 @@ def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
 
 def groups(text: str) -> tuple[str, ...]:
     """Return the groups of entry points that a text declares, in order."""
-    lines = map(str.strip, text.splitlines())
-    return tuple(line.strip("[]").strip() for line in lines if line.startswith("["))
+    return tuple(
+        line.strip("[]").strip()
+        for line in map(str.strip, text.splitlines())
+        if line.startswith("[")
+    )
 
 
 def headers(text: str) -> dict[str, str]:

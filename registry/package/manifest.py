@@ -311,14 +311,15 @@ class Base(_Closed, frozen=True, kw_only=True):
     """The source of the trunk's tensors.
 
     Attributes:
-        kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``hub``; or
-            ``file``, a GGUF file on this machine.
-        id: The hub's name or the file's path.
-        revision: The commit on the hub.
-        files: The carried files, file name → sha256.
+        kind: ``carried``, an ordinary Hugging Face folder in the package itself; ``dist``, such a
+            folder in another installed distribution; ``hub``; or ``file``, a GGUF file on this
+            machine.
+        id: The hub's name, the file's path, or ``DISTRIBUTION/FOLDER``.
+        revision: The commit on the hub, or the distribution's versions, e.g. ``==0.1.0``.
+        files: The files of a folder, file name → sha256.
     """
 
-    kind: Literal["carried", "file", "hub"]
+    kind: Literal["carried", "dist", "file", "hub"]
     id: Word = ""
     revision: Word = ""
     files: dict[FileName, Sha256] = {}
@@ -436,8 +437,13 @@ class Part(NamedTuple):
 
 def parts_of(manifest: ExpertManifest | BackboneManifest) -> tuple[Part, ...]:
     """Return every file next to a manifest, in the order of the package's digest."""
-    experts = ("weights", "ported", "card", "canary")
-    fields = (*experts, "delta", "classifier", "background", "evaluation")
+    fields = (
+        *("weights", "ported", "card", "canary"),
+        "delta",
+        "classifier",
+        "background",
+        "evaluation",
+    )
     named = ((role, getattr(manifest, role, None)) for role in fields)
     parts = [Part(role, ref.file, ref.sha256) for role, ref in named if ref and ref.file]
     if isinstance(manifest, ExpertManifest) and manifest.ported:
@@ -465,8 +471,7 @@ def parse_backbone(data: bytes) -> BackboneManifest:
 
 def dumps(value: Struct) -> bytes:
     """Write a struct as the canonical JSON of this project: indented, with a final newline."""
-    raw = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    return raw + b"\n"
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:
@@ -526,8 +531,9 @@ def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
 
         here = metadata.version("redhost")
         if Version(here) < Version(min_host):
-            newer = f"redhost {min_host}"
-            yield Violation("manifest_newer", "min_host", newer, f"redhost {here}", hint)
+            yield Violation(
+                "manifest_newer", "min_host", f"redhost {min_host}", f"redhost {here}", hint
+            )
 
 
 def _violation(message: str, kind: type[Struct]) -> Violation:

@@ -1,4 +1,4 @@
-"""Check the files of a model folder before anything is built from them.
+"""Find a model folder in an installed package, and check its files before anything is built.
 
 Only ``config.json`` and the headers of the weights are read. A number in a configuration decides
 how many modules are built and how large they are, so each must be one that the weights bear out.
@@ -12,9 +12,13 @@ import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from .checked import Refused, Violation, checked, listed, unique_keys
+from .discover import canonical
+from .manifest import Base
 from .safetensors_check import read_header, relabel, show
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -46,6 +50,47 @@ _NUMBERED = re.compile(r"\.(\d{1,6})\.")
 _HINT = "Correct the model's files, or ask their author for a new build."
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def model_in(where: str) -> Base:
+    """Return the base that a model in an installed distribution is, without its files' digests.
+
+    Args:
+        where: ``DISTRIBUTION``, or ``DISTRIBUTION/FOLDER`` if it has several models.
+
+    Raises:
+        Refused: If it is not installed, or has no model or several.
+    """
+    name, _, inside = where.partition("/")
+    dist = _distribution(Base(kind="dist", id=name))
+    folders = {f.parent for f in dist.files or () if f.name in {WEIGHTS, INDEX}}
+    models = [str(f) for f in folders if (str(f) == inside if inside else f.parent not in folders)]
+    if len(models) != 1:
+        expected, hint = f"one folder with {WEIGHTS}", f"Name one of several: dist:{name}/FOLDER."
+        there = listed(sorted(map(str, folders))) or "none"
+        raise Refused(Violation("package_files", name, expected, there, hint))
+    return Base(kind="dist", id=f"{canonical(name)}/{models[0]}", revision=f"=={dist.version}")
+
+
+def folder_of(base: Base) -> Path:
+    """Return the folder of a base's files in an installed distribution; none of them is read.
+
+    Raises:
+        Refused: If the distribution is not installed in one of the base's versions.
+    """
+    return Path(str(_distribution(base).locate_file(base.id.partition("/")[2])))
+
+
+def _distribution(base: Base) -> metadata.Distribution:
+    from packaging.specifiers import SpecifierSet
+
+    name, versions = base.id.partition("/")[0], SpecifierSet(base.revision, prereleases=True)
+    dist = next(iter(metadata.distributions(name=name)), None) if name else None
+    if dist is None or dist.version not in versions:
+        expected, version = f"{name}{versions}", dist.version if dist else "no such package"
+        hint = f"Install it: pip install --no-deps '{expected}'."
+        raise Refused(Violation("base_missing", "base", expected, version, hint))
+    return dist
 
 
 @checked

@@ -87,8 +87,7 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
         else check_finite(files[name], header, largest=LARGEST)
     )
     refuse((*_further(manifest, files), *_ported(manifest, files)))
-    canary = _canary(manifest, files, classes)
-    refuse((*canary, *_card(manifest, files)))
+    refuse((*_canary(manifest, files, classes), *_card(manifest, files)))
     return classes
 
 
@@ -111,8 +110,11 @@ def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation
     if not ported:
         return
     shapes: Shapes = {"A": (ported.width, manifest.reads.width), "c": (ported.width,)}
-    violations = check_tensors(files[ported.map.file], shapes, largest=LARGEST)
-    yield from relabel(violations, role="ported", file=ported.map.file)
+    yield from relabel(
+        check_tensors(files[ported.map.file], shapes, largest=LARGEST),
+        role="ported",
+        file=ported.map.file,
+    )
     raw = files[ported.file]
     read = parse_expert(raw)
     if read.value is None:
@@ -142,7 +144,7 @@ def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> 
         read = read_header(files[name])
         infinite = () if read.value is None else check_finite(files[name], read.value)
         faults += relabel(read.violations or infinite, role=role, file=name)
-    if not faults and manifest.base.kind == "carried":
+    if not faults and manifest.base.files:
         faults += check_model_files({name: files[name] for name in manifest.base.files}).violations
     yield from faults
 
@@ -182,8 +184,13 @@ def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterato
         return
     tokens = np.frombuffer(data[info.start : info.end], "<i8")
     if not 1 <= len(tokens) <= MAX_TOKENS or bool(((tokens < 0) | (tokens >= 2**31)).any()):
-        expected = f"1 to {MAX_TOKENS:,} token numbers in all"
-        yield Violation("canary_tensors", f"{file} tokens", expected, "others", _REBUILD)
+        yield Violation(
+            "canary_tensors",
+            f"{file} tokens",
+            f"1 to {MAX_TOKENS:,} token numbers in all",
+            "others",
+            _REBUILD,
+        )
 
 
 def _power(
@@ -297,5 +304,6 @@ def _indices(
         values = np.frombuffer(data[info.start : info.end], "<i8")
         if bool(((values < low) | (values >= high)).any()):
             expected = f"whole numbers from {low} to {high - 1}"
-            field = f"{manifest.card.file} {name}"
-            yield Violation("card_tensors", field, expected, "others", _REBUILD)
+            yield Violation(
+                "card_tensors", f"{manifest.card.file} {name}", expected, "others", _REBUILD
+            )

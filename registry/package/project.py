@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal
@@ -140,7 +141,7 @@ description = $description
 readme = "README.md"
 license = $license
 requires-python = ">=3.11"
-dependencies = []
+dependencies = $requires
 
 [project.entry-points."redhost.${kind}s"]
 "$id" = "$module"
@@ -171,8 +172,8 @@ _README = Template("""\
 
 $summary
 
-A data package for redhost: a manifest and weights, no code. It has no dependencies, so pip installs
-this package alone: redhost, a backbone and its experts each come from a wheel of their own.
+A data package for redhost, without code. It $alone:
+redhost, a backbone and its experts each come from a wheel of their own.
 
     pip install $module-*.whl
     redhost list-experts
@@ -212,6 +213,7 @@ def write_project(
     summary: str,
     version: str = "0.1.0",
     license: str = "Apache-2.0",  # noqa: A002  (the manifest's word)
+    requires: Sequence[str] = (),
 ) -> Path:
     """Write a project that installs as a data package.
 
@@ -222,6 +224,7 @@ def write_project(
         summary: One line about it.
         version: The version of the distribution.
         license: SPDX expression.
+        requires: Distributions that have files of it, with their versions.
 
     Returns:
         The folder for manifest and weights.
@@ -238,6 +241,10 @@ def write_project(
         "description": _quoted(summary),
         "version": version,
         "license": _quoted(license),
+        "requires": f"[{', '.join(map(_quoted, requires))}]",
+        "alone": f"requires {' and '.join(requires)}, which has its weights"
+        if requires
+        else "has no dependencies, so pip installs this package alone",
     }
     inner = folder / "src" / module
     inner.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ from .manifest import (
     parse_expert,
     parts_of,
 )
+from .model_files import folder_of
 from .payload import check_backbone_contents, check_contents
 from .rules import bus_violation, check_backbone, check_valid, package_digest
 from .safetensors_check import MAX_FILE, relabel, sha256_hex, truncation
@@ -100,8 +101,7 @@ def read_expert(source: PackageSource, *, checked_digest: str | None = None) -> 
         refuse(check_valid(manifest))
     files = _read_parts(source, manifest)
     classes = None if digest == checked_digest else check_contents(manifest, files)
-    content = MappingProxyType({"expert.json": raw, **files})
-    return ExpertFiles(manifest, content, digest, classes)
+    return ExpertFiles(manifest, MappingProxyType({"expert.json": raw, **files}), digest, classes)
 
 
 @checked
@@ -147,8 +147,7 @@ def read_backbone(source: PackageSource, *, checked_digest: str | None = None) -
     files = _read_parts(source, manifest)
     if not passed:
         refuse(check_backbone_contents(manifest, files))
-    content = MappingProxyType({"backbone.json": raw, **files})
-    return BackboneFiles(manifest, content, digest)
+    return BackboneFiles(manifest, MappingProxyType({"backbone.json": raw, **files}), digest)
 
 
 def _read_parts(
@@ -162,7 +161,12 @@ def _read_parts(
             kind == "weights" and manifest.form not in FORMS
         )
         limit = MAX_LARGE if large else MAX_FILE
-        one = read_part(source, name, limit=limit, missing=f"{kind}_missing")
+        path, missing = _elsewhere(source, manifest, name), f"{kind}_missing"
+        one = (
+            read_file(path, missing=missing, limit=limit)
+            if path
+            else read_part(source, name, limit=limit, missing=missing)
+        )
         violations += one.violations
         if one.value is None or (actual := sha256_hex(one.value)) == sha256:
             files[name] = one.value or b""
@@ -170,10 +174,20 @@ def _read_parts(
         cut = truncation(one.value) if name.endswith(".safetensors") else ()
         sized = f"{short(actual)}, {len(one.value):,} bytes"
         hint = "The file changed after the manifest was written: reinstall the package."
-        changed = Violation(f"{kind}_digest", name, short(sha256), sized, hint)
+        changed = Violation(f"{kind}_digest", str(path or name), short(sha256), sized, hint)
         violations += relabel(cut, role=kind, file=name) or (changed,)
     refuse(violations)
     return files
+
+
+def _elsewhere(
+    source: PackageSource, manifest: ExpertManifest | BackboneManifest, name: str
+) -> Path | None:
+    """Return the path of a file that another distribution has, unless the source has it stored."""
+    if isinstance(manifest, ExpertManifest) or manifest.base.kind != "dist":
+        return None
+    stored = not isinstance(source, Package) and name in source
+    return folder_of(manifest.base) / name if name in manifest.base.files and not stored else None
 
 
 PackageSource = Package | Mapping[str, bytes]

@@ -88,8 +88,11 @@ def bus_violation(bus_api: str, package: str) -> tuple[Violation, ...]:
     if bus_api == BUS_RANGE or _has_bus(bus_api):  # parsing another takes longer than all else
         return ()
     hint = f"Upgrade with 'pip install -U redhost', or install an older version of {package}."
-    here = f"bus API {BUS_API} on this host"
-    return (Violation("bus_api", "bus_api", f"bus API {bus_api}", here, hint),)
+    return (
+        Violation(
+            "bus_api", "bus_api", f"bus API {bus_api}", f"bus API {BUS_API} on this host", hint
+        ),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -148,8 +151,9 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
     form, name = FORMS.get(manifest.form), f"the form {manifest.form!r}"
     # A plugin's form is not in `FORMS`; its rank and tensors are its own.
     if form and form.ranked != (manifest.rank > 0):
-        rank = "at least 1" if form.ranked else "0"
-        yield _field("rank", f"{rank} for {name}", str(manifest.rank))
+        yield _field(
+            "rank", f"{'at least 1' if form.ranked else '0'} for {name}", str(manifest.rank)
+        )
     for key, listing in (("tensors", "shapes"), ("files", "names")):
         if form and getattr(manifest, key):
             yield _field(key, f"no such key for {name}", listing)
@@ -186,8 +190,9 @@ def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
 
 def _temperature(temperature: float) -> Iterator[Violation]:
     if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
-        expected = f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}"
-        yield _field("temperature", expected, f"{temperature:g}")
+        yield _field(
+            "temperature", f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}", f"{temperature:g}"
+        )
 
 
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -203,8 +208,11 @@ def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
         counts = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
         yield _field("thresholds", "one for each label", counts)
     if manifest.card.kind == "statistics":
-        expected = "rows, or none, where a row has any number of labels"
-        yield _field("card.kind", expected, repr(manifest.card.kind))
+        yield _field(
+            "card.kind",
+            "rows, or none, where a row has any number of labels",
+            repr(manifest.card.kind),
+        )
 
 
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
@@ -239,15 +247,22 @@ def _card(manifest: ExpertManifest) -> Iterator[Violation]:
         yield Violation("card_rows", "card.fit", "at least one row", "0", hint)
 
 
+_BASES: Mapping[str, tuple[str, ...]] = {
+    "carried": ("files",),
+    "dist": ("id", "revision", "files"),
+    "file": ("id",),
+    "hub": ("id", "revision"),
+}
+"""Kind of a base → the fields that it needs."""
+
+
 def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
-    if base.kind == "carried" and not base.files:
-        yield _field("base.files", "the files of a carried base", "none")
+    for field in (f for f in _BASES[base.kind] if not getattr(base, f)):
+        yield _field(f"base.{field}", f"one for the kind {base.kind!r}", "none")
     yield from _carried("base.files", base.files)
-    if base.kind != "carried" and (base.files or not base.id):
-        yield _field("base", f"an id and no files for the kind {base.kind!r}", "others")
-    if base.kind == "hub" and not base.revision:
-        yield _field("base.revision", "a pinned revision", "none")
+    if base.files and "files" not in _BASES[base.kind]:
+        yield _field("base.files", f"none for the kind {base.kind!r}", "some")
 
 
 def _carried(field: str, names: Collection[str]) -> Iterator[Violation]:

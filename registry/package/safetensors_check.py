@@ -108,8 +108,15 @@ def truncation(data: bytes) -> tuple[Violation, ...]:
             length += max(map(int, _ENDS.findall(data[_LENGTH:length])), default=0)
     if len(data) >= length:
         return ()
-    actual = f"{len(data):,} bytes: the file is cut short"
-    return (Violation("weights_header", "size", f"{length:,} bytes", actual, _REBUILD),)
+    return (
+        Violation(
+            "weights_header",
+            "size",
+            f"{length:,} bytes",
+            f"{len(data):,} bytes: the file is cut short",
+            _REBUILD,
+        ),
+    )
 
 
 def check_tensors(

@@ -134,17 +134,28 @@ def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Vi
     name = policy.module.casefold()
     expected, hint = "a top-level package of its own", _foreign_hint(policy)
     if canonical(policy.dist) in {canonical(host) for host in HOSTS}:
-        replaced = "a name of the host: installing it would replace that"
-        yield Violation("taken_name", policy.dist, "a name of its own", replaced, hint)
+        yield Violation(
+            "taken_name",
+            policy.dist,
+            "a name of its own",
+            "a name of the host: installing it would replace that",
+            hint,
+        )
     if not (policy.installed or DATA_MODULE.fullmatch(policy.module)):
         expected = "a name that no library looks for: red_expert_… or red_backbone_…"
         yield Violation("taken_top_level", policy.module, expected, repr(policy.module), hint)
     elif name in HOSTS or name in {n.casefold() for n in sys.stdlib_module_names}:
-        owner = "a name of Python or of the host"
-        yield Violation("taken_top_level", policy.module, expected, owner, hint)
+        yield Violation(
+            "taken_top_level", policy.module, expected, "a name of Python or of the host", hint
+        )
     elif owners:
-        brought = f"also brought by {', '.join(sorted(owners))}"
-        yield Violation("taken_top_level", policy.module, expected, brought, hint)
+        yield Violation(
+            "taken_top_level",
+            policy.module,
+            expected,
+            f"also brought by {', '.join(sorted(owners))}",
+            hint,
+        )
 
 
 def check_entry_points(text: str) -> Iterator[Violation]:

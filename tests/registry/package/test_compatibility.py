@@ -218,12 +218,11 @@ def ref(name: str) -> FileRef:
 
 DENSE = DenseRef(file="dense.safetensors", sha256=SHA, activation="tanh")
 
-HUB = "base: expected an id and no files for the kind 'hub', found others"
 BACKBONES: list[tuple[dict[str, Any], str]] = [
     ({"bus_api": "newest"}, "bus_api: expected a version range such as '>=1,<2', found 'newest'"),
     (
         {"base": Base(kind="carried")},
-        "base.files: expected the files of a carried base, found none",
+        "base.files: expected one for the kind 'carried', found none",
     ),
     (
         {"base": Base(kind="carried", files={"b.py": SHA, "a.bin": SHA, "c.json": SHA})},
@@ -231,15 +230,26 @@ BACKBONES: list[tuple[dict[str, Any], str]] = [
         ".tokenizer, .txt, "
         "found 'a.bin', 'b.py'",
     ),
-    ({"base": Base(kind="hub", id="", revision="1")}, HUB),
-    ({"base": Base(kind="hub", id="a/b", revision="1", files={"a.json": SHA})}, HUB),
     (
-        {"base": Base(kind="file")},
-        "base: expected an id and no files for the kind 'file', found others",
+        {"base": Base(kind="hub", id="", revision="1")},
+        "base.id: expected one for the kind 'hub', found none",
     ),
     (
+        {"base": Base(kind="hub", id="a/b", revision="1", files={"a.json": SHA})},
+        "base.files: expected none for the kind 'hub', found some",
+    ),
+    ({"base": Base(kind="file")}, "base.id: expected one for the kind 'file', found none"),
+    (
         {"base": Base(kind="hub", id="a/b")},
-        "base.revision: expected a pinned revision, found none",
+        "base.revision: expected one for the kind 'hub', found none",
+    ),
+    (
+        {"base": Base(kind="dist", id="a/b", files={"a.json": SHA})},
+        "base.revision: expected one for the kind 'dist', found none",
+    ),
+    (
+        {"base": Base(kind="dist", id="a/b", revision="==1")},
+        "base.files: expected one for the kind 'dist', found none",
     ),
     (
         {"task": "regression", "labels": ("a", "b")},

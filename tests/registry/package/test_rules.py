@@ -30,9 +30,10 @@ def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
     [
         ({"base": Base(kind="carried")}, "base.files"),
         ({"base": Base(kind="carried", files={"model.bin": DIGEST})}, "base.files"),
-        ({"base": Base(kind="file")}, "base"),
+        ({"base": Base(kind="file")}, "base.id"),
         ({"base": Base(kind="hub", id="a/b")}, "base.revision"),
-        ({"base": Base(kind="file", id="x", files={"config.json": DIGEST})}, "base"),
+        ({"base": Base(kind="file", id="x", files={"config.json": DIGEST})}, "base.files"),
+        ({"base": Base(kind="dist", id="x", files={"config.json": DIGEST})}, "base.revision"),
         ({"task": "regression"}, "labels"),
         ({"task": "generation"}, "labels"),
         ({"bus_api": "anything"}, "bus_api"),
