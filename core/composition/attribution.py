@@ -88,8 +88,9 @@ def _culprit(
     suspects = [s for s in valid if s not in stay]
 
     def fails(count: int) -> bool:
-        chosen = replace(selection, statuses=(*stay, *suspects[:count]))
-        return isinstance(_attempted(attempt, chosen), Refusal)
+        return isinstance(
+            _attempted(attempt, replace(selection, statuses=(*stay, *suspects[:count]))), Refusal
+        )
 
     # Where the members alone fail, nobody who joins is to blame.
     if not suspects or (stay and fails(0)):
