@@ -2,7 +2,7 @@
 
 Components are what the wheel requires, directly and in turn, in the versions that the release was
 made with and tested against: those of its environment, or of the release itself. What is required
-and not installed, such as Ray, has a name and no version. The ranges that the wheel admits are
+and not installed, such as MLflow, has a name and no version. The ranges that the wheel admits are
 properties of its own component. Equal wheels in equal environments give equal bytes.
 """
 
