@@ -181,10 +181,10 @@ def test_another_build_is_replaced_and_a_foreign_file_is_not(
 def test_every_question_of_the_project_is_rebuilt(project: Any, draft: Any, tmp_path: Path) -> None:
     (more := tmp_path / "more").mkdir()
     shutil.copy(project.wheels / EXTRA, more)
-    asked = draft("asked", question="sums").write(more)
+    summing = draft("summing", question="sums").write(more)
     old, new = tmp_path / "old", project.clone(tmp_path / "new")
     shutil.copytree(project.home, old)
-    done = project.venv.session(("add", str(asked)), home=old)
+    done = project.venv.session(("add", str(summing)), home=old)
     assert done[0][0] == 0, done
     (new / "questions" / "sums").mkdir(parents=True)
     for name in ("redhost.lock", "questions/sums/redhost.lock"):
@@ -197,9 +197,9 @@ def test_every_question_of_the_project_is_rebuilt(project: Any, draft: Any, tmp_
     )
     assert [code for code, _, _ in done] == [0, 0], done
     changed, [answer] = json.loads(done[0][1]), json.loads(done[1][1])
-    assert {x["dist"] for x in changed["steps"]} == {"red-expert-asked", "red-expert-extra"}
+    assert {x["dist"] for x in changed["steps"]} == {"red-expert-summing", "red-expert-extra"}
     assert changed["generations"] == {"": 1, "sums": 1}
-    assert answer["label"] == "49" and answer["weights"]["asked"] > 0
+    assert answer["label"] == "49" and answer["weights"]["summing"] > 0
     name = "questions/sums/redhost.lock"
     assert (new / name).read_bytes() == (old / name).read_bytes()
 
