@@ -21,6 +21,8 @@ from redhost.testing.certify import expert_project
 
 Finding = dict[str, str]
 PYTHON = "@python@"
+FRESH = {"PYTHONUTF8": "1"}
+"""With this variable a command starts a Python of its own: a warm one has the server's mounts."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,10 @@ class World:
         after = self.doctor(arguments, env=env, before=fault["mend"])
         assert {f["state"] for f in after} == {"ok"}, (fault, after)
         return fault
+
+    def run_mounting(self, script: Path, *, env: Mapping[str, str] | None = None) -> list[str]:
+        """Run a script that may mount what only it sees; return the lines that it prints."""
+        return self.run(f"unshare -rm sh {script}", env={**FRESH, **(env or {})}).splitlines()
 
     def pip(self, arguments: str) -> str:
         """Run the environment's pip, which finds the wheels and no index."""

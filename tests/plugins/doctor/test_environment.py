@@ -156,7 +156,7 @@ def test_a_temporary_folder_in_which_nothing_may_run_is_left_for_another(world) 
         "grep '^temporary' before && redhost doctor temporary\n"
     )
     env = {"TMPDIR": str(folder), "HOME": str(world.folder / "user")}
-    before, after = world.run(f"unshare -rm sh {script}", env=env).splitlines()
+    before, after = world.run_mounting(script, env=env)
     assert before.split()[1] == "warn" and "noexec" in before
     assert after.split()[1] == "ok" and str(world.folder / "user") in after
 

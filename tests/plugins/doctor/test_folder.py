@@ -145,5 +145,5 @@ def test_a_disk_that_is_nearly_full_is_emptied_of_the_cache(world, size, state) 
         "eval $(sed -n 's/.*mend: //p' before) && "
         f"redhost doctor space --home {folder}/home\n"
     )
-    before, after = world.run(f"unshare -rm sh {script}").splitlines()
+    before, after = world.run_mounting(script)
     assert (before.split()[1], after.split()[1]) == (state, "ok")
