@@ -149,8 +149,8 @@ def demonstrate(desk: Desk, *, learnt: int = LEARNT, unseen: int = UNSEEN) -> Fi
 
 def pooled(learnt: Sequence[Post], unseen: Sequence[Post]) -> float:
     """Return the accuracy of one logistic regression on the words of all teams' posts."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.feature_extraction.text import TfidfVectorizer  # pyright: ignore
+    from sklearn.linear_model import LogisticRegression  # pyright: ignore
 
     counts = TfidfVectorizer(sublinear_tf=True)
     model = LogisticRegression(C=10, max_iter=1000)
