@@ -97,7 +97,7 @@ def _of_member(traces: Traces, member: Member) -> Standing:
         return Standing(state="uninstalled", reason=reason, command=anew)
     status = next((s for s in statuses if s.package.dist == member.dist), statuses[0])
     if status.code == "disabled":
-        reason = "disabled: it answers until the next recompose withdraws it"
+        reason = "by you; it answers until the next recompose withdraws it"
         return Standing(state="disabled", reason=reason, command=anew)
     if status.code is not None:
         reason = f"what is installed fails its contract ({status.code}): {status.reason}"
@@ -116,7 +116,7 @@ def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
     composed, home = traces.composed, root_of(traces.composed.where)
     if status.code == "disabled":
         enable = redhost_command("enable", _off_name(traces, status), home=home)
-        return Standing(state="disabled", reason="disabled by you", command=enable)
+        return Standing(state="disabled", reason="by you", command=enable)
     if status.code is not None:
         state: State = "incompatible" if status.state == "valid" else "broken"
         mend = restore_command(status.package) if state == "broken" else ""
