@@ -10,7 +10,7 @@ import click
 from .tables import table
 
 if TYPE_CHECKING:
-    from ..core.receipt import Bits, ExcessHarm, LeftOut, Receipt
+    from ..core.receipt import Bits, Comparison, ExcessHarm, LeftOut, Receipt
 
 
 HEAD = ("expert", "weights", "weights digest", "gate rows", "before", "after", "own")
@@ -28,8 +28,7 @@ def print_receipt(receipt: Receipt) -> None:
     table(title, HEAD, [_row(receipt, i) for i in _shown(receipt)])
     if len(receipt.experts) > SHOWN:
         click.echo(_rest(receipt))
-    unchanged = receipt.backbone.before == receipt.backbone.after
-    router = receipt.router
+    unchanged, router = receipt.backbone.before == receipt.backbone.after, receipt.router
     click.echo(
         f"backbone {'unchanged' if unchanged else 'CHANGED'} ({receipt.backbone.after[:12]}), "
         f"router {router.kind}/{router.level} trained on {router.rows} rows "
@@ -54,7 +53,9 @@ def print_receipt(receipt: Receipt) -> None:
             f"its own expert on gate rows (gap {router.robust.gap:.4f}, an estimate)"
         )
     _list("left out", _left_out(receipt.left_out))
-    _list("withdrawn", [_withdrawn(receipt, i) for i in receipt.withdrawn])
+    withdrawn, updated = receipt.accuracy.withdrawn, receipt.accuracy.updated
+    _list("withdrawn", [_former(i, withdrawn.get(i)) for i in receipt.withdrawn])
+    _list("updated", [_former(i, x) for i, x in updated.items()])
     _list("drift", [f"{i}: {kind}, composed from the store" for i, kind in receipt.drift.items()])
     _list("not gated", [f"{i}: its card has no rows to judge on" for i in receipt.not_gated])
     _list("ported", [f"{i}: from {digest[:12]}" for i, digest in receipt.ported.items()])
@@ -90,13 +91,12 @@ def _lost(domain: str, excess: ExcessHarm) -> str:
     return f"{lost}, {beyond} that discriminants of the same cards lose"
 
 
-def _withdrawn(receipt: Receipt, i: str) -> str:
-    """Return a line on an expert that is gone, and on what its domain loses."""
-    domain = receipt.accuracy.withdrawn.get(i)
-    if domain is None:
+def _former(i: str, card: Comparison | None) -> str:
+    """Return a line on an expert whose former card is judged, as it is gone or updated."""
+    if card is None:
         return i
-    fall = f"{points(domain.before)} before, {points(domain.after)} after"
-    return f"{i}: {fall}, on its {domain.rows} gate rows"
+    fall = f"{points(card.before)} before, {points(card.after)} after"
+    return f"{i}: {fall}, on the {card.rows} gate rows of its former card"
 
 
 def print_bits(bits: Bits) -> None:
@@ -114,7 +114,9 @@ def _row(receipt: Receipt, i: str) -> tuple[object, ...]:
     change, accuracy = receipt.experts[i], receipt.accuracy
     return (
         i,
-        "unchanged" if change.before == change.after else "CHANGED",
+        ("updated" if i in accuracy.updated else "unchanged")
+        if change.before == change.after
+        else "CHANGED",
         change.after[:12],
         accuracy.rows.get(i, ""),
         points((accuracy.before or {}).get(i)),

@@ -100,8 +100,10 @@ class Host:
         cells = ((x.id or x.package.dist, x.state, x.reason or "") for x in self.list_experts())
         lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells)
         rows = "".join(f"<tr>{line}</tr>" for line in lines)
-        head = "<tr><th>expert</th><th>state</th><th></th></tr>"
-        return f"<p>{escape(repr(self))}</p><table>{head}{rows}</table>"
+        return (
+            f"<p>{escape(repr(self))}</p>"
+            f"<table><tr><th>expert</th><th>state</th><th></th></tr>{rows}</table>"
+        )
 
     # -- what is composed ---------------------------------------------------------------------
 

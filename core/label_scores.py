@@ -61,11 +61,11 @@ def score_labels(confusion: Confusion) -> dict[str, LabelScore]:
     """Return the score of every label that a row has or was answered with, in sorted order."""
     has = {label: sum(row.values()) for label, row in confusion.items()}
     given = sum((Counter(row) for row in confusion.values()), Counter[str]())
-    scores = {}
-    for label in sorted(has.keys() | given.keys()):
-        hits = confusion.get(label, {}).get(label, 0)
-        scores[label] = _score(hits, rows=has.get(label, 0), answered=given[label])
-    return scores
+    hits = {label: row[label] for label, row in confusion.items() if label in row}
+    return {
+        y: _score(hits.get(y, 0), rows=has.get(y, 0), answered=given[y])
+        for y in sorted(has.keys() | given.keys())
+    }
 
 
 def _score(hits: int, *, rows: int, answered: int) -> LabelScore:

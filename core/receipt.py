@@ -119,12 +119,12 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
     claimed: float = 0.0
 
 
-class WithdrawnDomain(msgspec.Struct, frozen=True, kw_only=True):
-    """Accuracy on the gate rows of an expert that is not composed any more, 0–1.
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Accuracy on a domain's gate rows before and after, 0–1.
 
     Attributes:
         before: The previous composition's.
-        after: This composition's, without the expert.
+        after: This composition's.
         rows: The number of gate rows.
     """
 
@@ -144,7 +144,9 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
         rows: The number of gate rows by domain.
         own: Each domain's own expert's, alone, by domain; empty in older receipts.
         excess: What the domains of both compositions lose to newcomers, if there are any.
-        withdrawn: What the domains of withdrawn experts lose, by expert. It refuses nothing.
+        withdrawn: What withdrawn experts' domains lose, by expert. It refuses nothing.
+        updated: What updates lose on the rows of the card before, by expert; a new card alone would
+            not show it.
         fallen: What each domain has lost in all, beyond what newcomers are excused, since its own
             expert was added or changed, or a composition was accepted by ``--accept``.
     """
@@ -156,7 +158,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, int]
     own: dict[str, float] = {}
     excess: dict[str, ExcessHarm] = {}
-    withdrawn: dict[str, WithdrawnDomain] = {}
+    withdrawn: dict[str, Comparison] = {}
+    updated: dict[str, Comparison] = {}
     fallen: dict[str, float] = {}
 
 

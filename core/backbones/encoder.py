@@ -413,8 +413,8 @@ def wide_features(model: PreTrainedModel) -> Features:
     Measured on 20 Newsgroups (docs/lab-notes.md): the first states contain information that the
     last have lost, the tokens information that neither has; states in between add nothing.
     """
-    width = _setting(model, "hidden_size")
-    return Features(layers=(0, _depth(model)), tokens=min(4 * width, MOST_PLACES))
+    tokens = min(4 * _setting(model, "hidden_size"), MOST_PLACES)
+    return Features(layers=(0, _depth(model)), tokens=tokens)
 
 
 def longest_input(model: nn.Module) -> int | None:

@@ -67,8 +67,8 @@ class SigmoidHead(Head):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over rows of Σ_y binary cross-entropy, ``(B, C)``, in nats."""
-        indicators = targets.to(logits.dtype)
-        return binary_cross_entropy_with_logits(logits, indicators, reduction="none").sum(-1).mean()
+        loss = binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        return loss.sum(-1).mean()
 
     def silence(self, logits: Tensor) -> Tensor:
         """Return the loss of predicting labels for texts that have none, logits ``(M, L)``."""

@@ -115,8 +115,7 @@ def _with_drift(
         # Several installed packages may have one id; one of them with these bytes is enough.
         elif member.digest not in digests.get(member.id, ()):
             kinds[member.id] = "changed" if member.id in digests else "missing"
-    receipt = msgspec.structs.replace(result.receipt, drift=kinds)
-    return replace(result, receipt=receipt)
+    return replace(result, receipt=msgspec.structs.replace(result.receipt, drift=kinds))
 
 
 def _current_members(
@@ -190,6 +189,5 @@ def _error_of(joins: PackageStatus, refusal: Refusal, *, hint: str | None) -> Re
         hint = first.hint
     elif hint is None:
         hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
-    reason = f"{first.code}: {first.reason}"
-    problem = f"{joins.name} was not attached"
-    return refusal.code.error(ContractError)(problem, found=reason, hint=hint)
+    kind = refusal.code.error(ContractError)
+    return kind(f"{joins.name} was not attached", found=f"{first.code}: {first.reason}", hint=hint)

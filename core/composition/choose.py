@@ -140,5 +140,6 @@ def _hold_back(data: ColumnData) -> tuple[ColumnData, ColumnData | None]:
 
 def _rows(data: ColumnData, index: Sequence[int]) -> ColumnData:
     """Return some rows of a column, without signals: the kinds that are compared read none."""
-    labels = tuple(data.labels[n] for n in index)
-    return dataclasses.replace(data, z=data.z[index], labels=labels, signals=None)
+    return dataclasses.replace(
+        data, z=data.z[index], labels=tuple(data.labels[n] for n in index), signals=None
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ...registry.package.checked import Violation
 from ..bus.evidence import confidence_of
-from ..evaluation.judge import EvaluationResult, bits_per_byte, judge, judge_oracle
+from ..evaluation.judge import EvaluationResult, Scores, bits_per_byte, judge, judge_oracle
 from ..evaluation.routing_health import routing_health
 from ..model.composed import ComposedModel, answers_labels, by_domain
 from ..model.conformal import Calibration, calibrate, sets_possible
-from ..receipt import Accuracy, Bits, ExcessHarm, Health, WithdrawnDomain
+from ..receipt import Accuracy, Bits, Comparison, ExcessHarm, Health
 from ..routers.base import ColumnData
 from ..routers.cards import background_texts, gate_rows
 from ..types import Row, percent
@@ -132,40 +132,57 @@ def judge_gates(
         return loud
     score = partial(calibrate, decline=decline) if decline or sets_possible(model.bus) else None
     result = judge(model, h, rows, calibrate=score, cards=True)
-    oracle = judge_oracle(model, h, rows)
-    before, shared = _judge_previous(inputs)
-    accuracy = Accuracy(
-        before=None if shared is None else by_domain(before.hits, shared) if before else {},
-        after=by_domain(result.hits, rows),
-        overall=float(result.hits.mean()),
-        oracle=float(oracle.hits.mean()),
-        rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
-        own=by_domain(oracle.hits, rows),
-        withdrawn=_judge_withdrawn(inputs, model),
-    )
-    if previous.model is not None and before is not None and shared is not None:
-        old = GateAnswers(model=previous.model, rows=shared, result=before)
+    oracle, before = judge_oracle(model, h, rows), _judge_previous(inputs)
+    accuracy = _accuracy(inputs, model, rows, result, oracle)
+    if before is not None:
         new = GateAnswers(model=model, rows=rows, result=result)
-        accuracy = msgspec.structs.replace(accuracy, excess=excess_harm(old, new, data, h))
+        shared = by_domain(before.result.hits, before.rows)
+        excess = excess_harm(before, new, data, h)
+        accuracy = msgspec.structs.replace(accuracy, before=shared, excess=excess)
         # An update's losses in its own domain are its author's: counting begins with the new build.
-        stay = set(accuracy.before or {}).difference(updated_members(previous.model, model))
-        fallen = {d: _fallen_since(accuracy, d, previous.fallen.get(d, 0.0)) for d in sorted(stay)}
+        stay = sorted({*shared}.difference(updated_members(before.model, model)))
+        fallen = {d: _fallen_since(accuracy, d, previous.fallen.get(d, 0.0)) for d in stay}
         accuracy = msgspec.structs.replace(accuracy, fallen=fallen)
-    health = routing_health(model, h, rows, previous=previous.model, result=result, before=before)
-    health = msgspec.structs.replace(health, warnings=(*health.warnings, *_far_below(accuracy)))
+    was = before.result if before else None
+    health = routing_health(model, h, rows, previous=previous.model, result=result, before=was)
+    given_up = _given_up(previous.model, model) if previous.model else ()
+    health = msgspec.structs.replace(
+        health, warnings=(*health.warnings, *_far_below(accuracy), *given_up)
+    )
     if result.nats is None or oracle.nats is None:
         return Gates(accuracy=accuracy, health=health, calibration=result.calibration)
     unit, trunk = inputs.backbone.task.unit, inputs.backbone.trunk
     texts_of = {card.column: [r.text for r in card.rows if r.part == "gate"] for card in cards}
     sizes = {column: sum(unit.byte_counts(trunk, texts)) for column, texts in texts_of.items()}
-    nats = before.nats if before else None
+    nats = was.nats if was else None
     bits = Bits(
-        before=None if nats is None else bits_per_byte(nats, shared or (), sizes),
+        before=None if nats is None else bits_per_byte(nats, before.rows if before else (), sizes),
         after=bits_per_byte(result.nats, rows, sizes),
         oracle=bits_per_byte(oracle.nats, rows, sizes),
         bytes=sizes,
     )
     return Gates(accuracy=accuracy, bits=bits, health=health)
+
+
+def _accuracy(
+    inputs: RecomposeInputs,
+    model: ComposedModel,
+    rows: Sequence[Row],
+    result: EvaluationResult,
+    oracle: Scores,
+) -> Accuracy:
+    """Return the accuracy of a composition by domain, and on former cards."""
+    former = _judge_former(inputs, model)
+    return Accuracy(
+        before=None if inputs.previous.model is None else {},
+        after=by_domain(result.hits, rows),
+        overall=float(result.hits.mean()),
+        oracle=float(oracle.hits.mean()),
+        rows=dict(sorted(Counter(str(r.domain) for r in rows).items())),
+        own=by_domain(oracle.hits, rows),
+        withdrawn={i: card for i, card in former.items() if i not in model.bus.ids},
+        updated={i: card for i, card in former.items() if i in model.bus.ids},
+    )
 
 
 def _far_below(accuracy: Accuracy) -> Iterator[str]:
@@ -180,13 +197,11 @@ def _far_below(accuracy: Accuracy) -> Iterator[str]:
             )
 
 
-def _judge_previous(
-    inputs: RecomposeInputs,
-) -> tuple[EvaluationResult | None, Sequence[Row] | None]:
+def _judge_previous(inputs: RecomposeInputs) -> GateAnswers | None:
     """Judge the current composition, if any, on the gate rows of the domains that both have."""
     previous, encode = inputs.previous.model, inputs.encode_previous
     if previous is None or encode is None:
-        return None, None
+        return None
     h, rows = gate_rows(
         [e.card for i, e in inputs.candidates.experts.items() if i in previous.bus.ids],
         encode=encode,
@@ -194,25 +209,53 @@ def _judge_previous(
         vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
     score = partial(calibrate, decline=False) if sets_possible(previous.bus) else None
-    return (judge(previous, h, rows, calibrate=score, cards=True) if rows else None), rows
+    if not rows:
+        return None
+    result = judge(previous, h, rows, calibrate=score, cards=True)
+    return GateAnswers(model=previous, rows=rows, result=result)
 
 
-def _judge_withdrawn(inputs: RecomposeInputs, model: ComposedModel) -> dict[str, WithdrawnDomain]:
-    """Judge both compositions on the gate rows of the experts that only the current one has."""
+def _judge_former(inputs: RecomposeInputs, model: ComposedModel) -> dict[str, Comparison]:
+    """Judge both compositions on the former cards of experts that were withdrawn or updated."""
     previous, encode = inputs.previous.model, inputs.encode_previous
     if previous is None or encode is None:
         return {}
-    cards = [previous.cards[i] for i in previous.bus.ids if i not in model.bus.ids]
+    # What an author chooses to show in a new card is not what users had: the former card is.
+    updated = updated_members(previous, model)
+    cards = [previous.cards[i] for i in previous.bus.ids if i not in model.bus.ids or i in updated]
     one_backbone = previous.fingerprint == model.fingerprint
+    # A label that is given up is wrong on all its rows, and says nothing of the other labels.
+    gone = set(previous.bus.labels).difference(model.bus.labels)
     old, old_rows = gate_rows(cards, encode=encode, backbone=previous.backbone)
     new, rows = gate_rows(
         cards, encode=inputs.encode, backbone=inputs.backbone, vectors=one_backbone
     )
     if not old_rows or not rows:
         return {}
-    before = by_domain(judge(previous, old, old_rows, cards=True).hits, old_rows)
-    after, counts = by_domain(judge(model, new, rows).hits, rows), Counter(r.domain for r in rows)
-    return {i: WithdrawnDomain(before=before[i], after=x, rows=counts[i]) for i, x in after.items()}
+    hits = judge(previous, old, old_rows, cards=True).hits
+    before = by_domain(hits, _still_answered(old_rows, updated, gone))
+    hits, rows = judge(model, new, rows).hits, _still_answered(rows, updated, gone)
+    after, counts = by_domain(hits, rows), Counter(r.domain for r in rows)
+    return {i: Comparison(before=before[i], after=x, rows=counts[i]) for i, x in after.items()}
+
+
+def _still_answered(rows: Sequence[Row], updated: Collection[str], gone: set[str]) -> list[Row]:
+    """Return rows without a domain, which nobody counts, for labels that an update gave up."""
+    return [
+        msgspec.structs.replace(r, domain=None) if r.domain in updated and r.label in gone else r
+        for r in rows
+    ]
+
+
+def _given_up(previous: ComposedModel, model: ComposedModel) -> Iterator[str]:
+    """Yield a warning for each update that lacks labels of the build before."""
+    for i in updated_members(previous, model):
+        labels = previous.bus.answered_by(previous.bus.columns.index(i))
+        if gone := sorted({*labels}.difference(model.bus.labels)):
+            yield (
+                f"labels given up: {i!r} no longer answers {', '.join(map(repr, gone))}. If that "
+                "is not meant: 'redhost rollback', and ask its author."
+            )
 
 
 def too_loud(model: ComposedModel, h: Tensor, background: Tensor) -> Refusal | None:
@@ -284,7 +327,8 @@ def harm(accuracy: Accuracy, *, tolerance: float | None) -> Refusal | None:
 def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
     """Yield a refusal for each domain that falls by more than the tolerance.
 
-    A newcomer, or a member whose package changed, is refused by name if it
+    An update is judged on the rows of its former card too: those of the new one are its author's
+    choice. A newcomer, or a member whose package changed, is refused by name if it
 
         shows rows of a member's card under other labels              copied ≥ `COPIED`
         takes rows because of the row count it claims                 claimed > allowed
@@ -296,8 +340,8 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
     Falls that are not excused add up over generations, until the domain's own expert changes or
     somebody accepts: many small ones are one large one.
     """
-    for domain, before in _most_lost_first(accuracy):
-        after, rows = accuracy.after[domain], accuracy.rows[domain]
+    for domain, x in _most_lost_first(accuracy):
+        before, after, rows = x.before, x.after, x.rows
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
         # What is excused below is excused once; the sum over generations has the plain tolerance.
         least, fallen = allowed, accuracy.fallen.get(domain, 0.0)
@@ -321,7 +365,8 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
         yield _refusal(
             Code.HIJACK if claims else Code.HARM,
             f"domain {domain!r} would fall by {100 * fall:.1f} points",
-            expected=f"at most {100 * allowed:.1f} points on {rows} gate rows",
+            expected=f"at most {100 * allowed:.1f} points on {rows} gate rows"
+            f"{' of its former card' if x is accuracy.updated.get(domain) else ''}",
             found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
         )
 
@@ -334,14 +379,20 @@ def _refusal(
     return Refusal(code=code, violations=(violation,), retry=code.is_harm)
 
 
-def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, float]]:
-    """Return both compositions' domains with their accuracy before, largest loss first."""
+def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, Comparison]]:
+    """Return both compositions' domains, largest loss first, then those of former cards."""
+    rows = accuracy.rows
+    both = [
+        (d, Comparison(before=before, after=accuracy.after[d], rows=rows[d]))
+        for d, before in (accuracy.before or {}).items()
+    ]
 
-    def lost(item: tuple[str, float]) -> float:
+    def lost(item: tuple[str, Comparison]) -> float:
         excess = accuracy.excess.get(item[0])
-        return max(item[1] - accuracy.after[item[0]], excess.mass if excess else 0.0)
+        return max(item[1].before - item[1].after, excess.mass if excess else 0.0)
 
-    return sorted((accuracy.before or {}).items(), key=lost, reverse=True)
+    # Who takes another's rows is told so, rather than that it lacks its own.
+    return [*sorted(both, key=lost, reverse=True), *accuracy.updated.items()]
 
 
 def _lies(domain: str, excess: ExcessHarm, *, allowed: float) -> Iterator[Refusal]:

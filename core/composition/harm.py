@@ -137,8 +137,7 @@ def excess_harm(
 
 def updated_members(before: ComposedModel, after: ComposedModel) -> tuple[str, ...]:
     """Return the experts of both compositions whose package changed, weights, card or anything."""
-    old = before.digests
-    return tuple(i for i, digest in after.digests.items() if old.get(i, digest) != digest)
+    return tuple(i for i, d in after.digests.items() if before.digests.get(i, d) != d)
 
 
 def _mass(answers: GateAnswers, rows: Tensor) -> float:

@@ -226,8 +226,7 @@ def _systems(composed: ComposedModel, data: Sequence[ColumnData]) -> dict[str, S
     def routed_by(kind: type[Router]) -> System:
         router = kind(width=width, columns=bus.columns)
         router.solve(data)
-        read = bus.layout.router_input
-        return lambda h, z, _: bus.probabilities(h, z, router.weights(read(z)))
+        return lambda h, z, _: bus.probabilities(h, z, router.weights(bus.layout.router_input(z)))
 
     return {
         "backbone": fixed(torch.zeros_like(experts)),

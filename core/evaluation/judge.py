@@ -117,17 +117,18 @@ def judge_oracle(composed: ComposedModel, h: Tensor, rows: Sequence[Row]) -> Sco
     bus, scores = composed.bus, []
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=_cost(composed)):
-            weights = composed.oracle_weights(rows[piece])
-            p = bus.probabilities(h[piece], bus.norm(h[piece]), weights)
+            alpha = composed.oracle_weights(rows[piece])
+            p = bus.probabilities(h[piece], bus.norm(h[piece]), alpha)
             scores.append(score(composed, p, rows[piece]))
     return concat_scores(scores)
 
 
 def score(composed: ComposedModel, p: Tensor, rows: Sequence[Row]) -> Scores:
     """Return the scores of an output ``(N, L)`` on rows."""
-    head = composed.bus.task.head
-    right = head.right(p, rows, composed.bus.labels)
-    return Scores(hits=right, nats=head.nats(p, rows), error=head.error(p, rows))
+    head, labels = composed.bus.task.head, composed.bus.labels
+    return Scores(
+        hits=head.right(p, rows, labels), nats=head.nats(p, rows), error=head.error(p, rows)
+    )
 
 
 def concat_scores(parts: Sequence[Scores]) -> Scores:

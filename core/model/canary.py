@@ -54,8 +54,7 @@ def check_tokens(
     error = float((read(tokens) - tensors["z"].float()).abs().max())
     if error <= tolerance:
         return None
-    deviation = f"a deviation of {error:.3g}"
-    return Violation("canary_values", "canary", expected, deviation, _OTHER)
+    return Violation("canary_values", "canary", expected, f"a deviation of {error:.3g}", _OTHER)
 
 
 def check_canary(manifest: ExpertManifest, expert: Expert, data: bytes) -> Violation | None:

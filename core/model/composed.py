@@ -500,5 +500,4 @@ def by_domain(hits: Tensor, rows: Sequence[Row]) -> dict[str, float]:
     owner = torch.tensor([place.get(r.domain, len(domains)) for r in rows], dtype=torch.int64)
     count = torch.bincount(owner, minlength=len(domains) + 1)
     total = torch.zeros(len(domains) + 1, dtype=torch.float64).index_add(0, owner, hits.double())
-    means = total[:-1] / count[:-1]
-    return dict(zip(domains, means.tolist(), strict=True))
+    return dict(zip(domains, (total / count)[:-1].tolist(), strict=True))

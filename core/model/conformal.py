@@ -133,8 +133,7 @@ class Calibration:
         """Return t of each expert's own answers; None if their scores are not recorded."""
         if self.own is None:
             return None
-        t = self.thresholds(self.own, share, groups=len(bus.ids), group=self.owner)
-        return [float(x) for x in t]
+        return self.thresholds(self.own, share, groups=len(bus.ids), group=self.owner).tolist()
 
     def rows(self, ids: Sequence[str]) -> dict[str, int]:
         """Return the number of rows that each expert answers."""

@@ -87,8 +87,7 @@ def encoded_alone(trunk: TextEncoder, texts: Sequence[str], *, name: str) -> Ten
     Raises:
         UsageError: If one fails.
     """
-    rows = [encoded(trunk, [text], name=name) for text in reversed(texts)]
-    return torch.cat(rows[::-1])
+    return torch.cat([encoded(trunk, [text], name=name) for text in reversed(texts)][::-1])
 
 
 def require_repeatable(trunk: TextEncoder, *, name: str) -> tuple[list[str], Tensor]:

@@ -219,10 +219,12 @@ class LabelledRouter(Router):
         self.owner, self._spans = owner, tuple(pairwise([0, *ends]))
         self._runs = runs_of(self._spans)
 
-    def replace_rows(self, rows: Mapping[int, Sequence[Tensor]]) -> None:
-        """Set the rows of columns, by their index: one tensor for each name in `per_label`."""
-        keep = torch.tensor([int(k) not in rows for k in self.owner], dtype=torch.bool)
-        owners = [torch.full((len(tensors[0]),), k) for k, tensors in rows.items()]
+    def replace_rows(self, rows: Mapping[str, Sequence[Tensor]]) -> None:
+        """Set the rows of columns: one tensor for each name in `per_label`."""
+        index = self.columns.index
+        stay = [self.columns[int(k)] not in rows for k in self.owner]
+        keep = torch.tensor(stay, dtype=torch.bool)
+        owners = [torch.full((len(tensors[0]),), index(c)) for c, tensors in rows.items()]
         # A stable sort: the order of rows does not depend on which column was set last.
         owner, places = torch.sort(torch.cat([self.owner[keep], *owners]), stable=True)
         for n, name in enumerate(self.per_label):

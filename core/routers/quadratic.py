@@ -92,12 +92,9 @@ class QuadraticRouter(LabelledRouter):
             self.covariance.data = (scatter / freedom).to(torch.float32)
             self.freedom = torch.tensor([freedom])
         moving = [d for d in columns if only is None or d.column in only]
-        index = self.columns.index
-        self.replace_rows(
-            {(k := index(d.column)): self._gaussians(k, d.statistics) for d in moving}
-        )
+        self.replace_rows({d.column: self._gaussians(d.column, d.statistics) for d in moving})
 
-    def _gaussians(self, k: int, statistics: Statistics) -> tuple[Tensor, Tensor]:
+    def _gaussians(self, column: str, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Set A_k; return A_k μ_y ``(Y, D)`` and the biases ``(Y,)``, π_y by the counts."""
         scatter, own_freedom = within_scatter([statistics])
         pooled = self.covariance.detach().to(torch.float64)
@@ -105,10 +102,11 @@ class QuadraticRouter(LabelledRouter):
         factor = torch.linalg.cholesky(
             shrunk((1 - OWN) * pooled + OWN * scatter / own_freedom, freedom=freedom)
         )
-        unit = torch.eye(self.width, dtype=torch.float64)
-        whitener = torch.linalg.solve_triangular(factor, unit, upper=False)
+        whitener = torch.linalg.solve_triangular(
+            factor, torch.eye(len(factor)).double(), upper=False
+        )
         with torch.no_grad():
-            self.whitener[k] = whitener
+            self.whitener[self.columns.index(column)] = whitener
         prior = torch.log(statistics.counts / statistics.counts.sum())
         bias = prior - factor.diagonal().log().sum()
         return (statistics.means @ whitener.T).to(torch.float32), bias.to(torch.float32)

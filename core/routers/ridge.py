@@ -101,9 +101,8 @@ class RidgeRouter(LabelledRouter):
         counts = [len(d.statistics.labels) for d in columns]
         weight, bias = regression.solved.logits(beta=regression.beta, kappa=regression.kappa)
         weights, biases = torch.split(weight.float(), counts), torch.split(bias.float(), counts)
-        index = self.columns.index
         rows = zip(weights, biases, strict=True)
-        self.replace_rows({index(d.column): row for d, row in zip(columns, rows, strict=True)})
+        self.replace_rows({d.column: row for d, row in zip(columns, rows, strict=True)})
         first = [d.statistics.first(self.density.width) for d in columns]
         self.density.solve(
             [dataclasses.replace(d, statistics=s) for d, s in zip(columns, first, strict=True)]

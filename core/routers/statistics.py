@@ -67,11 +67,9 @@ class StatisticsRouter(LabelledRouter):
         """Set Σ⁻¹ and the discriminants; with `only`, keep Σ and set only those columns."""
         if only is None:
             factor = torch.linalg.cholesky(within_covariance([d.statistics for d in columns]))
-            precision = torch.cholesky_inverse(factor)
-            self.precision.data = precision.to(torch.float32)
+            self.precision.data = torch.cholesky_inverse(factor).to(torch.float32)
         moving = [d for d in columns if only is None or d.column in only]
-        index = self.columns.index
-        self.replace_rows({index(d.column): self._discriminants(d.statistics) for d in moving})
+        self.replace_rows({d.column: self._discriminants(d.statistics) for d in moving})
 
     def _discriminants(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
         """Return Σ⁻¹ μ_y ``(Y, D)`` and log π_y − ½ μ_yᵀ Σ⁻¹ μ_y ``(Y,)``, π_y by the counts."""

@@ -95,8 +95,9 @@ class DataSplits:
         few = [f"{y} ({c['train']})" for y, c in counts.items() if c["train"] < FEW_ROWS]
         if few:
             more = f" and {len(few) - SHOWN} more" if len(few) > SHOWN else ""
-            listed = f"{', '.join(few[:SHOWN])}{more}"
-            faults.append(f"labels with too few rows to be learnt from: {listed}")
+            faults.append(
+                f"labels with too few rows to be learnt from: {', '.join(few[:SHOWN])}{more}"
+            )
         if any(len(self.task.head.parts(r.label)) != 1 for r in self.rows):
             return faults  # it is normal that most rows have none of the labels
         most = max(counts, key=lambda y: sum(counts[y].values()))
@@ -177,8 +178,7 @@ def split_labelled(
     groups = [task.head.labels_in([r.label]) or {r.label} for r in ordered]
     # The first row of each label stays for training: in reversed order, the last one set wins.
     labelled = zip(reversed(groups), reversed(ordered), strict=True)
-    first = {y: r.text for group_labels, r in labelled for y in group_labels}
-    taught = set(first.values())
+    taught = set({y: r.text for group_labels, r in labelled for y in group_labels}.values())
     texts = list(dict.fromkeys(r.text for r in ordered if r.text not in taught))
     sizes = accumulate(len(msgspec.json.encode(text)) for text in texts)
     fitting = sum(1 for _ in takewhile(lambda size: size <= MAX_CARD // 2, sizes))

@@ -348,8 +348,9 @@ class ExpertRun:
             scale = units.hidden if self.expert.writes.states else units.scale
             self.expert.to_units(scale=scale, shift=units.shift)
         expert = self.expert.requires_grad_(False).eval()
-        loss = self.best_loss if validated else None
-        return TrainedExpert(expert=expert, epoch=self.best_epoch, loss=loss)
+        return TrainedExpert(
+            expert=expert, epoch=self.best_epoch, loss=self.best_loss if validated else None
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint."""

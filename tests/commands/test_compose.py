@@ -25,7 +25,9 @@ def test_a_receipt_names_who_left(home, call) -> None:
     call("disable", "range2")
     out = call("recompose")[1]
     assert "generation 2 (parent 1)" in out
-    assert re.search(r"withdrawn  range2: 1\.000 before, 0\.\d{3} after, on its \d+ gate rows", out)
+    assert re.search(
+        r"withdrawn  range2: 1\.000 before, 0\.\d{3} after, on the \d+ gate rows of its former", out
+    )
     assert "left out   range2: disabled: " in out
 
 

@@ -488,6 +488,49 @@ def test_an_honest_update_is_accepted_and_excused_nothing(update, change, world)
         assert found.copied == 0 and found.claimed == 0
 
 
+def relabelled_half(world: int) -> Material:
+    """Team c's rows, two labels of which are drawn at random; its gate rows too."""
+
+    def change(rows: Rows) -> Rows:
+        generator = torch.Generator().manual_seed(len(rows[1]))
+        drawn = torch.randint(2, (len(rows[1]),), generator=generator).tolist()
+        names = ("label 8", "label 9")
+        return rows[0], [names[n] if y in names else y for y, n in zip(rows[1], drawn, strict=True)]
+
+    return honest("c", world).map(change)
+
+
+def with_easy_gate(world: int) -> Material:
+    """A worse expert of team c's domain, whose card shows only rows that it answers right."""
+    half = relabelled_half(world)
+    gate = honest("c", world).gate
+    easy = [n for n, y in enumerate(gate[1]) if y not in {"label 8", "label 9"}]
+    return replace(half, gate=(gate[0][easy], [gate[1][n] for n in easy]))
+
+
+@pytest.mark.parametrize("world", [0, 1])
+def test_an_update_is_judged_on_the_rows_of_its_former_card(update, world) -> None:
+    with pytest.raises(HarmError, match="of its former card") as refused:
+        update(with_easy_gate(world), world)
+    assert not isinstance(refused.value, HijackError)
+    accuracy = update(with_easy_gate(world), world, accept=True).receipt.accuracy
+    assert accuracy.updated["c"].rows == GATE and accuracy.rows["c"] < GATE
+    assert accuracy.updated["c"].before - accuracy.updated["c"].after > 0.1
+    assert accuracy.withdrawn == {}
+
+
+def test_labels_that_an_update_gives_up_are_said_and_not_counted(update, trios, join) -> None:
+    receipt = update(with_a_new_label(0), 0, tolerance=4.0).receipt
+    assert receipt.accuracy.updated["c"].rows < GATE
+    assert receipt.health is not None
+    (warning,) = (w for w in receipt.health.warnings if w.startswith("labels given up"))
+    assert "'c'" in warning and "'label 8'" in warning and "'label 9'" not in warning
+    folders, before = trios(0)
+    again = join(folders, before).receipt
+    assert again.accuracy.updated == {} and again.health is not None
+    assert not any(w.startswith("labels given up") for w in again.health.warnings)
+
+
 def test_a_member_that_did_not_change_is_nobodys_newcomer(trios, join) -> None:
     folders, before = trios(0)
     assert join(folders, before).receipt.accuracy.excess == {}

@@ -69,6 +69,12 @@ def test_the_nearest_rows_are_those_of_the_largest_cosine(host) -> None:
     assert found.nearest[0].expert == "range3" and found.nearest[0].label == "49"
 
 
+def test_only_blank_texts_are_refused(home) -> None:
+    with pytest.raises(redhost.UsageError):
+        run(explain_command, "", " ", "--home", str(home))
+    assert run(explain_command, "", TEXTS[0], "--home", str(home)).exit_code == 0
+
+
 class Reader(html.parser.HTMLParser):
     """What a page loads, and which tags it opens without closing."""
 

@@ -27,11 +27,11 @@ SIGNS = ("[UNK]", "[CLS]", "good", "film", "bad", "##ly", "act", "##ed")
 CLS, GOOD, FILM, BAD, LY, ACT = 1, 2, 3, 4, 5, 6
 
 
-def reading(*, fast: bool = True) -> Any:
+def reading(*, fast: bool = True, form: str = "[CLS] $A") -> Any:
     """Return what is read of a backbone with a vocabulary of eight signs."""
     tokens = Tokenizer(WordPiece({s: n for n, s in enumerate(SIGNS)}, unk_token=SIGNS[0]))
     tokens.normalizer, tokens.pre_tokenizer = Lowercase(), Whitespace()
-    tokens.post_processor = TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", CLS)])
+    tokens.post_processor = TemplateProcessing(single=form, special_tokens=[("[CLS]", CLS)])
     offsets = {"backend_tokenizer": tokens} if fast else {}
     tokenizer = SimpleNamespace(decode=tokens.decode, **offsets)
 
@@ -54,13 +54,19 @@ def pair(first: int, second: int) -> int:
     return int(Words.of_tokens([[first, second]], vocabulary=len(SIGNS)).places[-1])
 
 
+def test_a_pair_with_the_token_that_ends_texts_says_so() -> None:
+    words, names = named_words(reading(form="$A [CLS]"), " Good film ")
+    written = dict(zip(words.places.tolist(), names, strict=True))
+    assert written[pair(FILM, CLS)] == ("film (end)",) and written[CLS] == ("[CLS]",)
+
+
 def test_words_read_as_the_text_has_them() -> None:
     words, names = named_words(reading(), "Badly\n acted film, film")
     written = dict(zip(words.places.tolist(), names, strict=True))
     assert written[CLS] == ("[CLS]",) and written[BAD] == ("Bad…",) and written[LY] == ("…ly",)
     assert written[ACT] == ("act…",) and written[FILM] == ("film",)
     assert written[pair(BAD, LY)] == ("Badly",) and written[pair(LY, ACT)] == ("…ly act…",)
-    assert written[pair(CLS, BAD)] == ("[CLS] bad",)
+    assert written[pair(CLS, BAD)] == ("(start) Bad…",)
     assert written[pair(0, FILM)] == (", film",) and written[0] == (",",)
     assert len(names) == len({*written}) == len(words.places) == 14
 
@@ -168,7 +174,7 @@ def router_of(places: dict[int, dict[int, float]], absent: list[float]) -> Words
     """Return a router of two columns with two labels and one, from place → label → value."""
     router = WordsRouter(width=1, columns=("a", "b"))
     rows = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.5, 0.0, -1.0])
-    router.replace_rows({0: [t[:2] for t in rows], 1: [t[2:] for t in rows]})
+    router.replace_rows({"a": [t[:2] for t in rows], "b": [t[2:] for t in rows]})
     order = sorted(places)
     router.places = torch.tensor(order, dtype=torch.int64)
     router.starts = torch.tensor([0, *(len(places[p]) for p in order)]).cumsum(0)

@@ -64,7 +64,15 @@ def explain(
 
     lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
     host = redhost.Host.open(home, question=question, device=device)
-    found = explaining.explain(host, [x for x in lines if x.strip()], words=words)
+    written = [x for x in lines if x.strip()]
+    if not written:
+        raise redhost.UsageError(
+            "nothing to explain",
+            expected="a text that is not blank",
+            found=f"{len(lines)} blank lines" if lines else "no lines",
+            hint="Give a text, or '-' and lines on standard input.",
+        )
+    found = explaining.explain(host, written, words=words)
     if page is not None:
         _write(page, explanation_page(found))
     if as_json:

@@ -2,7 +2,8 @@
 
 A token reads as the part of the text that it stands for, with … where a word goes on before or
 after it; a pair as the part from its first token to its second, and blanks as in Python. What
-stands for no part of the text, such as the token that begins all texts, is decoded.
+stands for no part of the text, such as the token that begins all texts, is decoded, and beside a
+word reads as (start) or (end).
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ def _written(tokenizer: Any, text: str, ids: list[int], spans: Sequence[tuple[in
         return f"{_more(before)}{' '.join(text[first:past].split())}{_more(after)}"
     if all(parts):
         return repr(text[first:past])  # blanks
+    # Many tokenizers begin and end texts by tokens of their own: a pair with one says where.
+    if parts[-1] and not text[: spans[-1][0]].strip():
+        return f"(start) {_written(tokenizer, text, ids[-1:], spans[-1:])}"
+    if parts[0] and not text[spans[0][1] :].strip():
+        return f"{_written(tokenizer, text, ids[:1], spans[:1])} (end)"
     decoded = tokenizer.decode(ids, skip_special_tokens=False)
     return " ".join(decoded.split()) or repr(decoded)
 

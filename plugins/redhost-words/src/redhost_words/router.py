@@ -163,8 +163,7 @@ class WordsRouter(RidgeRouter):
             torch.split((slope * chosen.solved.bias + prior).float(), evidence.sizes),
             strict=True,
         )
-        index = self.columns.index
-        self.replace_rows({index(d.column): row for d, row in zip(columns, rows, strict=True)})
+        self.replace_rows({d.column: row for d, row in zip(columns, rows, strict=True)})
         self.prior = prior.float()
         self._tabulate(evidence, chosen)
         self._mark(evidence, chosen)
