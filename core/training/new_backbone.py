@@ -219,8 +219,11 @@ def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
     if not path.is_dir():
         return Base(kind="hub", id=where, revision=plan.revision or ""), {}
     leave = () if plan.task.unit.generates else (CHAT,)
-    carried = (p for p in sorted(path.iterdir()) if _carried(p) and p.name not in leave)
-    files = {p.name: p.read_bytes() for p in carried}
+    files = {
+        p.name: p.read_bytes()
+        for p in sorted(path.iterdir())
+        if _carried(p) and p.name not in leave
+    }
     check_model_files(files).unwrap(f"folder {where!r}")
     digests = {name: sha256_hex(data) for name, data in files.items()}
     return (

@@ -190,7 +190,7 @@ def test_texts_of_ones_own(install: Any, tmp_path: Path) -> None:
     fresh.redhost("add", str(wheel), *home)
     answers = fresh.redhost("predict", weather.format(77), sport.format(77), *home)
     assert [answer["label"] for answer in answers] == ["sky", "game"]
-    fresh.redhost("remove", "mail", *home)
+    fresh.pip("uninstall", "-q", "-y", "red-expert-mail")
 
 
 @pytest.mark.parametrize("name", CODE)
