@@ -184,7 +184,7 @@ matrix:
 matrix-one:
 	@$(PYTHON) tools/install.py demo --folder $(BIN:/bin=)
 	@$(PYTHON) tools/install.py dev --folder $(BIN:/bin=)
-	$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e %)
+	$(PIP) --no-deps --no-build-isolation $(DEVELOPED:%=-e %)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:cacheprovider -W $(SLOW_GUARDS) tests/registry tests/core
 
 # What an environment takes, written down: a new one is filled without pip's cache.

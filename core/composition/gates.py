@@ -391,7 +391,7 @@ def _most_lost_first(accuracy: Accuracy) -> list[tuple[str, Comparison]]:
         excess = accuracy.excess.get(item[0])
         return max(item[1].before - item[1].after, excess.mass if excess else 0.0)
 
-    # Who takes another's rows is told so, rather than that it lacks its own.
+    # What an update takes from others is the graver fault, and is named first.
     return [*sorted(both, key=lost, reverse=True), *accuracy.updated.items()]
 
 

@@ -509,7 +509,7 @@ def with_easy_gate(world: int) -> Material:
 
 
 @pytest.mark.parametrize("world", [0, 1])
-def test_an_update_is_judged_on_the_rows_of_its_former_card(update, world) -> None:
+def test_an_update_that_loses_rows_of_the_card_before_is_refused(update, world) -> None:
     with pytest.raises(HarmError, match="of its former card") as refused:
         update(with_easy_gate(world), world)
     assert not isinstance(refused.value, HijackError)
@@ -519,7 +519,7 @@ def test_an_update_is_judged_on_the_rows_of_its_former_card(update, world) -> No
     assert accuracy.withdrawn == {}
 
 
-def test_labels_that_an_update_gives_up_are_said_and_not_counted(update, trios, join) -> None:
+def test_labels_that_an_update_gives_up_are_a_warning(update, trios, join) -> None:
     receipt = update(with_a_new_label(0), 0, tolerance=4.0).receipt
     assert receipt.accuracy.updated["c"].rows < GATE
     assert receipt.health is not None
