@@ -155,7 +155,7 @@ def test_wheels_do_the_main_job_without_the_checkout(
             "--no-index",
             "--target",
             str(site),
-            *(str(path) for name, path in wheels.items() if name != "red-backbone-minilm"),
+            *(str(path) for name, path in wheels.items() if name != "red_backbone_minilm"),
         ],
         check=True,
         capture_output=True,
