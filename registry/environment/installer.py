@@ -73,10 +73,12 @@ def fetch(
     _require_plain(target)
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         wheel = _download(target, Path(folder), index_url, find_links)
-        opened = open_wheel(
-            wheel, keys=keys, signature=signature_path(Path(find_links or folder) / wheel.name)
+        return replace(
+            open_wheel(
+                wheel, keys=keys, signature=signature_path(Path(find_links or folder) / wheel.name)
+            ),
+            source=_without_credentials(index_url or find_links or ""),
         )
-        return replace(opened, source=_without_credentials(index_url or find_links or ""))
 
 
 def find(dist: str) -> Package | None:

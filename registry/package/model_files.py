@@ -88,8 +88,12 @@ def _distribution(base: Base) -> metadata.Distribution:
     dist = next(iter(metadata.distributions(name=name)), None) if name else None
     if dist is None or dist.version not in versions:
         expected, version = f"{name}{versions}", dist.version if dist else "no such package"
-        hint = f"Install it: pip install --no-deps '{expected}'."
-        raise Refused(Violation("base_missing", "base", expected, version, hint))
+        raise Refused(
+            Violation(
+                *("base_missing", "base", expected, version),
+                f"Install it: pip install --no-deps '{expected}'.",
+            )
+        )
     return dist
 
 

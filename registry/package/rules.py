@@ -260,6 +260,8 @@ def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
     for field in (f for f in _BASES[base.kind] if not getattr(base, f)):
         yield _field(f"base.{field}", f"one for the kind {base.kind!r}", "none")
+    if base.kind == "dist" and {"", ".."}.intersection(base.id.split("/")):
+        yield _field("base.id", "DISTRIBUTION/FOLDER, below the site folder", repr(base.id))
     yield from _carried("base.files", base.files)
     if base.files and "files" not in _BASES[base.kind]:
         yield _field("base.files", f"none for the kind {base.kind!r}", "some")

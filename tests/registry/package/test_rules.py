@@ -34,6 +34,13 @@ def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
         ({"base": Base(kind="hub", id="a/b")}, "base.revision"),
         ({"base": Base(kind="file", id="x", files={"config.json": DIGEST})}, "base.files"),
         ({"base": Base(kind="dist", id="x", files={"config.json": DIGEST})}, "base.revision"),
+        *(
+            (
+                {"base": Base(kind="dist", id=name, revision="==1", files={"config.json": DIGEST})},
+                "base.id",
+            )
+            for name in ("x/../y", "x//etc", "x/..", "x/")
+        ),
         ({"task": "regression"}, "labels"),
         ({"task": "generation"}, "labels"),
         ({"bus_api": "anything"}, "bus_api"),
