@@ -15,6 +15,7 @@ from redhost.registry.home.store import Store
 from redhost.registry.package.discover import Package, canonical, discover
 from redhost.registry.package.manifest import BackboneManifest, parts_of
 from redhost.registry.package.readers import read_backbone
+from redhost_doctor.base import damage_of_base
 from redhost_doctor.composed import Comparison, compositions
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
@@ -80,6 +81,10 @@ def _damage(composed: Comparison, subject: Subject) -> Finding | None:
         return None
     if manifest.base.kind == "file" and not Path(manifest.base.id).is_file():
         return fail("backbone", f"{package} reads {manifest.base.id}, which is not there", mend="")
+    if manifest.base.kind == "dist":
+        damage = damage_of_base(manifest.base, deep=subject.deep)
+        if damage is not None:
+            return fail("backbone", f"{package}: {damage.text}", mend=damage.mend)
     fault = _fault(package, package.folder, manifest, deep=subject.deep)
     if fault is None:
         return None
@@ -87,8 +92,11 @@ def _damage(composed: Comparison, subject: Subject) -> Finding | None:
 
 
 def _fault(package: Package, folder: Path, manifest: BackboneManifest, *, deep: bool) -> str | None:
+    """Return what is wrong with a backbone's own files, if anything is."""
     if not deep:
-        missing = (p.file for p in parts_of(manifest) if not (folder / p.file).is_file())
+        elsewhere = manifest.base.files if manifest.base.kind == "dist" else {}
+        names = (p.file for p in parts_of(manifest) if p.file not in elsewhere)
+        missing = (name for name in names if not (folder / name).is_file())
         return next((f"{name} is not there" for name in missing), None)
     violations = (*read_backbone(package).violations, *audit_installed(package))
     return violations[0].reason if violations else None

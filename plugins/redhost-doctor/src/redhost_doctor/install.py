@@ -9,7 +9,7 @@ from pathlib import Path
 
 from redhost.errors import ContractError, IntegrityError, StoreError
 from redhost.registry.environment.extras import how_to_install
-from redhost.registry.environment.installed import audit_installed
+from redhost.registry.environment.installed import audit_installed, read_record
 from redhost.registry.environment.trust import source_tree
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import Package
@@ -58,23 +58,42 @@ def restore_command(
     origin = origin_of(package.info)
     if origin.kind == "wheel" and origin.is_there:
         return pip_command("install", *AGAIN, origin.place)
-    if store is not None and package.folder is not None and _fits(package, store, digest, name):
-        stored = shlex.quote(str(store.folder / digest))
-        return f"cp {stored}/* {shlex.quote(str(package.folder))}"
+    if store is not None and (command := _copied(package, store, digest, name)):
+        return command
     if origin.kind == "index":
         return pip_command("install", *AGAIN, f"{package.dist}=={package.version}")
     return ""
 
 
-def _fits(package: Package, store: Store, digest: str, name: str) -> bool:
-    """Return whether a package is sound once the files of its stored copy are in its place."""
-    with suppress(StoreError, IntegrityError, ContractError):
+def _copied(package: Package, store: Store, digest: str, name: str) -> str:
+    """Return the command that copies what is damaged from the stored copy; empty if none helps.
+
+    Only files that the package's RECORD lists are copied: the stored copy of a backbone also has
+    those that another distribution brings.
+    """
+    if package.folder is None or package.info is None:
+        return ""
+    try:
         stored: ExpertFiles | BackboneFiles
         if package.kind == "expert":
             stored = store.expert(digest, name=name)
         else:
             stored = store.backbone(digest, name=name)
-        return not audit_installed(package, read=stored.files)
+    except (StoreError, IntegrityError, ContractError):
+        return ""
+    listed = {row.path for row in read_record(package.info).value or ()}
+    own = {n: data for n, data in stored.files.items() if f"{package.module}/{n}" in listed}
+    if audit_installed(package, read=own):
+        return ""
+    names = [n for n, data in own.items() if not _is(package.folder / n, data)]
+    paths = [str(store.folder / digest / n) for n in sorted(names)]
+    return shlex.join(["cp", *paths, str(package.folder)]) if paths else ""
+
+
+def _is(path: Path, data: bytes) -> bool:
+    """Return whether a file has this content."""
+    with suppress(OSError):
+        return path.read_bytes() == data
     return False
 
 
