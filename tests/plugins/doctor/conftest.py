@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ import pytest
 from warm_start import warm_command
 
 from redhost.registry.wheel.wheel import build_wheel
+from redhost.testing import Environment
 from redhost.testing.certify import expert_project
 
 Finding = dict[str, str]
@@ -91,8 +93,9 @@ class World:
         """Find exactly one fault, run the command that mends it, and find it gone."""
         [fault] = [f for f in self.doctor(arguments, env=env) if f["state"] != "ok"]
         assert fault["state"] == state, fault
-        assert fault["mend"], fault
-        after = self.doctor(arguments, env=env, before=fault["mend"])
+        assert bool(fault["mend"]) != bool(fault["next"]), fault
+        command = (fault["mend"] or fault["next"]).replace(" --dry-run", "")
+        after = self.doctor(arguments, env=env, before=command)
         assert {f["state"] for f in after} == {"ok"}, (fault, after)
         return fault
 
@@ -145,6 +148,29 @@ def flip(path: Path) -> None:
 def flip_byte() -> Callable[[Path], None]:
     """Return the function that changes a byte of a file."""
     return flip
+
+
+@pytest.fixture(scope="session")
+def hijack() -> Callable[[World], None]:
+    """Return the function that installs `copy`, refused: pears under other labels."""
+
+    def install(world: World) -> None:
+        module = world.site / "red_expert_copy"
+        shutil.copytree(world.site / "red_expert_apples", module)
+        manifest = json.loads((module / "expert.json").read_text())
+        card = module / str(manifest["card"]["file"])
+        texts = (world.site / "red_expert_pears" / card.name).read_text().splitlines()
+        rows = zip(card.read_text().splitlines(), texts, strict=True)
+        made = ({**json.loads(own), "text": json.loads(text)["text"]} for own, text in rows)
+        card.write_text("".join(f"{json.dumps(row)}\n" for row in made))
+        reference = {**manifest["card"], "sha256": hashlib.sha256(card.read_bytes()).hexdigest()}
+        (module / "expert.json").write_text(
+            json.dumps({**manifest, "id": "copy", "card": reference})
+        )
+        entries = {"redhost.experts": "copy = red_expert_copy"}
+        Environment(world.site).write_info("red-expert-copy", "0.1.0", module.name, entries)
+
+    return install
 
 
 @pytest.fixture(scope="session")

@@ -60,9 +60,7 @@ def test_files_of_another_distribution_are_there_missing_or_changed(
     assert fault["mend"].endswith("pip install --no-deps base-model==1.2")
 
 
-def test_what_is_copied_from_the_store_is_what_record_lists(
-    world, site_of_base, flip_byte
-) -> None:
+def test_what_is_copied_from_the_store_is_what_record_lists(world, site_of_base, flip_byte) -> None:
     folder = world.site / MODULE
     before = sorted(p.name for p in folder.iterdir() if p.is_file())
     direct = next(world.site.glob(f"{MODULE}-*.dist-info/direct_url.json"))

@@ -10,6 +10,8 @@ from redhost_doctor.doctor import CHECKS
 
 from redhost.testing import Environment
 
+DRY_RUN = "redhost recompose --dry-run"
+
 
 def test_a_sound_environment_has_a_line_for_each_check_and_nothing_fails(world) -> None:
     found = world.doctor("")
@@ -115,8 +117,22 @@ def test_an_expert_that_was_left_out_is_disabled(world) -> None:
     shutil.rmtree(world.home)
     world.run("redhost recompose --backbone tiny-random")
     assert world.members == ["apples", "pears"]
-    fault = world.mended("experts", state="warn")
-    assert "left out" in fault["text"] and "norm_bound" in fault["text"]
+    [fault] = world.doctor("experts")
+    assert "left out: norm_bound" in fault["text"] and fault["next"] == DRY_RUN
+    assert [f["state"] for f in world.doctor("experts", before=fault["mend"])] == ["ok"]
+
+
+def test_no_command_mends_for_certain_what_a_recompose_may_refuse(world, hijack, wheels) -> None:
+    hijack(world)
+    [fault] = world.doctor("experts")
+    assert (fault["state"], fault["mend"], fault["next"]) == ("warn", "", DRY_RUN)
+    lines = world.run("redhost doctor experts").splitlines()
+    assert lines[-1].strip() == f"next: {DRY_RUN}"
+    world.run("redhost recompose")
+    assert world.doctor("experts") == [fault]
+    world.pip(f"install --no-deps {wheels['new']}")
+    update, newcomer = world.doctor("experts")
+    assert (update["mend"], update["next"], newcomer) == ("", DRY_RUN, fault)
 
 
 def test_experts_that_nothing_is_composed_of_are_composed(world) -> None:
@@ -186,7 +202,7 @@ def test_a_home_that_was_named_is_named_in_the_mend(world, lock) -> None:
 def test_a_question_of_its_own_is_examined_and_mended_like_the_default_one(world) -> None:
     install_copy(world, "tone", question="tone")
     fault = world.mended("experts", state="warn")
-    assert "--question tone" in fault["mend"]
+    assert "--question tone" in fault["next"]
     assert (world.members, world.why("tone")["question"]) == (["apples", "pears"], "tone")
     assert world.why("tone")["state"] == "composed"
     (world.home / "questions" / "tone" / "redhost.lock").unlink()
@@ -233,7 +249,7 @@ def test_another_backbone_of_that_name_is_replaced_by_the_composed_one(world) ->
 def test_of_several_backbones_one_is_chosen(world) -> None:
     shutil.rmtree(world.home)
     fault = world.mended("backbone", state="warn")
-    assert "--backbone" in fault["mend"] and world.members
+    assert "--backbone" in fault["next"] and world.members
 
 
 # -- plugins ---------------------------------------------------------------------------------------

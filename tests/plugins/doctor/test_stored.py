@@ -45,7 +45,7 @@ def test_with_an_earlier_generation_that_is_whole_it_is_made_current(world) -> N
     shutil.rmtree(world.stored("pears"))
     world.pip("uninstall -y red-expert-pears")
     [fault] = world.doctor("store")
-    assert fault["mend"] == "redhost rollback 2"
+    assert fault["mend"] == "redhost rollback 2" and "2 has no pears" in fault["text"]
     after = world.doctor("store generations", before=fault["mend"])
     assert not [f for f in after if f["state"] == "fail"] and world.members == ["apples"]
 
@@ -74,6 +74,32 @@ def test_a_damaged_copy_that_nothing_needs_is_removed_alone(world, flip_byte) ->
     shutil.copytree(world.stored("pears"), unneeded)
     assert "rm -r" in world.mended("store", state="warn")["mend"]
     assert not unneeded.exists() and world.stored("pears").is_dir()
+
+
+def test_where_both_copies_are_damaged_the_wheel_is_installed_again(world, flip_byte) -> None:
+    world.run("redhost recompose --router centroid --accept")
+    flip_byte(world.stored("pears") / "expert.safetensors")
+    flip_byte(world.site / "red_expert_pears" / "expert.safetensors")
+    fault = world.mended("store --deep")
+    assert ".whl" in fault["mend"] and "rollback" not in fault["mend"]
+    assert world.members == ["apples", "pears"]
+
+
+def test_what_was_rolled_back_from_is_not_gone_forward_to(world, wheels) -> None:
+    world.pip(f"install --no-deps {wheels['new']}")
+    world.run("redhost recompose && redhost rollback 1")
+    shutil.rmtree(world.stored("apples"))
+    world.pip("uninstall -y red-expert-apples")
+    [fault] = world.doctor("store")
+    assert "rollback" not in fault["mend"] and "red-expert-apples==0.1.0" in fault["mend"]
+    found = world.doctor("store", env=world.offline, before=fault["mend"])
+    assert [f["state"] for f in found] == ["ok"] and world.members == ["apples", "pears"]
+
+
+def test_a_pointer_that_is_gone_after_a_rollback_is_that_of_the_lock(world, wheels) -> None:
+    world.run("redhost recompose --router centroid --accept && redhost rollback 1")
+    (world.home / "current").unlink()
+    assert world.mended("generations")["mend"] == "redhost rollback 1"
 
 
 # -- generations -----------------------------------------------------------------------------------

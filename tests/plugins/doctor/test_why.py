@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 
 import pytest
 from redhost_doctor.standing import State
+from redhost_doctor.why import unknown
 
 from redhost.testing import Environment
 
@@ -55,6 +57,7 @@ def test_a_wheel_that_was_added_with_a_key_has_its_signer(world, wheels) -> None
     [key] = read_keys([folder / "author.pub.pem"])
     world.run(f"redhost add {wheel} --key author.pub.pem --accept --tolerance 100")
     answer = world.why("apples")
+    assert answer["installed"][0]["origin"] == {"kind": "added", "place": ""}
     entry = answer["membership"]
     assert (entry["version"], entry["signer"]) == ("0.2.0", key.fingerprint)
     assert entry["wheel"] == hashlib.sha256(wheels["new"].read_bytes()).hexdigest()
@@ -66,6 +69,13 @@ def test_a_wheel_that_was_added_with_a_key_has_its_signer(world, wheels) -> None
     starts = [line.partition(" ")[0] for line in page]
     assert starts[:2] == ["apples", "installed"] and starts[-2:] == ["gate", "earlier"]
     assert f"sha256:{key.fingerprint[:12]}" in "".join(x for x in page if x.startswith("signed"))
+
+
+def test_a_wheel_that_was_added_by_name_has_its_source(world) -> None:
+    name = f"red-expert-apples==0.2.0 --find-links {world.wheels}"
+    world.run(f"redhost add {name} --accept --tolerance 100")
+    page = world.run("redhost why apples").splitlines()
+    assert page[1].endswith(f"red-expert-apples 0.2.0 from {world.wheels}, by name")
 
 
 def test_what_is_uninstalled_answers_from_the_store_until_it_is_withdrawn(world) -> None:
@@ -89,7 +99,8 @@ def test_a_gap_ends_a_membership_and_what_is_not_on_disk_is_unknown(world) -> No
     assert world.why("pears")["state"] == "disabled"
     world.run("redhost enable pears")
     assert world.why("pears")["state"] == "new"
-    world.run(world.why("pears")["command"])
+    assert world.why("pears")["command"] == "redhost recompose --dry-run"
+    world.run("redhost recompose")
     entry = world.why("pears")["membership"]
     assert (entry["generation"], entry["since"], entry["is_exact"]) == (3, 3, True)
     assert world.why("apples")["membership"]["since"] == 1
@@ -101,11 +112,11 @@ def test_a_gap_ends_a_membership_and_what_is_not_on_disk_is_unknown(world) -> No
 def test_another_build_that_is_installed_waits_for_a_recompose(world, wheels) -> None:
     world.pip(f"install --no-deps {wheels['new']}")
     answer = world.why("apples")
-    assert (answer["state"], answer["command"]) == ("changed", "redhost recompose")
+    assert (answer["state"], answer["command"]) == ("changed", "redhost recompose --dry-run")
     assert answer["membership"]["version"] == "0.1.0"
     assert answer["installed"][0]["version"] == "0.2.0"
     assert answer["offer"]["labels"] == ["apples", "no apples"]  # what answers
-    world.run(answer["command"])
+    world.run("redhost recompose")
     assert world.why("apples")["state"] == "composed"
 
 
@@ -163,6 +174,45 @@ def test_one_that_a_recompose_left_out_has_the_refusal_of_the_receipt(world) -> 
     Environment(world.site).uninstall("red-expert-copy")
     answer = world.why("copy")
     assert (answer["state"], answer["offer"]) == ("uninstalled", None)
+
+
+def test_a_refused_one_is_led_to_the_dry_run_that_says_why(world, hijack) -> None:
+    hijack(world)
+    world.run("redhost recompose")  # refused; and nothing is published that would list it
+    answer = world.why("copy")
+    assert (answer["state"], answer["command"]) == ("new", "redhost recompose --dry-run")
+    assert "copy: hijack: " in world.run(answer["command"])
+
+
+def test_a_refused_one_that_a_receipt_lists_has_its_code(world, hijack) -> None:
+    hijack(world)
+    world.run("redhost recompose --router centroid")
+    answer = world.why("copy")
+    assert answer["state"] == "left_out" and answer["reason"].startswith("hijack: ")
+    assert answer["command"] == "redhost recompose --dry-run"
+    assert "copy: hijack: " in world.run(answer["command"])
+    time.sleep(2)  # so that its files are newer than the receipt
+    manifest = world.site / "red_expert_copy" / "expert.json"
+    manifest.write_bytes(manifest.read_bytes())
+    answer = world.why("copy")
+    assert answer["state"] == "new" and "hijack: " in answer["reason"]
+    assert answer["command"] == "redhost recompose --dry-run"
+
+
+def test_where_both_copies_are_damaged_the_wheel_puts_them_back(world, flip_byte) -> None:
+    world.run("redhost recompose --router centroid --accept")
+    flip_byte(world.stored("pears") / "expert.safetensors")
+    flip_byte(world.site / "red_expert_pears" / "expert.safetensors")
+    answer = world.why("pears")
+    assert answer["state"] == "damaged" and "rollback" not in answer["command"]
+    world.run(answer["command"])
+    assert world.why("pears")["state"] == "composed" and world.members == ["apples", "pears"]
+
+
+def test_without_experts_the_next_step_is_to_get_one() -> None:
+    error = unknown("x", [])
+    assert error.exit_code == 3
+    assert "pip install red-expert-" in error.hint and "redhost new-expert" in error.hint
 
 
 def test_a_damaged_receipt_leaves_out_what_it_says_alone(world, flip_byte) -> None:

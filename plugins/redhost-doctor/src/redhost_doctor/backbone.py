@@ -47,7 +47,7 @@ def _problem(composed: Comparison) -> Finding | None:
         return fail("backbone", text, mend=pip_command("uninstall", "--yes", last))
     if isinstance(problem, SettingsError):
         mend = composed.command("recompose", "--backbone", _mostly_wanted(composed))
-        return warn("backbone", text, mend=mend)
+        return warn("backbone", text, then=mend)
     dist, version = _dist(composed, problem)
     for package in discover("backbone"):
         if canonical(package.dist) == canonical(dist):
@@ -70,7 +70,7 @@ def _difference(composed: Comparison) -> Finding | None:
         return fail("backbone", composed.about + text, mend=mend)
     if record.backbone.digest and inventory.digest not in {None, record.backbone.digest}:
         text = f"another build of {package} is installed than the composed one"
-        return warn("backbone", composed.about + text, mend=composed.command("recompose"))
+        return warn("backbone", composed.about + text, then=composed.command("recompose"))
     return None
 
 

@@ -26,9 +26,10 @@ SHOWN = 8
 def doctor(*, checks: tuple[str, ...], home: Path | None, deep: bool, as_json: bool) -> None:
     """Examine the environment and the home, and say how to mend what is wrong.
 
-    Each line is ok, a warning or a failure, and below it stands the command that mends it. The exit
-    code is 1 if something fails. Nothing is changed, and nothing is fetched. With names of checks,
-    the first words of these lines, only those are run.
+    Each line is ok, a warning or a failure, and below it stands the command that mends it, or the
+    next one where a recompose decides. The exit code is 1 if something fails. Nothing is changed,
+    and nothing is fetched. With names of checks, the first words of these lines, only those are
+    run.
     """
     from redhost.registry.home.questions import root_of
     from redhost.registry.queries.settings import resolve_home
@@ -42,6 +43,8 @@ def doctor(*, checks: tuple[str, ...], home: Path | None, deep: bool, as_json: b
             click.echo(f"{finding.check:<13} {finding.state:<5} {finding.text}")
             if finding.mend:
                 click.echo(f"{'':<14}mend: {finding.mend}")
+            if finding.next:
+                click.echo(f"{'':<14}next: {finding.next}")
     if not examination.ok:
         sys.exit(1)
 

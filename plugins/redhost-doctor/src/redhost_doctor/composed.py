@@ -183,7 +183,7 @@ def _questions(composed: Comparison) -> Iterator[Finding]:
             command = ("recompose", *_option_backbone(composed, question))
             mend = redhost_command(*command, home=composed.where, question=question)
             text = f"experts answer question {question!r}, which is not composed"
-            yield warn("experts", text, mend=mend)
+            yield warn("experts", text, then=mend)
 
 
 def _option_backbone(composed: Comparison, question: str | None) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def _experts(composed: Comparison) -> Iterator[Finding]:
         if usable and inventory.problem is None:
             names = _few([str(x.id) for x in usable])
             mend = composed.command("recompose")
-            yield warn("experts", f"{composed.about}nothing is composed of {names}", mend=mend)
+            yield warn("experts", f"{composed.about}nothing is composed of {names}", then=mend)
         members = dict[str, str]()
     else:
         members = record.members()
@@ -231,7 +231,8 @@ def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Fin
     for kind, text in _CHANGES.items():
         if ids := by_kind[kind]:
             line = f"{composed.about}{text} {_few(ids)}"
-            yield warn("experts", line, mend=composed.command("recompose"))
+            dry = ("--dry-run",) if kind == "changed" else ()
+            yield warn("experts", line, then=composed.command("recompose", *dry))
 
 
 def _new(composed: Comparison, statuses: Sequence[PackageStatus]) -> Iterator[Finding]:
@@ -239,12 +240,14 @@ def _new(composed: Comparison, statuses: Sequence[PackageStatus]) -> Iterator[Fi
     refused = {x.id: left for x in statuses if (left := composed.refused(x)) is not None}
     for status in statuses:
         if status.id in refused:
-            text = f"{status.id} was left out: {refused[status.id].reason}"
+            left = refused[status.id]
+            text = f"{status.id} was left out: {left.code}: {left.reason}"
             mend = redhost_command("disable", str(status.id), home=root_of(composed.where))
-            yield warn("experts", composed.about + text, mend=mend)
+            then = composed.command("recompose", "--dry-run")
+            yield warn("experts", composed.about + text, mend=mend, then=then)
     if ids := [str(x.id) for x in statuses if x.id not in refused]:
-        text = f"{composed.about}not composed yet: {_few(ids)}"
-        yield warn("experts", text, mend=composed.command("recompose"))
+        text = f"{composed.about}not composed yet, or refused: {_few(ids)}"
+        yield warn("experts", text, then=composed.command("recompose", "--dry-run"))
 
 
 def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> Finding:
@@ -264,7 +267,7 @@ def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> 
     # Without its stored copy, the current generation cannot be compared with.
     lost = fault_of_copy(Store(composed.where), digest, deep=True) is not None
     anew = composed.command("recompose", *(("--accept",) if lost else ()))
-    return fail("experts", text, mend=mend or f"{off} && {anew}")
+    return fail("experts", text, mend=mend, then="" if mend else f"{off} && {anew}")
 
 
 def _without_rival(composed: Comparison, status: PackageStatus) -> str:

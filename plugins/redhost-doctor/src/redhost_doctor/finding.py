@@ -32,12 +32,27 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         state: ``ok``; ``warn``, for what works and should be changed; ``fail``, for what does not.
         text: What was seen.
         mend: The command that mends it; empty if it is ``ok``, or if no single command can.
+        next: What to type next where a recompose decides, which may refuse; else empty.
     """
 
     check: str
     state: State
     text: str
     mend: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A command that mends something.
+
+    Attributes:
+        command: The command.
+        note: What else it changes, as a sentence's end; empty if nothing.
+    """
+
+    command: str
+    note: str = ""
 
 
 def ok(check: str, text: str) -> Finding:
@@ -45,11 +60,11 @@ def ok(check: str, text: str) -> Finding:
     return Finding(check=check, state="ok", text=text)
 
 
-def warn(check: str, text: str, *, mend: str) -> Finding:
+def warn(check: str, text: str, *, mend: str = "", then: str = "") -> Finding:
     """Return a finding of something that works and should be changed."""
-    return Finding(check=check, state="warn", text=text, mend=mend)
+    return Finding(check=check, state="warn", text=text, mend=mend, next=then)
 
 
-def fail(check: str, text: str, *, mend: str) -> Finding:
+def fail(check: str, text: str, *, mend: str = "", then: str = "") -> Finding:
     """Return a finding of something that does not work."""
-    return Finding(check=check, state="fail", text=text, mend=mend)
+    return Finding(check=check, state="fail", text=text, mend=mend, next=then)

@@ -11,9 +11,13 @@ from redhost.errors import ContractError, IntegrityError, StoreError
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.environment.installed import audit_installed, read_record
 from redhost.registry.environment.trust import source_tree
+from redhost.registry.errors import RedhostError
 from redhost.registry.home.store import Store
-from redhost.registry.package.discover import Package
+from redhost.registry.package.discover import MANIFESTS, Kind, Package, canonical, discover
+from redhost.registry.package.manifest import parse_backbone, parse_expert
 from redhost.registry.package.readers import BackboneFiles, ExpertFiles
+from redhost.registry.package.rules import package_digest
+from redhost.registry.wheel.archive import read_archive
 from redhost_doctor.origin import origin_of
 from redhost_doctor.shell import pip_command
 
@@ -63,6 +67,24 @@ def restore_command(
     if origin.kind == "index":
         return pip_command("install", *AGAIN, f"{package.dist}=={package.version}")
     return ""
+
+
+def wheel_with(kind: Kind, dist: str, version: str, *, digest: str) -> Path | None:
+    """Return the wheel on this machine that has the package of a digest.
+
+    Looked for where the distribution was installed from, and beside redhost's own wheel.
+    """
+    origins = [origin_of(p.info) for p in discover(kind) if canonical(p.dist) == canonical(dist)]
+    known = [Path(o.place) for o in origins if o.kind == "wheel" and o.is_there]
+    for path in (*known, *_beside_host(dist, version)):
+        with suppress(OSError, RedhostError):
+            for name, raw in read_archive(path.read_bytes()).items():
+                if name.count("/") == 1 and name.endswith(f"/{MANIFESTS[kind]}"):
+                    parse = parse_backbone if kind == "backbone" else parse_expert
+                    manifest = parse(raw).value
+                    if manifest is not None and package_digest(raw, manifest) == digest:
+                        return path
+    return None
 
 
 def _copied(package: Package, store: Store, digest: str, name: str) -> str:

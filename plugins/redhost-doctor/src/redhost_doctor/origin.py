@@ -10,23 +10,28 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-Kind = Literal["index", "wheel", "folder", "editable", "url", "repository"]
+Kind = Literal["index", "added", "wheel", "folder", "editable", "url", "repository"]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Where a distribution came from.
 
     Attributes:
-        kind: ``index``, also for a folder of wheels that was searched by name; ``wheel``, a file;
-            ``folder``, a project; ``editable``, a project in place; ``url``; ``repository``.
-        place: The path, or the URL without credentials; empty for an index.
+        kind: ``index``, also for a folder of wheels that was searched by name; ``added``, a wheel,
+            by `redhost add`; ``wheel``, a file; ``folder``, a project; ``editable``, a project in
+            place; ``url``; ``repository``.
+        place: The path, or the URL without credentials; empty if it is not known.
     """
 
     kind: Kind
     place: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.place}" if self.place else "an index, by name"
+        if self.kind == "added":
+            return "a wheel, by redhost add"
+        if self.kind == "index":
+            return f"{self.place or 'an index'}, by name"
+        return f"{self.kind} {self.place}"
 
     @property
     def is_there(self) -> bool:

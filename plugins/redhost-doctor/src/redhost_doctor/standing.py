@@ -8,12 +8,15 @@ from typing import Literal
 from redhost.core.receipt import Receipt
 from redhost.registry.environment.status import PackageStatus
 from redhost.registry.home.composition import Composition, Member
+from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import root_of
 from redhost.registry.home.store import Store
 from redhost_doctor.composed import Comparison
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import redhost_command
-from redhost_doctor.stored import fault_of_copy, needed, store_again
+from redhost_doctor.stored import fault_of_copy, needed, roll_back, store_again
+
+DRY_RUN = "a dry run says why, or that a recompose takes it up, and changes nothing"
 
 State = Literal[
     "composed",
@@ -91,7 +94,8 @@ def _of_member(traces: Traces, member: Member) -> Standing:
     fault = fault_of_copy(store, member.digest, deep=True)
     if fault is not None:
         need = needed(root_of(composed.where))[member.digest]
-        return Standing(state="damaged", reason=fault, command=store_again(need, store))
+        again = store_again(need, store)
+        return Standing(state="damaged", reason=fault + again.note, command=again.command)
     if not statuses:
         reason = "not installed: it answers from the store, and the next recompose withdraws it"
         return Standing(state="uninstalled", reason=reason, command=anew)
@@ -107,7 +111,10 @@ def _of_member(traces: Traces, member: Member) -> Standing:
         return Standing(state="broken", reason=f"{reason}. {status.hint}", command=mend)
     if status.digest != member.digest:
         reason = f"{status.package} is installed, and {member.dist} {member.version} answers"
-        return Standing(state="changed", reason=reason, command=anew)
+        if (left := composed.refused(status)) is not None:
+            reason += f" ({left.code}: {left.reason})"
+        command = composed.command("recompose", "--dry-run")
+        return Standing(state="changed", reason=f"{reason}; {DRY_RUN}", command=command)
     return Standing(state="composed")
 
 
@@ -123,13 +130,17 @@ def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
         command = mend or redhost_command("check", status.id or status.package.dist, home=home)
         reason = f"{status.code}: {status.reason}. {status.hint}"
         return Standing(state=state, reason=reason, command=command)
-    left = composed.refused(status)
-    if left is not None:
-        command = composed.command("recompose", "--dry-run", "--accept")
-        return Standing(state="left_out", reason=f"{left.code}: {left.reason}", command=command)
-    number = composed.record.number if composed.record else None
-    reason = f"no part of generation {number} yet" if number else "nothing is composed yet"
-    return Standing(state="new", reason=reason, command=composed.command("recompose"))
+    dry_run = composed.command("recompose", "--dry-run")
+    if (left := composed.refused(status)) is not None:
+        reason = f"{left.code}: {left.reason}; {DRY_RUN}"
+        return Standing(state="left_out", reason=reason, command=dry_run)
+    if composed.record is None:
+        anew = composed.command("recompose")
+        return Standing(state="new", reason="nothing is composed yet", command=anew)
+    reason = f"no part of generation {composed.record.number}, not taken up yet or refused"
+    if left := composed.left_out.get(traces.id):
+        reason += f" (the one installed at its time: {left.code}: {left.reason})"
+    return Standing(state="new", reason=f"{reason}; {DRY_RUN}", command=dry_run)
 
 
 def _of_former(traces: Traces) -> Standing:
@@ -140,9 +151,10 @@ def _of_former(traces: Traces) -> Standing:
     if lost:
         reason += f"; accuracy on its gate rows fell from {lost.before:.3f} to {lost.after:.3f}"
     member = next(m for m in last.experts if m.id == traces.id)
-    store = Store(traces.composed.where)
-    if all(fault_of_copy(store, digest, deep=False) is None for digest in last.digests()):
-        command = traces.composed.command("rollback", str(last.number))
+    generations, record = Generations(traces.composed.where), traces.composed.record
+    back = roll_back(generations, before=record.number) if record else None
+    if back is not None and back.number == last.number:
+        reason, command = reason + back.note, back.command
     else:
         command = install_command(member.dist, member.version)
     return Standing(state="withdrawn", reason=reason, command=command)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redhost.errors import IntegrityError, StoreError, UnknownNameError
 from redhost.registry.errors import RedhostError, short
-from redhost.registry.home.composition import Composition
+from redhost.registry.home.composition import LOCK, Composition, lock_for, read_lock
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import homes_with, question_of, root_of
 from redhost.registry.home.store import Store
@@ -25,9 +25,9 @@ from redhost.registry.package.readers import read_backbone, read_expert
 from redhost.registry.package.rules import package_digest
 from redhost.registry.queries.inventory import installed_digests
 from redhost.registry.queries.settings import Disabled
-from redhost_doctor.finding import Finding, Subject, fail, ok, warn
-from redhost_doctor.install import install_command
-from redhost_doctor.shell import redhost_command
+from redhost_doctor.finding import Finding, Step, Subject, fail, ok, warn
+from redhost_doctor.install import AGAIN, install_command, wheel_with
+from redhost_doctor.shell import pip_command, redhost_command
 
 RECEIPT = "receipt.json"
 
@@ -47,8 +47,9 @@ def check_generations(subject: Subject) -> Iterator[Finding]:
             is_current = number == current
             fault = fault_of_generation(generations, number, files=is_current or subject.deep)
             if fault and is_current:
-                mend = _recover(generations, number, fault)
-                findings.append(fail("generations", fault.error.reason, mend=mend))
+                step = _recover(generations, number, fault)
+                text = fault.error.reason + step.note
+                findings.append(fail("generations", text, mend=step.command))
             elif fault:
                 findings.append(warn("generations", fault.error.reason, mend=_drop(where, number)))
         if current not in generations.numbers() and generations.numbers():
@@ -70,7 +71,9 @@ def check_store(subject: Subject) -> Iterator[Finding]:
             mend = f"rm -r {shlex.quote(str(store.folder / digest))}"
             findings.append(warn("store", f"needed by nothing, {fault}", mend=mend))
         elif need.is_current:
-            findings.append(fail("store", f"{need.name}: {fault}", mend=store_again(need, store)))
+            again = store_again(need, store)
+            text = f"{need.name}: {fault}{again.note}"
+            findings.append(fail("store", text, mend=again.command))
         else:
             text = f"{need.name}, of an earlier generation: {fault}"
             mend = _drop(need.where, *need.generations)
@@ -199,45 +202,97 @@ def complete(generations: Generations) -> list[int]:
     return numbers
 
 
+@dataclass(frozen=True, kw_only=True)
+class Back(Step):
+    """A rollback.
+
+    Attributes:
+        number: The generation that it makes current.
+    """
+
+    number: int
+
+
+def roll_back(generations: Generations, *, before: int) -> Back | None:
+    """Return the step to the newest whole generation before one; None if there is none."""
+    usable = [n for n in complete(generations) if n < before]
+    if not usable:
+        return None
+    number, root = usable[0], root_of(generations.home)
+    members, note = generations.load(number).members(), ""
+    with suppress(IntegrityError, UnknownNameError, StoreError):
+        now = generations.load(before).members()
+        changes = [f"no {i}" for i in sorted(now.keys() - members.keys())]
+        changes += [f"{i} again" for i in sorted(members.keys() - now.keys())]
+        both = sorted(now.keys() & members.keys())
+        changes += [f"another build of {i}" for i in both if now[i] != members[i]]
+        note = ", ".join(changes) or "the same experts"
+    note = f"; generation {number} has {note or ', '.join(sorted(members))}"
+    command = ("rollback", str(number))
+    question = question_of(generations.home)
+    return Back(
+        command=redhost_command(*command, home=root, question=question), note=note, number=number
+    )
+
+
 def _back(generations: Generations) -> str:
-    """Return the command that makes a generation current whose bytes are all there."""
+    """Return the command that makes a generation current whose bytes are all there.
+
+    It is the one that the lock was derived from, else the newest.
+    """
     where, usable = generations.home, complete(generations)
     root, question = root_of(where), question_of(where)
     if usable:
+        with suppress(StoreError):
+            lock = read_lock(where / LOCK)
+            usable.sort(key=lambda n: lock != lock_for(generations.load(n)))
         return redhost_command("rollback", str(usable[0]), home=root, question=question)
     anew = redhost_command("recompose", home=root, question=question)
     return f"rm -f {shlex.quote(str(where / 'current'))} && {anew}"
 
 
-def _recover(generations: Generations, number: int, fault: Fault) -> str:
-    """Return the command after which the current generation is not the damaged one."""
+def _recover(generations: Generations, number: int, fault: Fault) -> Step:
+    """Return the step after which the current generation is not the damaged one."""
     anew = partial(
         redhost_command, home=root_of(generations.home), question=question_of(generations.home)
     )
     if fault.file == RECEIPT:  # what answers is whole
-        return anew("recompose")
+        return Step(command=anew("recompose"))
     installed = installed_digests()
     with suppress(IntegrityError, UnknownNameError):  # the record may be what is damaged
         members = generations.load(number).experts
         if all(m.digest in installed.get(m.id, ()) for m in members):
-            return anew("recompose", "--accept")
-    usable = [n for n in complete(generations) if n != number]
-    return anew("rollback", str(usable[0])) if usable else anew("recompose", "--accept")
+            return Step(command=anew("recompose", "--accept"))
+    return roll_back(generations, before=number) or Step(command=anew("recompose", "--accept"))
 
 
-def store_again(need: Need, store: Store) -> str:
-    """Return the command after which the store has what the current generation needs."""
+def store_again(need: Need, store: Store) -> Step:
+    """Return the step after which the store has what the current generation needs.
+
+    The same content from what is installed, or from its wheel; else another build of it that is
+    installed; only then an earlier generation.
+    """
     anew = partial(redhost_command, home=root_of(need.where), question=question_of(need.where))
     of_dist = [p for p in discover(need.kind) if canonical(p.dist) == canonical(need.dist)]
     read = read_backbone if need.kind == "backbone" else read_expert
     installed = [files.digest for p in of_dist if (files := read(p).value)]
-    if need.digest in installed and not Disabled(store.home).names() & {need.name, need.dist}:
-        return anew("recompose")
-    if usable := complete(Generations(need.where)):
-        return anew("rollback", str(usable[0]))
-    if of_dist:  # another build of it, with which nothing can be compared
-        return anew("recompose", "--accept")
-    return f"{install_command(need.dist, need.version)} && {anew('recompose')}"
+    is_off = bool(Disabled(store.home).names() & {need.name, need.dist})
+    if need.digest in installed and not is_off:
+        return Step(command=anew("recompose"))
+    wheel = wheel_with(need.kind, need.dist, need.version, digest=need.digest)
+    if wheel is not None and not is_off:
+        command = pip_command("install", *AGAIN, str(wheel))
+        return Step(command=f"{command} && {anew('recompose')}")
+    if installed and not is_off:  # another build of it, with which nothing can be compared
+        return Step(command=anew("recompose", "--accept"))
+    generations = Generations(need.where)
+    current = _current(generations)
+    back = roll_back(generations, before=current) if current is not None else None
+    if back is not None:
+        return back
+    if of_dist:
+        return Step(command=anew("recompose", "--accept"))
+    return Step(command=f"{install_command(need.dist, need.version)} && {anew('recompose')}")
 
 
 def _drop(where: Path, *numbers: int) -> str:

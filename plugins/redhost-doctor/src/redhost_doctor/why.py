@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -13,6 +13,7 @@ import msgspec
 from redhost.core.receipt import Receipt
 from redhost.errors import StoreError, UnknownNameError
 from redhost.registry.environment.status import PackageStatus
+from redhost.registry.errors import MissingError, RedhostError
 from redhost.registry.home.composition import Composition, Member
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import question_of
@@ -22,7 +23,7 @@ from redhost.registry.package.manifest import ExpertManifest, parse_expert
 from redhost.registry.queries.settings import Disabled
 from redhost_doctor.composed import Comparison, compositions, receipt_of
 from redhost_doctor.finding import Subject
-from redhost_doctor.origin import Origin, origin_of
+from redhost_doctor.origin import Kind, Origin, origin_of
 from redhost_doctor.standing import State, Traces, standing
 
 
@@ -170,6 +171,7 @@ def why(home: Path, name: str) -> Why:
 
     Raises:
         UnknownNameError: If neither the environment nor the home knows it.
+        MissingError: If there are no experts.
     """
     traces = find(home, name)
     records, member = traces.records, traces.member
@@ -180,7 +182,7 @@ def why(home: Path, name: str) -> Why:
         state=stands.state,
         reason=stands.reason,
         command=stands.command,
-        installed=tuple(map(_installed, traces.statuses)),
+        installed=tuple(_installed(status, member) for status in traces.statuses),
         membership=_membership(traces, member) if member else None,
         offer=_offer(traces),
         gate=_gate(traces.receipt, traces.id) if member and traces.receipt else None,
@@ -196,6 +198,7 @@ def find(home: Path, name: str) -> Traces:
 
     Raises:
         UnknownNameError: If nothing knows it.
+        MissingError: If there are no experts.
     """
     off = Disabled(home).names()
     traced, names = list[Traces](), set(off)
@@ -214,7 +217,15 @@ def find(home: Path, name: str) -> Traces:
     if name in off:
         composed = next(compositions(Subject(home=home)))
         return _traces(composed, [], name, off=off)
-    raise UnknownNameError("expert", name, names)
+    raise unknown(name, names)
+
+
+def unknown(name: str, names: Collection[str]) -> RedhostError:
+    """Return the error of a name that is none of an expert's, with the next step."""
+    if names:
+        return UnknownNameError("expert", name, names)
+    hint = "Install one, 'pip install red-expert-NAME', or make one with 'redhost new-expert'."
+    return MissingError(f"no expert {name!r}: none is installed or composed", hint=hint)
 
 
 def _traces(
@@ -237,12 +248,18 @@ def _id(status: PackageStatus) -> str:
     return status.id or status.package.module
 
 
-def _installed(status: PackageStatus) -> Installed:
-    package = status.package
+def _installed(status: PackageStatus, member: Member | None) -> Installed:
+    package, origin = status.package, origin_of(status.package.info)
+    if member is not None and member.wheel and origin == Origin(kind="index"):
+        # What pip was given by redhost is not recorded by pip, but by the composition.
+        same = (package.dist, package.version) == (member.dist, member.version)
+        if same and status.digest in {None, member.digest}:
+            kind: Kind = "index" if member.source else "added"
+            origin = Origin(kind=kind, place=member.source)
     return Installed(
         dist=package.dist,
         version=package.version,
-        origin=origin_of(package.info),
+        origin=origin,
         digest=status.digest,
         state=status.state,
     )
