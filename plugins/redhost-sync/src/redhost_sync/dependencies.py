@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from redhost.registry.errors import MissingError
 from redhost.registry.package.discover import canonical, header_lines
 
-from .fetched import Fetched, archive_of, fetch_part
-from .locks import Part
+from .fetched import Fetched, archive_of, fetch_required
 from .sources import FolderSource, Source
 from .state import version_of
 
@@ -25,7 +24,8 @@ def with_dependencies(fetched: Sequence[Fetched], sources: Sequence[Source]) -> 
     Raises:
         MissingError: If something is not installed and in no folder.
     """
-    complete = {canonical(one.part.dist): one for one in fetched}
+    bases = [one.base for one in fetched if one.base is not None]
+    complete = {canonical(one.part.dist): one for one in (*bases, *fetched)}
     waiting = [one for one in fetched if one.part.kind == "plugin"]
     folders = [source for source in sources if isinstance(source, FolderSource)]
     while waiting:
@@ -62,12 +62,9 @@ def _suits(requirement: Requirement, version: str | None) -> bool:
 
 def _fetch(requirement: Requirement, folders: Sequence[Source], of: Fetched) -> Fetched:
     # Its own process runs what would be replaced, so redhost never is.
-    for folder in folders if canonical(requirement.name) != "redhost" else ():
-        for offer in folder.offers(requirement.name):
-            if requirement.specifier.contains(Version(str(offer.version)), prereleases=True):
-                name, version = requirement.name, str(offer.version)
-                part = Part(kind="dependency", id=name, dist=name, version=version)
-                return fetch_part(part, [folder])
+    ours = canonical(requirement.name) == "redhost"
+    if not ours and (one := fetch_required(requirement, folders)) is not None:
+        return one
     here = version_of(requirement.name)
     raise MissingError(
         f"{of.part} needs {requirement}",
