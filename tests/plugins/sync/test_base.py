@@ -41,7 +41,7 @@ def part(draft: Any, tmp_path: Path) -> Part:
     raw = json.dumps(manifest).encode()
     rest = {p.name: p.read_bytes() for p in TINY.iterdir() if p.is_file() and p.name not in names}
     module = DIST.replace("-", "_")
-    entry = f'[redhost.backbones]\n{manifest["id"]} = {module}\n'
+    entry = f"[redhost.backbones]\n{manifest['id']} = {module}\n"
     wheels = {
         (MODEL, "1.0"): {f"{folder}/{n}": (TINY / n).read_bytes() for n in names},
         (DIST, "0.1.0"): {f"{module}/{n}": d for n, d in (rest | {"backbone.json": raw}).items()},
