@@ -362,11 +362,12 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
         if fall <= allowed + 1e-9:
             yield from _drift(domain, fallen, fall=before - after, allowed=least, rows=rows)
             continue
+        card = "former" if x is accuracy.updated.get(domain) else "new"
         yield _refusal(
             Code.HIJACK if claims else Code.HARM,
             f"domain {domain!r} would fall by {100 * fall:.1f} points",
             expected=f"at most {100 * allowed:.1f} points on {rows} gate rows"
-            f"{' of its former card' if x is accuracy.updated.get(domain) else ''}",
+            f"{f' of its {card} card' if domain in accuracy.updated else ''}",
             found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
         )
 

@@ -67,7 +67,7 @@ class Lazy(Generic[T]):
                 f"stored expert {self._expert_id!r} cannot be used: {e.problem}",
                 expected=e.expected,
                 found=e.found,
-                hint="Install its package again and run 'redhost recompose'.",
+                hint="Install the package if it is gone, then run 'redhost recompose --accept'.",
             ) from e
 
 

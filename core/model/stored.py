@@ -89,7 +89,7 @@ class StoredExperts:
                 f"stored {member.id!r} is damaged",
                 expected=short(member.digest),
                 found=short(digest),
-                hint="Install the package again and run 'redhost recompose'.",
+                hint="Install the package if it is gone, then run 'redhost recompose --accept'.",
             )
         expert = LazyExpert(manifest, lambda: self.load(member)[0])
         # Whose form it is decides, not whether a plugin made any part at all: a plugin's router

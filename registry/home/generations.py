@@ -455,7 +455,7 @@ class Generations:
             raise StoreError(
                 "the store lacks bytes of this composition",
                 found=", ".join(map(short, missing)),
-                hint="Install the packages again and run 'redhost recompose'.",
+                hint="Install what is gone, then run 'redhost recompose --accept'.",
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -23,7 +24,7 @@ _Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
-_REINSTALL = "Install the package again and run 'redhost recompose'."
+_REINSTALL = "Install the package if it is gone, then run 'redhost recompose --accept'."
 
 
 def is_plain(name: str) -> bool:
@@ -140,7 +141,10 @@ class Store:
 
 def _verified(read: Checked[_Files], digest: str, name: str) -> _Files:
     """Return content read from the store, if it has the digest it was stored under."""
-    files = read.unwrap(f"stored {name!r}")
+    # What reads packages proposes to reinstall them; it is the stored copy that is damaged.
+    files = replace(
+        read, violations=tuple(replace(v, hint=_REINSTALL) for v in read.violations)
+    ).unwrap(f"stored {name!r}")
     if files.digest != digest:
         raise IntegrityError(
             f"stored {name!r} is damaged",

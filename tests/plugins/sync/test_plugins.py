@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_of_several_builds_the_one_with_the_locks_digest_is_taken(write: Any) ->
     part = Part(kind="plugin", id=CODE, dist=CODE, digest="0" * 64)
     with pytest.raises(IntegrityError, match="not what the lock names"):
         fetch_part(part, [FolderSource(wanted.parent)])
+
+
+def test_what_an_installed_plugin_needs_is_looked_for_too(write, tmp_path, monkeypatch) -> None:
+    shutil.unpack_archive(write(CODE, "redhost-sync-below>=2"), tmp_path / "site", "zip")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    part = Part(kind="plugin", id=CODE, dist=CODE)
+    with pytest.raises(MissingError, match="redhost-sync-below>=2"):
+        with_dependencies([], [], present=[part])
+    folder = FolderSource(write("redhost-sync-below", version="2.1").parent)
+    [one] = with_dependencies([], [folder], present=[part])
+    assert (one.part.dist, one.part.version) == ("redhost-sync-below", "2.1")
 
 
 def test_what_its_code_needs_is_here_or_comes_along(write: Any) -> None:

@@ -47,6 +47,12 @@ def test_environment_and_composition_are_rebuilt_to_the_bit(project: Any, tmp_pa
     assert not (home / "sync").exists()
     again = json.loads(project.sync(home, "--json").stdout)
     assert again["steps"] == again["composed"] == [] and again["generations"] == {"": 1}
+    for stored in (home / "store").rglob("expert.safetensors"):
+        stored.chmod(0o644)
+        stored.write_bytes(stored.read_bytes()[:-1] + b"?")
+    mended = json.loads(project.sync(home, "--json").stdout)
+    assert mended["steps"] == [] and mended["composed"] == [""]
+    assert project.predict(home) == project.answers
 
 
 def test_without_an_option_the_lock_says_where_wheels_are(project: Any, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_what_is_not_here_is_stated_with_what_to_do(store: Store) -> None:
             ask()
         assert str(found.value) == (
             f"cannot read sha256:{digest[:12]}… from the store: found nothing. "
-            "Install the package again and run 'redhost recompose'."
+            "Install the package if it is gone, then run 'redhost recompose --accept'."
         )
         assert isinstance(found.value.__cause__, FileNotFoundError)
 
@@ -153,7 +153,7 @@ def test_stored_bytes_of_another_digest_are_refused(
         with pytest.raises(IntegrityError) as refused:
             ask(digest, name=who)
         error = refused.value
-        assert repr(who) in error.problem and "'redhost recompose'" in error.hint
+        assert repr(who) in error.problem and "'redhost recompose --accept'" in error.hint
         assert (error.expected, error.found) == (short(digest), short(there.unwrap(who).digest))
 
 

@@ -39,7 +39,10 @@ def is_composed(home: Path, lock: LockFile) -> bool:
             return False
         for name in record.files:
             generations.file(record, name)
-        return all(generations.store.has(digest) for digest in record.digests())
+        generations.store.backbone(record.backbone.digest, name=record.backbone.id)
+        for member in record.experts:
+            generations.store.expert(member.digest, name=member.id)
+        return True
     return False
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from redhost.registry.environment.trust import wheel_digest
 from redhost.registry.errors import IntegrityError, MissingError, RedhostError, short
+from redhost.registry.package.checked import Refused
+from redhost.registry.package.manifest import Base, parse_backbone
+from redhost.registry.package.model_files import folder_of
 from redhost.registry.package.readers import BackboneFiles, read_backbone
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.archive import ArchiveError, read_archive
@@ -36,6 +41,7 @@ class Fetched:
         source: Where it came from.
         names: Its files.
         wheel: The audited wheel of an expert or backbone.
+        base: For a backbone whose model another distribution has: that one, if it is not installed.
     """
 
     part: Part
@@ -44,6 +50,7 @@ class Fetched:
     source: str
     names: tuple[str, ...]
     wheel: Wheel | None = None
+    base: Fetched | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -59,8 +66,18 @@ class Fetched:
     @cached_property
     def backbone(self) -> BackboneFiles:
         """The backbone that it holds."""
-        files = {} if self.wheel is None else self.wheel.files
+        files = {} if self.wheel is None else dict(self.wheel.files)
+        if self.base is not None:
+            members = archive_of(self.base.file, self.base.data)
+            base, (_, _, folder) = self.model, self.model.id.partition("/")
+            files |= {n: members.get(f"{folder}/{n}", b"") for n in base.files}
         return read_backbone(files).unwrap(f"backbone package {self.part}")
+
+    @property
+    def model(self) -> Base:
+        """Where the model of a backbone is."""
+        manifest = parse_backbone(self.wheel.files["backbone.json"] if self.wheel else b"")
+        return manifest.unwrap(f"backbone package {self.part}").base
 
 
 def fetch_part(part: Part, sources: Sequence[Source], *, keys: Sequence[PublicKey] = ()) -> Fetched:
@@ -94,6 +111,30 @@ def fetch_part(part: Part, sources: Sequence[Source], *, keys: Sequence[PublicKe
     )
 
 
+def fetch_required(requirement: Requirement, sources: Sequence[Source]) -> Fetched | None:
+    """Obtain what a package requires from the first source that has a version that suits."""
+    name = requirement.name
+    for source in sources:
+        for offer in source.offers(name):
+            version = str(offer.version)
+            if requirement.specifier.contains(version, prereleases=True):
+                part = Part(kind="dependency", id=name, dist=name, version=version)
+                return fetch_part(part, [source])
+    return None
+
+
+def _base(fetched: Fetched, source: Source) -> Fetched | None:
+    """Obtain the distribution with a backbone's model, if there is one that is not installed."""
+    model = fetched.model
+    if model.kind != "dist":
+        return None
+    with suppress(Refused):  # raised if it is not installed in a version that suits
+        folder_of(model)
+        return None
+    name = model.id.partition("/")[0]
+    return fetch_required(Requirement(f"{name}{model.revision}"), [source])
+
+
 def _version(text: str) -> Version | None:
     try:
         return Version(text)
@@ -116,6 +157,8 @@ def _checked(part: Part, offer: Offer, source: Source, *, keys: Sequence[PublicK
     else:
         wheel = _opened(offer.file, data, source, keys=keys if part.kind == "expert" else ())
         fetched = replace(fetched, wheel=wheel)
+        if part.kind == wheel.package.kind == "backbone":
+            fetched = replace(fetched, base=_base(fetched, source))
         found = _digest(fetched)
     if found != part.digest:
         raise IntegrityError(

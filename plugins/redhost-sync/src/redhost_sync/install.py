@@ -83,10 +83,20 @@ def require_installable(one: Fetched) -> None:
         if others := NameOwners().others(_sites()[0], top, dist=part.dist):
             found = f"brought by {', '.join(sorted(others))}"
             raise ContractError(taken, found=found, hint="Uninstall that first.")
-        if before is None and (spec := importlib.util.find_spec(top)) is not None:
-            places = [*(spec.submodule_search_locations or ()), spec.origin or "built in"]
+        if before is None and (place := _place_of(top)) is not None:
             hint = "Remove them, then try again."
-            raise ContractError(taken, found=f"files of no distribution, at {places[0]}", hint=hint)
+            raise ContractError(taken, found=f"files of no distribution, at {place}", hint=hint)
+
+
+def _place_of(top: str) -> str | None:
+    """Return where files of a name of the site folder are, a module's wherever Python looks."""
+    module = top.removesuffix(".py")
+    if not module.isidentifier():  # such as scipy.libs, of which find_spec would import scipy
+        return next((str(site / top) for site in _sites() if (site / top).exists()), None)
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        return None
+    return next(iter(spec.submodule_search_locations or ()), spec.origin or "built in")
 
 
 def _require_trusted(one: Fetched) -> None:

@@ -136,10 +136,10 @@ def make_plan(
         RedhostError: If anything cannot be obtained, or is not what the locks name.
     """
     parts = parts_of(locks)
-    fetched = [
-        fetch_part(part, sources.of(part), keys=keys) for part in parts if not is_installed(part)
-    ]
-    complete = with_dependencies(fetched, sources.all)
+    missing = [part for part in parts if not is_installed(part)]
+    fetched = [fetch_part(part, sources.of(part), keys=keys) for part in missing]
+    present = [part for part in parts if part.kind == "plugin" and part not in missing]
+    complete = with_dependencies(fetched, sources.all, present=present)
     leaving, staying = _others(locks, parts, journal)
     return Plan(fetched=complete, steps=(*map(_step, complete), *leaving), staying=staying)
 

