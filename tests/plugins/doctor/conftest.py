@@ -94,7 +94,7 @@ class World:
         [fault] = [f for f in self.doctor(arguments, env=env) if f["state"] != "ok"]
         assert fault["state"] == state, fault
         assert bool(fault["mend"]) != bool(fault["next"]), fault
-        command = (fault["mend"] or fault["next"]).replace(" --dry-run", "")
+        command = fault["mend"] or fault["next"].replace(" --dry-run", "")
         after = self.doctor(arguments, env=env, before=command)
         assert {f["state"] for f in after} == {"ok"}, (fault, after)
         return fault
