@@ -27,6 +27,8 @@ RUN = (
     ("status", ""),
     ("doctor", ""),
     ("why", "range1"),
+    ("export-wheels", "wheels --only-named"),
+    ("sync", "--dry-run --from wheels"),
     ("history", ""),
     ("recompose", "--router linear --accept"),
     ("route", "'What is 37 plus 12?' hello"),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redhost_sync.dependencies import with_dependencies
 from redhost_sync.fetched import fetch_part
-from redhost_sync.install import _place_of
+from redhost_sync.install import require_installable
 from redhost_sync.locks import Part
 from redhost_sync.sources import FolderSource
 
-from redhost.registry.errors import IntegrityError
+from redhost.registry.errors import ContractError, IntegrityError
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.rules import package_digest
 
@@ -76,7 +77,15 @@ def test_without_its_model_a_line_says_what_to_install(part, tmp_path) -> None:
         fetch_part(part, [FolderSource(tmp_path)])
 
 
-def test_names_that_are_no_modules_import_nothing(tmp_path) -> None:
-    assert _place_of("redhost_sync_absent.libs") is None
-    assert _place_of("redhost_sync_absent.py") is None
-    assert str(_place_of("json")).endswith("json")
+@pytest.mark.parametrize(
+    ("top", "free"), [("redhost_sync_absent.libs/a.so", True), ("json/__init__.py", False)]
+)
+def test_names_in_the_site_folder_that_are_no_modules_import_nothing(
+    draft, tmp_path, top, free
+) -> None:
+    made = type(draft("any"))(MODEL, {}, "1.0")
+    made.members = {top: b""} | described(MODEL, "1.0")
+    folder = FolderSource(made.write(tmp_path).parent)
+    part = Part(kind="dependency", id=MODEL, dist=MODEL, version="1.0")
+    with nullcontext() if free else pytest.raises(ContractError, match="'json' is taken"):
+        require_installable(fetch_part(part, [folder]))
