@@ -315,7 +315,7 @@ class Base(_Closed, frozen=True, kw_only=True):
             folder in another installed distribution; ``hub``; or ``file``, a GGUF file on this
             machine.
         id: The hub's name, the file's path, or ``DISTRIBUTION/FOLDER``.
-        revision: The commit on the hub, or the distribution's versions, e.g. ``==0.1.0``.
+        revision: The commit on the hub, or the distribution's version, as ``==0.1.0``.
         files: The files of a folder, file name → sha256.
     """
 

@@ -76,18 +76,16 @@ def folder_of(base: Base) -> Path:
     """Return the folder of a base's files in an installed distribution; none of them is read.
 
     Raises:
-        Refused: If the distribution is not installed in one of the base's versions.
+        Refused: If the distribution is not installed in the base's version.
     """
     return Path(str(_distribution(base).locate_file(base.id.partition("/")[2])))
 
 
 def _distribution(base: Base) -> metadata.Distribution:
-    from packaging.specifiers import SpecifierSet
-
-    name, versions = base.id.partition("/")[0], SpecifierSet(base.revision, prereleases=True)
+    name = base.id.partition("/")[0]
     dist = next(iter(metadata.distributions(name=name)), None) if name else None
-    if dist is None or dist.version not in versions:
-        expected, version = f"{name}{versions}", dist.version if dist else "no such package"
+    if dist is None or base.revision not in {"", f"=={dist.version}"}:
+        expected, version = name + base.revision, dist.version if dist else "no such package"
         raise Refused(
             Violation(
                 *("base_missing", "base", expected, version),

@@ -120,6 +120,26 @@ def test_bytes_that_are_not_promised_are_refused(server: Server, wheel: bytes) -
         fetch_part(part_of(wheel, digest="2" * 64), [source(server)])
 
 
+def test_a_link_without_a_hash_is_held_to_the_lock(server: Server, wheel: bytes) -> None:
+    """astral-sh/uv 13112: an index may promise nothing of a wheel."""
+    server.page(wheel)
+    server.put("/simple/red-expert-extra/", f'<a href="/files/{FILE}">{FILE}</a>'.encode())
+    assert fetch_part(part_of(wheel), [source(server)]).data == wheel
+    with pytest.raises(IntegrityError, match="not what the lock names"):
+        fetch_part(part_of(wheel, digest="2" * 64), [source(server)])
+
+
+def test_a_local_version_is_encoded_in_an_address(server: Server) -> None:
+    """astral-sh/uv 13432: torch's own index writes %2B for the plus of 2.7.0+cpu."""
+    name = "torch-2.7.0%2Bcpu-py3-none-any.whl"
+    server.put("/simple/torch/", f'<a href="/files/{name}">torch</a>'.encode())
+    server.put(f"/files/{name}", b"bytes")
+    [link] = Index(server.url).links("torch")
+    assert link.file == "torch-2.7.0+cpu-py3-none-any.whl"
+    assert str(fitting(link.file, "torch")) == "2.7.0+cpu"
+    assert Index(server.url).read(link) == b"bytes"
+
+
 def test_another_version_is_named(server: Server, wheel: bytes) -> None:
     server.page(wheel)
     with pytest.raises(MissingError, match=r"red-expert-extra 0\.2\.0.*found 0\.1\.0 in"):

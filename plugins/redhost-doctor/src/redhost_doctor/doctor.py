@@ -89,5 +89,5 @@ def _guarded(
         return [*check(subject)]
     except RedhostError as e:
         return [fail(name, str(e), mend="")]
-    except OSError as e:
-        return [fail(name, f"cannot be examined: {e}", mend="")]
+    except Exception as e:  # whatever is broken here, the other checks are wanted all the more
+        return [fail(name, f"cannot be examined: {type(e).__name__}: {e}", mend="")]

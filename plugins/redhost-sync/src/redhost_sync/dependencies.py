@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion
 from redhost.registry.errors import MissingError
 from redhost.registry.package.discover import canonical, header_lines
 
-from .fetched import Fetched, archive_of, fetch_required
+from .fetched import Fetched, archive_of, fetch_part
 from .locks import Part
 from .sources import FolderSource, Source
 from .state import version_of
@@ -76,9 +76,12 @@ def _suits(requirement: Requirement, version: str | None) -> bool:
 
 def _fetch(requirement: Requirement, folders: Sequence[Source], of: Part) -> Fetched:
     # Its own process runs what would be replaced, so redhost never is.
-    ours = canonical(requirement.name) == "redhost"
-    if not ours and (one := fetch_required(requirement, folders)) is not None:
-        return one
+    for folder in folders if canonical(requirement.name) != "redhost" else ():
+        for offer in folder.offers(requirement.name):
+            if requirement.specifier.contains(str(offer.version), prereleases=True):
+                name, version = requirement.name, str(offer.version)
+                part = Part(kind="dependency", id=name, dist=name, version=version)
+                return fetch_part(part, [folder])
     here = version_of(requirement.name)
     raise MissingError(
         f"{of} needs {requirement}",

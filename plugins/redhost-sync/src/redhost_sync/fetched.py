@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from redhost.registry.environment.trust import wheel_digest
@@ -111,28 +110,16 @@ def fetch_part(part: Part, sources: Sequence[Source], *, keys: Sequence[PublicKe
     )
 
 
-def fetch_required(requirement: Requirement, sources: Sequence[Source]) -> Fetched | None:
-    """Obtain what a package requires from the first source that has a version that suits."""
-    name = requirement.name
-    for source in sources:
-        for offer in source.offers(name):
-            version = str(offer.version)
-            if requirement.specifier.contains(version, prereleases=True):
-                part = Part(kind="dependency", id=name, dist=name, version=version)
-                return fetch_part(part, [source])
-    return None
-
-
 def _base(fetched: Fetched, source: Source) -> Fetched | None:
     """Obtain the distribution with a backbone's model, if there is one that is not installed."""
     model = fetched.model
     if model.kind != "dist":
         return None
-    with suppress(Refused):  # raised if it is not installed in a version that suits
+    with suppress(Refused):  # raised if it is not installed in that version
         folder_of(model)
         return None
-    name = model.id.partition("/")[0]
-    return fetch_required(Requirement(f"{name}{model.revision}"), [source])
+    name, version = model.id.partition("/")[0], model.revision.removeprefix("==")
+    return fetch_part(Part(kind="dependency", id=name, dist=name, version=version), [source])
 
 
 def _version(text: str) -> Version | None:
