@@ -20,7 +20,7 @@ from .commands.printing import Printable, fill_descriptors
 from .registry.errors import RedhostError
 
 COMMANDS: Mapping[str, Sequence[str]] = {
-    "author": ("new-backbone", "new-expert", "pack", "train-expert"),
+    "author": ("new-expert", "pack", "train-expert"),
     "compose": ("predict", "recompose", "route"),
     "evaluate": ("evaluate",),
     "experts": ("check", "disable", "enable", "list-experts", "schema"),

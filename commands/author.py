@@ -1,4 +1,4 @@
-"""Commands for authors: new-backbone, new-expert, train-expert, pack."""
+"""Commands for authors of experts: new-expert, train-expert, pack."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
-import msgspec
 
 from ..registry.errors import UsageError
-from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS, TASKS
+from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS
 from .common import (
     backbone_option,
     bar,
@@ -28,157 +27,9 @@ from .trained import print_trained
 if TYPE_CHECKING:
     from ..core.types import Row
     from ..registry.package.discover import Package
-    from ..registry.package.manifest import BackboneManifest, Features, PoolingMode
     from ..registry.package.project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
-
-
-def _features(
-    _context: click.Context, _parameter: click.Parameter, value: str
-) -> Features | Literal["wide"] | None:
-    """Parse the parts of h: a word, or layers plus the number of entries tokens are hashed to."""
-    from ..registry.package.manifest import Features
-
-    if value in {"wide", "last"}:
-        return "wide" if value == "wide" else None
-    layers, _, tokens = value.partition("+")
-    try:
-        spec = {"layers": [int(n) for n in layers.split(",")], "tokens": int(tokens or 0)}
-        return msgspec.convert(spec, Features)
-    except ValueError as e:  # including msgspec's
-        expected = "wide, last, or layers such as 0,6+1024"
-        raise UsageError("--features", expected=expected, found=repr(value)) from e
-
-
-@click.command("new-backbone")
-@click.argument("name")
-@click.option(
-    "--from",
-    "source",
-    required=True,
-    metavar="SOURCE",
-    help="hf:DIR_OR_NAME, gguf:FILE or dist:PACKAGE.",
-)
-@click.option("--revision", help="The commit to pin, for hub names.")
-@click.option(
-    "--pooling",
-    type=click.Choice(["first", "last", "max", "mean", "mean-sqrt", "weighted-mean"]),
-    help="How the states of a text are pooled (default: the folder's setting, else mean).",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    help="Truncate longer texts (default: the folder's setting, else the model's longest input).",
-)
-@click.option(
-    "--features",
-    metavar="SPEC",
-    default="wide",
-    show_default=True,
-    callback=_features,
-    help="Input of the experts. last: the last states; or layers (0: below the first block) and "
-    "the width of hashed token counts, such as 0,6+1024; wide: first, last and tokens. With "
-    "--data, last.",
-)
-@click.option(
-    "--last-blocks",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Number of top blocks that the base stage adapts, with --data.",
-)
-@click.option("--data", metavar="FILE", help="Labelled rows for the base stage.")
-@click.option("--background", metavar="FILE", help="Texts that experts leave alone, one a line.")
-@click.option("--evaluation", metavar="FILE", help="Held-out labelled rows.")
-@field_options
-@click.option(
-    "--epochs",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Passes over the data of the base stage.",
-)
-@click.option(
-    "--task",
-    metavar="TASK",
-    shell_complete=lambda _context, _option, typed: [t for t in TASKS if t.startswith(typed)],
-    default=DEFAULT_TASK,
-    show_default=True,
-    help="What the backbone and its experts answer: one of several labels, any number of labels "
-    "(multi-label), labelled spans (spans), the next token (generation), a number (regression), or "
-    "a trusted plugin's task.",
-)
-@click.option(
-    "--resolution",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="For regression: the smallest difference that matters.",
-)
-@seed_option
-def new_backbone(
-    *,
-    name: str,
-    source: str,
-    revision: str | None,
-    pooling: PoolingMode | None,
-    max_tokens: int | None,
-    features: Features | Literal["wide"] | None,
-    last_blocks: int,
-    data: str | None,
-    background: str | None,
-    evaluation: str | None,
-    epochs: int,
-    task: str,
-    resolution: float,
-    seed: int,
-    **fields: str,
-) -> None:
-    """Make a backbone package from any model.
-
-    It is written to ./red-backbone-NAME.
-    """
-    from ..core.training.rows import read_rows, read_texts
-
-    project = _fresh("backbone", name)
-    if last_blocks and data is None:
-        raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
-    rows, held_out = (read_rows(f, task=task, **fields) if f else () for f in (data, evaluation))
-    others = read_texts(background) if background else ()
-    from ..core.plugins.manager import Plugins  # loads torch: after the files are read
-    from ..core.training import new_backbone as making
-    from ..core.training.adapt import AdaptSettings
-
-    plan = making.BackbonePlan(
-        id=name,
-        source=source,
-        revision=revision,
-        pooling=pooling,
-        max_tokens=max_tokens,
-        features=features,
-        task=Plugins().task(task, resolution=resolution),
-    )
-    with bar("new-backbone") as progress:
-        manifest = making.new_backbone(
-            project,
-            plan,
-            rows=rows,
-            settings=AdaptSettings(last_blocks=last_blocks, epochs=epochs, seed=seed),
-            background=others,
-            evaluation=held_out,
-            progress=progress,
-        )
-    _print_backbone(project, manifest, instead=plan.task.unit.instead)
-
-
-def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) -> None:
-    from ..registry.errors import short
-
-    outputs = instead or f"{len(manifest.labels)} labels"
-    summary = f"width {manifest.width}, {outputs}, fingerprint {short(manifest.fingerprint)}"
-    click.echo(f"{project}: {summary}")
-    click.echo(f"next: pip install ./{project}")
 
 
 @click.command("new-expert")

@@ -35,8 +35,9 @@ from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 
 if TYPE_CHECKING:
+    from redhost_author.backbone.trial import BackboneTrial
+
     from redhost.core.bus.task import Task
-    from redhost.core.training.backbone_trial import BackboneTrial
 
 # The same examples in every run: a test that fails by chance says nothing of the change at hand.
 hypothesis.settings.register_profile("fixed", derandomize=True)
@@ -93,10 +94,10 @@ def _hub_settings() -> dict[str, str]:
 @pytest.fixture(autouse=True, scope="session")
 def shared_trial() -> Iterator[None]:
     """Let one process try every backbone that tests make: each start takes seconds."""
-    from redhost.core.training import new_backbone
+    from redhost_author.backbone import making
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        start, started, hub = new_backbone.BackboneTrial, [], _hub_settings()
+        start, started, hub = making.BackboneTrial, [], _hub_settings()
 
         def shared() -> AbstractContextManager[BackboneTrial]:
             if _hub_settings() != hub:  # a hub of the test's own, which the process has not seen
@@ -105,7 +106,7 @@ def shared_trial() -> Iterator[None]:
                 started.append(stack.enter_context(start()))
             return nullcontext(started[0])
 
-        patch.setattr(new_backbone, "BackboneTrial", shared)
+        patch.setattr(making, "BackboneTrial", shared)
         yield
 
 
@@ -477,7 +478,7 @@ def generation() -> Task:
 @pytest.fixture(scope="session")
 def speaker_folder(speaker_model, generation, tmp_path_factory) -> Path:
     """The language model as a backbone package's folder."""
-    from redhost.core.training.new_backbone import BackbonePlan, new_backbone
+    from redhost_author.backbone.making import BackbonePlan, new_backbone
 
     project = tmp_path_factory.mktemp("speaker-package")
     background = [BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)]

@@ -22,6 +22,7 @@ SOURCES = (
             "red-lab",
             "redhost-doctor",
             "redhost-fleet",
+            "redhost-author",
             "redhost-generate",
             "redhost-mechanisms",
             "redhost-merge",

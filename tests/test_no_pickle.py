@@ -28,7 +28,6 @@ SHUT = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True}
 SPREAD = {
     ("core/backbones/identity.py", "options"),
     ("core/backbones/loading.py", "options"),
-    ("core/training/backbone_trial.py", "trunk.cut"),
     ("commands/common.py", "options"),
     ("core/plugins/manager.py", "{argument: arguments[argument] for argument in taken}"),
     ("core/live.py", "keywords"),
@@ -60,7 +59,6 @@ SPREAD = {
     ),
     ("core/model/moments.py", "safetensors.torch.load(data)"),
     ("core/composition/recompose.py", "_made_with(lock)"),  # five options by name
-    ("commands/author.py", "fields"),
     ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package
     ("plugins/redhost-ray/src/redhost_ray/cluster.py", "logging_options"),
     ("plugins/redhost-ray/src/redhost_ray/deploy.py", "scale"),

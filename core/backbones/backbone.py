@@ -70,7 +70,7 @@ class Backbone(Readout):
         """Load a bare backbone from ``hf:NAME_OR_DIR`` or ``gguf:FILE``.
 
         What a sentence-transformers folder says of pooling, length, lower case and dense layers is
-        not followed here, but by `authoring.new_backbone`, whose package has it.
+        not followed here, but by `redhost new-backbone`, whose package has it.
 
         Args:
             source: A Hugging Face folder or hub name (e.g. ``hf:Qwen/Qwen3-0.6B``), or a file.

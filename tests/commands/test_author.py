@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.backbone.trial import BackboneTrial
 
 import redhost
-from redhost.core.training.backbone_trial import BackboneTrial
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 from redhost.testing.certify import backbone_project

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from redhost_author.backbone.adapt import AdaptSettings
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_serve.client import Client
 from redhost_serve.server import running
 from redhost_serve.service import Options
@@ -19,8 +21,6 @@ from redhost_serve.service import Options
 import redhost
 from redhost.cli import cli
 from redhost.core.label_sets import join_labels, split_labels
-from redhost.core.training.adapt import AdaptSettings
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow, write_rows
 from redhost.plugins import make_task
 from redhost.registry.errors import UsageError

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_port.porting import PortReport
 from safetensors.torch import load_file, save_file
 
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 
 TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()

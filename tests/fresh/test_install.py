@@ -32,6 +32,7 @@ CODE = {
     "redhost-doctor": ("doctor", "redhost_doctor"),
     "redhost-fleet": ("push", "redhost_fleet"),
     "redhost-merge": ("merge", "redhost_merge"),
+    "redhost-author": ("new-backbone", "redhost_author"),
     "redhost-mlflow": ("mlflow", "redhost_mlflow"),
     "redhost-onnx": ("plugins", "redhost_onnx"),
     "redhost-peft": ("export", "redhost_peft"),
@@ -52,6 +53,7 @@ NEEDED = {
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
     "red-lab": (
+        "redhost-author",
         "redhost-mechanisms",
         "redhost-robust",
         "redhost-generate",
@@ -176,7 +178,7 @@ def test_a_project_is_rebuilt_offline_in_another_environment(install: Any, tmp_p
 
 def test_texts_of_ones_own(install: Any, tmp_path: Path) -> None:
     """What `redhost[text]` brings: pip finds the encoder, whose files the backbone names."""
-    fresh = install("redhost-words", "red-backbone-minilm")
+    fresh = install("redhost-author", "redhost-words", "red-backbone-minilm")
     fresh.pip("install", "-q", "hatchling>=1.27")
     weather, sport = "rain and wind on day {}", "they won match {} by two goals"
     rows = [(t.format(n), y) for n in range(40) for t, y in ((weather, "sky"), (sport, "game"))]

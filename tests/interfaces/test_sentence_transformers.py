@@ -10,6 +10,8 @@ from typing import Literal
 
 import pytest
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.backbone.trial import BackboneTrial
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -21,8 +23,6 @@ from torch import Tensor, nn
 
 import redhost
 from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.backbone_trial import BackboneTrial
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 

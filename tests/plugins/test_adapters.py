@@ -27,10 +27,9 @@ from red_lab.adapters.study import (
 from red_lab.generative.tiny import learn_tokenizer
 from red_lab.metrics import read_metrics
 from red_lab.newsgroups import DATA
+from redhost_author.backbone.making import BackbonePlan
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from redhost.core.training.new_backbone import BackbonePlan
 
 RESULTS = Path(__file__).parents[2] / "docs/results/adapters"
 

@@ -198,15 +198,19 @@ def backbone_project(project: Path, *, seed: int = 0) -> Path:
         project: The folder to write.
         seed: The seed of the weights.
     """
-    from ..core.training.new_backbone import BackbonePlan, new_backbone
-    from ..core.types import BackgroundRow
+    from ..core.backbones.backbone import Backbone
+    from ..core.training.packaging import save_backbone
+    from ..core.types import BackgroundRow, write_rows
+    from ..registry.package.project import write_project
 
     model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
+    loaded = Backbone.load(f"hf:{model}", pooling="mean", features="wide")
     background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
-    new_backbone(
-        project,
-        BackbonePlan(id="tiny-random", source=f"hf:{model}", pooling="mean"),
-        background=background,
+    save_backbone(
+        write_project(project, kind="backbone", package_id="tiny-random", summary="for tests"),
+        replace(loaded, name="tiny-random"),
+        base={file.name: file.read_bytes() for file in model.iterdir()},
+        background=write_rows(background),
     )
     return project
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from redhost_author.backbone.adapt import AdaptSettings, adapt, delta
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import redhost
 from redhost.core.backbones.encoder import BATCH, blocks_of
 from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.adapt import AdaptSettings, adapt, delta
 from redhost.core.training.packaging import save_backbone
 from redhost.registry.errors import BackboneMismatchError, MissingError, UsageError
 

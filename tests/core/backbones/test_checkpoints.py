@@ -11,10 +11,10 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
 from redhost.core.training.context import open_for_training
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 
@@ -61,7 +61,7 @@ ELSEWHERE = """
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from redhost.core.training import new_backbone as module
+from redhost_author.backbone import making as module
 
 with module.BackboneTrial() as trial:  # one for all of them: each start takes seconds
     module.BackboneTrial = lambda: nullcontext(trial)

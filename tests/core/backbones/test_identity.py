@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -18,7 +19,6 @@ from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.identity import tokenizer_digest
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.tasks import make_task
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import BackboneMismatchError, ManifestError
 from redhost.registry.package.checked import Violation
 from redhost.registry.package.discover import from_folder

@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from redhost_author.backbone.adapt import AdaptSettings
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
 from redhost.core.bus.bus import Readout
@@ -18,11 +20,9 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
 from redhost.core.tasks import HEADS, make_task, register_task
-from redhost.core.training.adapt import AdaptSettings
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import split_rows
 from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
 from redhost.core.types import BackgroundRow

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from redhost_author.backbone.adapt import AdaptSettings
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
-from redhost.core.training.adapt import AdaptSettings
 from redhost.core.training.baseline import refuse_below_constant
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import HarmError
 from redhost.registry.package.project import package_in
 

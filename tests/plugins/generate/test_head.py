@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
 from redhost.core.backbones.loading import head_of
 from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import BackboneMismatchError, UsageError
 from redhost.registry.package.project import package_in
 

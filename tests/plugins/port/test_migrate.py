@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_port.migrate import Migrated
 from safetensors.torch import load_file, save_file
 from warm_start import warm_command
@@ -28,7 +29,6 @@ from redhost.authoring import (
     train_package,
     write_project,
 )
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.wheel.wheel import build_wheel, open_wheel
 from redhost.testing import Environment

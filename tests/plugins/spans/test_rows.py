@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.rows import read_rows
 
 DECOMPOSED, COMPOSED = "cafe\u0301", "caf\u00e9"

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import transformers
 from click.testing import CliRunner
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_serve.client import Client
 from redhost_serve.server import running
 from redhost_serve.service import Options
@@ -23,7 +24,6 @@ import redhost
 from redhost.cli import cli
 from redhost.core.composition.recompose import compose
 from redhost.core.model.verify import verify_backbone, verify_expert
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
 from redhost.core.training.context import AuthoringContext, open_for_training
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 from redhost.testing import tiny_backbone
 

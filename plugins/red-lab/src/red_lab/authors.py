@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+
 import redhost
 from redhost.core.training.context import AuthoringContext
 from redhost.core.training.data import DataSplits
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 
 __all__ = ["Authors", "make_backbone"]

@@ -7,6 +7,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from redhost_author.backbone.adapt import AdaptSettings, adapt
+
 import redhost
 from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
 from red_lab.background import background_rows
@@ -14,7 +16,6 @@ from red_lab.progress import Bar
 from red_lab.tiny_model import TinyLM, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 from redhost.core.digests import library_versions
-from redhost.core.training.adapt import AdaptSettings, adapt
 from redhost.core.training.packaging import save_backbone
 from redhost.core.types import write_rows
 from redhost.registry.package.manifest import Training

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_generate.tokens import start_of, tokenize
 from torch import Tensor
 
@@ -37,7 +38,6 @@ from red_lab.generative.sources import (
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
 from redhost.core.training.context import AuthoringContext
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 
 __all__ = [

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from torch import Tensor
 
 import redhost
@@ -25,7 +26,6 @@ from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
 from redhost.core.digests import library_versions
 from redhost.core.model.verify import measure_off_domain
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.training.router import RouterSettings
 from redhost.core.types import BackgroundRow, CardRow

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from redhost_author.backbone.making import BackbonePlan
 from torch import Tensor
 
 import redhost
@@ -26,7 +27,6 @@ from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.plugins.manager import Plugins
 from redhost.core.training.data import DataSplits
-from redhost.core.training.new_backbone import BackbonePlan
 from redhost.core.types import Encode
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder

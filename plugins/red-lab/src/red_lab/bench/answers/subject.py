@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 from torch import Tensor, nn
 
 import redhost
@@ -25,7 +26,6 @@ from red_lab.bench.models import plain
 from red_lab.newsgroups import TEAMS, encoder, lines, rows
 from red_lab.red.run import smollm2_file
 from redhost.core.backbones.bfloat16 import BF16, is_capable
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.types import BackgroundRow
 from redhost.registry.environment.trust import trust
 from redhost.testing import Environment

@@ -20,19 +20,25 @@ from typing import IO, Any, Self, cast
 import torch
 from torch import Tensor
 
-from ...registry.environment import python_command
-from ...registry.errors import PluginError, RedhostError
-from ...registry.package.discover import from_folder
-from ..backbones.backbone import Backbone
-from ..backbones.encoder import TextEncoder
-from ..model.build import make_backbone, read_package
-from ..model.trial import encoded_alone, refused, require_equal, require_repeatable, trial_texts
-from ..plugins.manager import Plugins
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.encoder import TextEncoder
+from redhost.core.model.build import make_backbone, read_package
+from redhost.core.model.trial import (
+    encoded_alone,
+    refused,
+    require_equal,
+    require_repeatable,
+    trial_texts,
+)
+from redhost.core.plugins.manager import Plugins
+from redhost.registry.environment import python_command
+from redhost.registry.errors import PluginError, RedhostError
+from redhost.registry.package.discover import from_folder
 
 TOLERANCE = 1e-4
 """Largest distance of a row from the plain pass's, relative to its norm; 3e-6 is usual."""
 
-MODULE = "redhost.core.training.backbone_trial"
+MODULE = "redhost_author.backbone.trial"
 
 
 class BackboneTrial:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...registry.errors import UsageError
-from ..adamw import AdamW
-from ..backbones.backbone import Backbone
-from ..backbones.encoder import TextEncoder, blocks_of
-from ..types import Progress, Row, in_stage
+from redhost.core.adamw import AdamW
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.encoder import TextEncoder, blocks_of
+from redhost.core.types import Progress, Row, in_stage
+from redhost.registry.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

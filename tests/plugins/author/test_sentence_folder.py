@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import safetensors.torch
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.backbone.sentence_folder import SentenceFolder
 
 import redhost
 from redhost.core.backbones.pooling import Pooling
 from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
-from redhost.core.training.sentence_folder import SentenceFolder
 from redhost.core.types import BackgroundRow
 from redhost.registry.package.project import package_in
 

@@ -19,9 +19,9 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from ...registry.errors import UsageError
-from ...registry.package.manifest import Activation, PoolingMode
-from ..backbones.pooling import Dense, Pooling
+from redhost.core.backbones.pooling import Dense, Pooling
+from redhost.registry.errors import UsageError
+from redhost.registry.package.manifest import Activation, PoolingMode
 
 MODES: Mapping[str, PoolingMode] = {
     "cls": "first",

@@ -10,25 +10,26 @@ from pathlib import Path
 
 import msgspec
 
-from ...registry.atomic import making
-from ...registry.errors import UsageError
-from ...registry.package.manifest import BackboneManifest, Base, Training
-from ...registry.package.model_files import check_model_files, folder_of, model_in
-from ...registry.package.project import write_project
-from ...registry.package.rules import CARRIED
-from ...registry.package.safetensors_check import sha256_hex
-from ..backbones.backbone import Backbone
-from ..backbones.encoder import FeatureChoice
-from ..backbones.pooling import PoolingChoice
-from ..bus.head import require_answers
-from ..bus.task import CLASSIFICATION, Task
-from ..digests import library_versions
-from ..types import BackgroundRow, Progress, Row, as_list, write_rows
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.encoder import FeatureChoice
+from redhost.core.backbones.pooling import PoolingChoice
+from redhost.core.bus.head import require_answers
+from redhost.core.bus.task import CLASSIFICATION, Task
+from redhost.core.digests import library_versions
+from redhost.core.training.baseline import refuse_below_constant
+from redhost.core.training.packaging import save_backbone
+from redhost.core.types import BackgroundRow, Progress, Row, as_list, write_rows
+from redhost.registry.atomic import making
+from redhost.registry.errors import UsageError
+from redhost.registry.package.manifest import BackboneManifest, Base, Training
+from redhost.registry.package.model_files import check_model_files, folder_of, model_in
+from redhost.registry.package.project import write_project
+from redhost.registry.package.rules import CARRIED
+from redhost.registry.package.safetensors_check import sha256_hex
+
 from .adapt import AdaptSettings, adapt, delta
-from .backbone_trial import BackboneTrial
-from .baseline import refuse_below_constant
-from .packaging import save_backbone
 from .sentence_folder import SentenceFolder, lower_first
+from .trial import BackboneTrial
 
 EVALUATED = 512
 """Most rows on which a base stage is evaluated."""

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.backbone.trial import BackboneTrial
 
 from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.backbone_trial import BackboneTrial
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.registry.errors import ContractError, IntegrityError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_backbone

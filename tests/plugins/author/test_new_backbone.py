@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 import torch
+from redhost_author.backbone.adapt import AdaptSettings
+from redhost_author.backbone.making import BackbonePlan, new_backbone
 
 import redhost
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
-from redhost.core.training.adapt import AdaptSettings
-from redhost.core.training.new_backbone import BackbonePlan, new_backbone
 from redhost.core.training.rows import read_texts
 from redhost.core.types import BackgroundRow
 from redhost.registry.errors import InputTypeError, UsageError
