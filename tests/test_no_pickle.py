@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VERBS = tuple(
     f"plugins/redhost-{n}/src"
-    for n in ("doctor", "generate", "merge", "port", "ray", "report", "spans")
+    for n in ("author", "doctor", "generate", "merge", "port", "ray", "report", "spans", "sync")
 )
 """Verbs that are released with the host, on its own modules."""
 FOLDERS = ("core", "registry", "commands", "src/redhost", *VERBS)
@@ -28,6 +28,8 @@ SHUT = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True}
 SPREAD = {
     ("core/backbones/identity.py", "options"),
     ("core/backbones/loading.py", "options"),
+    ("plugins/redhost-author/src/redhost_author/backbone/trial.py", "trunk.cut"),
+    ("plugins/redhost-author/src/redhost_author/cli.py", "fields"),
     ("commands/common.py", "options"),
     ("core/plugins/manager.py", "{argument: arguments[argument] for argument in taken}"),
     ("core/live.py", "keywords"),
