@@ -29,7 +29,7 @@ SPREAD = {
     ("core/backbones/identity.py", "options"),
     ("core/backbones/loading.py", "options"),
     ("plugins/redhost-author/src/redhost_author/backbone/trial.py", "trunk.cut"),
-    ("plugins/redhost-author/src/redhost_author/cli.py", "fields"),
+    ("plugins/redhost-author/src/redhost_author/backbone/cli.py", "fields"),
     ("commands/common.py", "options"),
     ("core/plugins/manager.py", "{argument: arguments[argument] for argument in taken}"),
     ("core/live.py", "keywords"),
