@@ -36,6 +36,7 @@ CONSTRAINTS = Path("constraints.txt")
 HERE = ("--no-build-isolation",)  # otherwise pip would download hatchling for each package
 DATA = ("red-backbone-tiny", *(f"red-expert-range{n}" for n in range(1, 6)))
 SHIPPED = tuple(word for name in DATA for word in ("-e", f"plugins/{name}"))
+AUTHOR = ("-e", "plugins/redhost-author", "-e", "plugins/redhost-words")
 PINNED = ("-c", str(CONSTRAINTS))
 MIB = 2**20
 
@@ -58,7 +59,7 @@ STEPS: Mapping[str, tuple[Step, ...]] = {
         Step("torch", ("torch==2.13.0",)),
         Step(
             "redhost, with transformers",
-            ("-e", ".[author]", "-e", "plugins/redhost-words", "editables"),
+            ("-e", ".[author]", *AUTHOR, "editables"),
         ),
         Step("the server", (*HERE, "-e", "plugins/redhost-serve")),
         Step("a backbone and five experts", (*HERE, "--no-deps", *SHIPPED)),
