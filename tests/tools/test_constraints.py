@@ -66,7 +66,9 @@ def test_every_line_is_one_version_for_one_python() -> None:
 @pytest.mark.skipif(
     f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON, reason="of another Python"
 )
-@pytest.mark.parametrize("wanted", ["redhost[dev,gguf]", "redhost-author", "redhost-serve", "redhost-words"])
+@pytest.mark.parametrize(
+    "wanted", ["redhost[dev,gguf]", "redhost-author", "redhost-serve", "redhost-words"]
+)
 def test_whatever_developers_need_has_a_version_that_is_admitted(wanted: str) -> None:
     found = [r for r in needed(Requirement(wanted), set()) if canonicalize_name(r.name) not in OURS]
     assert found
