@@ -110,7 +110,9 @@ def test_a_new_plugin_works_as_its_readme_says(kind: str, equipped: Any, folder:
 
     must("pip install -q pytest", folder)
     must(f"redhost new-plugin mine --kind {kind}", folder)
-    must('python -c "from redhost.testing import tiny_backbone; tiny_backbone(\'encoder\')"', folder)
+    must(
+        "python -c \"from redhost.testing import tiny_backbone; tiny_backbone('encoder')\"", folder
+    )
     rows = [{"text": f"{'abcde'[n % 5] * 4} {n}", "label": str(n % 5 + 1)} for n in range(200)]
     (folder / "ROWS.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows), "utf-8")
     project = folder / "redhost-mine"
