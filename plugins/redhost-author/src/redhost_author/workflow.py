@@ -46,11 +46,10 @@ def write_workflow(project: Path, service: str, *, force: bool) -> tuple[Path, t
             f"{path} is there already", hint="Replace it with --force, or edit it."
         )
     backbone = backbone_for(project, plan, home=None, backbone=manifest.backbone.name)
-    needed = (f"redhost[{','.join(_extras(manifest))}]=={redhost.__version__}",)
-    needed += (f"{backbone.dist}=={backbone.version}",)
+    host = f"redhost[{','.join(_extras(manifest))}]=={redhost.__version__}"
     words = {
         "dist": tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["name"],
-        "requirements": shlex.join(needed),
+        "requirements": shlex.join([host, f"{backbone.dist}=={backbone.version}"]),
         "backbone": shlex.quote(manifest.backbone.name),
     }
     with reporting(path):
