@@ -28,7 +28,7 @@ SLOW_GUARDS := 'ignore:Guards may run slower on Python 3.13.0:RuntimeWarning'
 .PHONY: demo demo-text test test-full matrix screenshots lint types mypy pyright docs wheels index constraints matrix-one sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
-.venv/demo: pyproject.toml plugins/redhost-author/pyproject.toml plugins/redhost-serve/pyproject.toml plugins/redhost-words/pyproject.toml constraints.txt
+.venv/demo: pyproject.toml $(patsubst %,plugins/redhost-%/pyproject.toml,author serve words) constraints.txt
 	@$(PYTHON) tools/install.py demo
 	@touch $@
 

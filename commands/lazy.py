@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..registry.package.discover import EntryPointInfo
 
 PLUGINS: Mapping[str, Sequence[str]] = {
-    "author": ("new-backbone",),
+    "author": ("new-backbone", "new-plugin", "new-workflow"),
     "doctor": ("doctor", "why"),
     "fleet": ("fleet", "promote", "pull", "push"),
     "generate": ("generate",),

@@ -19,13 +19,19 @@ SHOWN, SHORTLIST = 40, 10
 """Up to the first number all experts are shown; otherwise the second, and a line on the rest."""
 
 
-def print_receipt(receipt: Receipt) -> None:
-    """Print what a recompose did, and that nothing else changed."""
+def print_receipt(receipt: Receipt, *, before: int | None = None) -> None:
+    """Print what a recompose did, and that nothing else changed.
+
+    Without a table if the generation `before` is still the current one: nothing changed at all.
+    """
     name = "dry run" if receipt.generation is None else f"generation {receipt.generation}"
     title = (
         f"{name} (parent {receipt.parent or 'none'}), accuracy on gate rows, own: the expert alone"
     )
-    table(title, HEAD, [_row(receipt, i) for i in _shown(receipt)])
+    if before is not None and before == receipt.generation:
+        click.echo(f"nothing changed: generation {before} stays")
+    else:
+        table(title, HEAD, [_row(receipt, i) for i in _shown(receipt)])
     if len(receipt.experts) > SHOWN:
         click.echo(_rest(receipt))
     unchanged, router = receipt.backbone.before == receipt.backbone.after, receipt.router

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -41,8 +42,11 @@ def print_trained(trained: TrainedProject) -> None:
         click.echo(
             f"macro F1 {macro:.3f} on rows set aside, which {covered} of {len(counts)} labels have"
         )
+    looks = Counter("".join(y.casefold().split()) for y in manifest.labels)
+    alike = [repr(y) for y in manifest.labels if looks["".join(y.casefold().split())] > 1]
+    one = f"labels that differ in case or blanks alone: {', '.join(alike)}" if alike else ""
     concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
-    for concern in filter(None, (*concerns, cut_texts(trained.cuts))):
+    for concern in filter(None, (one, *concerns, cut_texts(trained.cuts))):
         click.echo(f"warning    {concern}")
 
 

@@ -20,6 +20,7 @@ SOURCES = (
         ROOT / "plugins" / n / "src"
         for n in (
             "red-lab",
+            "redhost-author",
             "redhost-doctor",
             "redhost-fleet",
             "redhost-author",

@@ -104,7 +104,7 @@ def test_the_form_is_built_by_its_plugin_alone(
 
 
 def reshape(folder: Path) -> None:
-    """Make an expert one of the guide's form, as the guide says to: new weights and canary."""
+    """Make an expert one of the guide's form, by hand: new weights and canary."""
     manifest = json.loads((folder / "expert.json").read_text())
     labels, width = len(manifest["labels"]), manifest["reads"]["width"]
     delta = np.ones((2, labels), "float32")

@@ -27,6 +27,14 @@ def test_a_new_project_says_that_pip_installs_it_alone(tmp_path) -> None:
         assert not INDEX.search(text)
 
 
+def test_a_new_project_says_in_two_lines_how_a_version_is_called_back(tmp_path) -> None:
+    for kind in ("backbone", "expert"):
+        redhost.authoring.write_project(tmp_path, kind=kind, package_id="mine", summary="Mine")
+        last = (tmp_path / "README.md").read_text("utf-8").rstrip().rpartition("\n\n")[2]
+        assert last.count("\n") == 1 and "yank it on the index" in last
+        assert not re.search(r"pypi|github|redhost-|red-(?!(backbone|expert)-mine)", last.lower())
+
+
 def test_readme_names_no_command_that_a_plain_install_lacks_without_its_package() -> None:
     """A plain install has the built-in commands; a package's come with the package."""
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())

@@ -80,6 +80,7 @@ def test_a_backbone_of_another_packages_files_has_none_of_them(wheels: dict[str,
     "name",
     [
         "red-lab",
+        "redhost-author",
         "redhost-doctor",
         "redhost-fleet",
         "redhost-author",

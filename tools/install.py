@@ -37,6 +37,7 @@ HERE = ("--no-build-isolation",)  # otherwise pip would download hatchling for e
 DATA = ("red-backbone-tiny", *(f"red-expert-range{n}" for n in range(1, 6)))
 AUTHOR = ("-e", "plugins/redhost-author", "-e", "plugins/redhost-words")
 SHIPPED = tuple(word for name in DATA for word in ("-e", f"plugins/{name}"))
+AUTHOR = ("-e", "plugins/redhost-author", "-e", "plugins/redhost-words")
 PINNED = ("-c", str(CONSTRAINTS))
 MIB = 2**20
 

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from ..errors import MissingError, UsageError, suggest
+from .composition import LOCK
 
 FOLDER = "questions"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -88,14 +89,13 @@ def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
         instead: An alternative to composing, for the hint.
     """
     question, composed = question_of(home), composed_questions(root_of(home))
-    closest = suggest(question, composed) if question else ""
     problem = f"question {question!r} is not composed" if question else "nothing is composed"
-    if composed and not question:
-        instead = "name one of them with --question"
+    locked = "'redhost sync' for what its lock names" if (home / LOCK).is_file() else instead
+    instead = "name one of them with --question" if composed and not question else locked
     return MissingError(
         f"{problem} in {root_of(home)}",
         found=f"the questions {', '.join(composed)}" if composed else "",
-        hint=closest.rstrip()
+        hint=(suggest(question, composed).rstrip() if question else "")
         or f"Run 'redhost recompose{option(question)}'" + (f", or {instead}." if instead else "."),
     )
 

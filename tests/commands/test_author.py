@@ -71,11 +71,28 @@ def test_every_command_of_an_author_takes_the_backbone_that_is_named(two, call, 
 
 
 def test_a_backbone_that_is_not_installed_is_named(two, call) -> None:
-    code, out, _ = call("new-expert", "odd", "--backbone", "tiny-rendom")
-    plan = Path("red-expert-odd/pyproject.toml").read_text()
-    assert code == 0 and 'backbone = "tiny-rendom"' in plan
-    assert "warning    unknown backbone 'tiny-rendom'. Did you mean 'tiny-random'?" in out
-    assert "warning" not in call("new-expert", "even", "--backbone", two)[1]
+    code, out, err = call("new-expert", "odd", "--backbone", "tiny-rendom")
+    assert (code, out, err.count("\n")) == (2, "", 1) and not Path("red-expert-odd").exists()
+    assert "backbone 'tiny-rendom' is not installed: expected " in err
+    assert "Did you mean 'tiny-random'?" in err and "leave out --backbone" in err
+    code, out, _ = call("new-expert", "even", "--backbone", two)
+    assert code == 0 and "warning" not in out
+
+
+def test_labels_that_look_alike_are_named_in_one_line(two, call, tmp_path) -> None:
+    path = tmp_path / "rows.jsonl"
+    labels = ("Spam", "spam", " spam ", "not  spam", "not spam", "ham")
+    rows = [{"text": f"number {n}", "label": labels[n % 6]} for n in range(240)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert call("new-expert", "odd", "--backbone", two)[0] == 0
+    code, out, _ = call("train-expert", "red-expert-odd", "--data", str(path), "--epochs", "1")
+    assert code == 0 and len(manifest("red-expert-odd")["labels"]) == 5
+    [line] = [x for x in out.splitlines() if "differ in case or blanks alone" in x]
+    assert line.startswith("warning    ")
+    assert line.endswith(": 'Spam', 'not  spam', 'not spam', 'spam'")
+    data = write_rows(path)  # control: a and b
+    assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0
+    assert "differ in case" not in call("train-expert", "red-expert-odd", "--data", data)[1]
 
 
 def test_a_weight_file_is_held_to_its_own_backbone_when_packed(two, call, tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -19,6 +20,29 @@ def test_a_receipt_says_that_nothing_else_moved(home, call) -> None:
     assert out.count("unchanged") == 6 and "CHANGED" not in out  # five experts, one backbone
     assert "router evidence/full trained on " in out
     assert "dry run" not in err  # the bar goes to stderr, the result to stdout
+
+
+def test_where_nothing_changed_there_is_no_table_of_changes(home, call) -> None:
+    code, out, _ = call("recompose")
+    first, *others = out.splitlines()
+    assert (code, first) == (0, "nothing changed: generation 1 stays")
+    assert not [x for x in others if x[:1] in "┃│"] and "parent" not in out
+    assert [x.split()[0] for x in others] == ["backbone", "overall"]
+    call("disable", "range2")
+    out = call("recompose")[1]
+    assert "nothing changed" not in out and "┃ expert ┃" in out
+
+
+def test_a_home_of_which_only_the_lock_is_here_names_sync_as_well(home, call, tmp_path) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    shutil.copy(home / "redhost.lock", clone)
+    for words in (("predict", "What is 37 plus 12?"), ("explain", "hello")):
+        code, _, err = call(*words, "--home", str(clone))
+        assert code == 3 and "Run 'redhost recompose', or 'redhost sync' " in err
+    (clone / "redhost.lock").unlink()
+    code, _, err = call("predict", "hello", "--home", str(clone))
+    assert code == 3 and "sync" not in err and "Run 'redhost recompose'" in err
 
 
 def test_a_receipt_names_who_left(home, call) -> None:

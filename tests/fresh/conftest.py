@@ -27,16 +27,33 @@ class Fresh:
     folder: Path
     index: Path
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables of its programs."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REDHOST"))}
+        return {**env, "OMP_NUM_THREADS": "1", "REDHOST_CONFIG": str(self.folder / "config")}
+
+    def type(self, command: str, *, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """Type a command into a shell in which the environment is active."""
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            ["sh", "-c", command],
+            cwd=cwd,
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**self.env, "PATH": path, **env},
+        )
+
     def run(self, program: str, *arguments: str) -> str:
         """Run a program of the environment in a folder of its own; return what it prints."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REDHOST"))}
         done = subprocess.run(
             [self.folder / "bin" / program, *arguments],
             cwd=self.folder,
             check=False,
             capture_output=True,
             text=True,
-            env={**env, "OMP_NUM_THREADS": "1", "REDHOST_CONFIG": str(self.folder / "config")},
+            env=self.env,
         )
         assert done.returncode == 0, f"{program} {' '.join(arguments)}\n{done.stderr}"
         return done.stdout

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 RANGES = [f"red-expert-range{n}" for n in range(1, 6)]
 CODE = {
     "red-lab": ("lab", "red_lab"),
+    "redhost-author": ("new-plugin", "redhost_author"),
     "redhost-doctor": ("doctor", "redhost_doctor"),
     "redhost-fleet": ("push", "redhost_fleet"),
     "redhost-merge": ("merge", "redhost_merge"),

@@ -127,6 +127,20 @@ def test_rows_are_left_alone_where_they_are_not_wanted(host, home, tmp_path) -> 
     assert "Held-out" not in page.read_text("utf-8")
 
 
+def test_a_file_that_is_there_is_replaced_only_with_force(home, tmp_path) -> None:
+    file = tmp_path / "mine.html"
+    for command in (
+        [explain_command, TEXTS[0], "--html", str(file), "--home", str(home)],
+        [report_command, str(file), "--home", str(home), "--no-evaluation"],
+    ):
+        file.write_text("mine", "utf-8")
+        with pytest.raises(redhost.UsageError, match="--force"):
+            run(*command)
+        assert file.read_text("utf-8") == "mine"
+        assert run(*command, "--force").exit_code == 0
+        assert "What is" in file.read_text("utf-8") or "range1" in file.read_text("utf-8")
+
+
 def test_what_cannot_be_written_is_one_line(home, tmp_path) -> None:
     with pytest.raises(redhost.UsageError):
         run(report_command, str(tmp_path / "no" / "page.html"), "--home", str(home))

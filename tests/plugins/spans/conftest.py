@@ -8,7 +8,7 @@ from redhost_spans import hooks
 import redhost
 
 from ...core.conftest import model_folder, one_thread
-from ...plugins.author.test_sentence_folder import encoder
+from ...plugins.author.backbone.test_sentence_folder import encoder
 
 __all__ = ["encoder", "model_folder", "one_thread"]
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sysconfig
 import zipfile
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redhost_sync.export import closure
+from redhost_sync.cli import _print_sizes
+from redhost_sync.export import closure, export
 from redhost_sync.repack import repack
 
+import redhost
 from redhost.registry.errors import IntegrityError, MissingError
 from redhost.registry.wheel.policy import parse_record
 
@@ -26,6 +30,36 @@ def test_equal_files_give_equal_bytes_and_the_record_is_true(tmp_path: Path) -> 
         assert {row.path for row in rows} == names
         assert all(len(archive.read(r.path)) == r.size for r in rows if r.sha256)
     assert not any("__pycache__" in n or n.endswith(("INSTALLER", "REQUESTED")) for n in names)
+
+
+def test_the_size_is_known_before_a_byte_is_written(tmp_path: Path) -> None:
+    redhost.Host.open(home := tmp_path / "home", backbone="tiny").recompose()
+
+    class StopError(Exception):
+        pass
+
+    seen = dict[str, int]()
+
+    def announce(sizes: Mapping[str, int]) -> None:
+        seen.update(sizes)
+        raise StopError
+
+    with pytest.raises(StopError):
+        export(home, tmp_path / "out", announce=announce)
+    assert not (tmp_path / "out").exists()
+    assert {"redhost", "redhost-sync", "red-expert-range1", "torch", "numpy"} <= seen.keys()
+    site = Path(sysconfig.get_path("purelib"))
+    on_disk = sum(p.stat().st_size for p in (site / "numpy").rglob("*") if p.suffix != ".pyc")
+    assert on_disk <= seen["numpy"] <= 2 * on_disk  # with its libraries
+    assert max(seen, key=seen.__getitem__) == "torch" and seen["torch"] > 2**28
+
+
+def test_what_is_printed_of_sizes_is_their_sum_and_the_largest_three(capsys: Any) -> None:
+    _print_sizes({"a": 2**20, "b": 5 * 2**30, "c": 2**21, "d": 0})
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "4 distributions of 5,123.0 MiB" in err
+    assert err.rstrip().endswith("the largest: b 5,120.0, c 2.0, a 1.0")
 
 
 def test_scripts_are_left_to_the_installer(tmp_path: Path) -> None:

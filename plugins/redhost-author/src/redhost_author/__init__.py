@@ -1,4 +1,5 @@
-"""What authors run besides `new-expert`, `train-expert` and `pack`, which redhost has itself.
+"""The verbs `new-backbone`, `new-plugin` and `new-workflow`: what authors write packages from.
 
-This module imports nothing, since `--help` needs no torch.
+`redhost_author.backbone` makes a backbone of a model, `redhost_author.plugin_project` writes a plugin's project, `redhost_author.workflow` the workflow of
+an expert's project; the texts are in `templates/`. This module imports none.
 """

@@ -26,6 +26,7 @@ question_option = click.option(
     "--question", metavar="NAME", help="The named question that this is about."
 )
 device_option = click.option("--device", help="Where the backbone runs, e.g. cpu or cuda.")
+force_option = click.option("--force", is_flag=True, help="Replace a page that is there.")
 words_option = click.option(
     "--words",
     type=click.IntRange(min=0),
@@ -42,6 +43,7 @@ words_option = click.option(
 @device_option
 @words_option
 @click.option("--html", "page", type=FILE, help="Write a page that loads nothing.")
+@force_option
 @json_option("list[redhost_report.explain.Explanation]")
 def explain(
     *,
@@ -51,6 +53,7 @@ def explain(
     device: str | None,
     words: int,
     page: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Explain the answers to TEXTS (or lines of standard input, with -).
@@ -62,6 +65,7 @@ def explain(
     from redhost_report import explain as explaining
     from redhost_report.page import explanation_page
 
+    _require_free(page, force=force)
     lines = [x for t in texts for x in (sys.stdin.read().splitlines() if t == "-" else [t])]
     host = redhost.Host.open(home, question=question, device=device)
     written = [x for x in lines if x.strip()]
@@ -90,6 +94,7 @@ def explain(
 @question_option
 @device_option
 @click.option("--no-evaluation", is_flag=True, help="Leave the backbone's held-out rows alone.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def report(
     *,
@@ -98,6 +103,7 @@ def report(
     question: str | None,
     device: str | None,
     no_evaluation: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Document the current generation in FILE: one self-contained page.
@@ -108,6 +114,7 @@ def report(
     from redhost_report import report as reporting
     from redhost_report.page import report_page
 
+    _require_free(file, force=force)
     host = redhost.Host.open(home, question=question, device=device)
     found = reporting.report(host, evaluate=not no_evaluation)
     _write(file, report_page(found))
@@ -115,6 +122,19 @@ def report(
         print_json(found)
     else:
         click.echo(f"{file}: generation {found.number}, {len(found.members)} experts")
+
+
+def _require_free(file: Path | None, *, force: bool) -> None:
+    """Require, before anything is computed, that no file is replaced by accident."""
+    import redhost
+
+    if file is not None and file.exists() and not force:
+        raise redhost.UsageError(
+            f"{file} is there already",
+            expected="a new file, or --force",
+            found=f"{file.stat().st_size:,} bytes",
+            hint="Replace it with --force, or choose another name.",
+        )
 
 
 def _write(file: Path, page: str) -> None:

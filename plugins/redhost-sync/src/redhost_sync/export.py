@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -44,13 +44,20 @@ class Exported(Struct, frozen=True, kw_only=True):
     routers: int
 
 
-def export(home: Path, folder: Path, *, dependencies: bool = True) -> Exported:
+def export(
+    home: Path,
+    folder: Path,
+    *,
+    dependencies: bool = True,
+    announce: Callable[[Mapping[str, int]], None] | None = None,
+) -> Exported:
     """Write wheels of all that a project's locks need, their list last.
 
     Args:
         home: The state folder.
         folder: The folder for the wheels; those of an earlier export are replaced.
         dependencies: Whether to write what other projects make and redhost and plugins need.
+        announce: Called with the installed bytes of each distribution before anything is written.
 
     Raises:
         RedhostError: If what is installed is not what the locks name, or cannot be packed.
@@ -58,6 +65,8 @@ def export(home: Path, folder: Path, *, dependencies: bool = True) -> Exported:
     locks = read_locks(root_of(home))
     parts = {canonical(part.dist): part for part in parts_of(locks)}
     names = closure({*OURS, *parts}, dependencies=dependencies)
+    if announce is not None:
+        announce({dist: _installed_bytes(dist) for dist in sorted(names)})
     with reporting(folder):
         make_folder(folder)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as name:
@@ -84,6 +93,13 @@ def closure(dists: Iterable[str], *, dependencies: bool) -> set[str]:
         # What an index has of ours is not always what is installed here.
         waiting += (r for r in required if dependencies or r[0].startswith("redhost-"))
     return found
+
+
+def _installed_bytes(dist: str) -> int:
+    """Return how large a distribution is by its RECORD; 0 if nothing says so."""
+    with suppress(metadata.PackageNotFoundError):  # reported when it is packed
+        return sum(file.size or 0 for file in metadata.distribution(dist).files or ())
+    return 0
 
 
 def _required(dist: str, extra: str) -> list[tuple[str, str]]:

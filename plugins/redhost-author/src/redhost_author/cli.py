@@ -1,0 +1,58 @@
+"""Commands that write files for authors: new-plugin, new-workflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from redhost_author.plugin_project import Kind
+
+
+@click.command("new-plugin")
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(["form", "router", "task"]),
+    required=True,
+    help="form: of experts, with how 'train-expert' makes one; router: a kind for '--router'; "
+    "task: a kind of answer for 'new-backbone --task'.",
+)
+def new_plugin(*, name: str, kind: Kind) -> None:
+    """Make a plugin's project, which works as it is.
+
+    It is written to ./redhost-NAME: one module that adds the part NAME, and its test.
+    """
+    from redhost_author.plugin_project import write_plugin
+
+    project = write_plugin(name, kind)
+    click.echo(f"{project}\nnext: pip install -e ./{project}, then redhost trust {project}")
+
+
+@click.command("new-workflow")
+@click.argument("project", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option(
+    "--for",
+    "service",
+    type=click.Choice(["github"]),
+    default="github",
+    show_default=True,
+    help="Whose workflow it is.",
+)
+@click.option("--force", is_flag=True, help="Replace a workflow that is there.")
+def new_workflow(*, project: Path, service: str, force: bool) -> None:
+    """Write a workflow that checks and publishes the expert of PROJECT.
+
+    A pull request is checked as by 'redhost check --strict'. A tag that is the version, such as
+    v0.1.0, publishes the wheel on PyPI, without a token, and signs it where the repository has a
+    secret SIGNING_KEY. Nothing is trained.
+    """
+    from redhost_author.workflow import write_workflow
+
+    path, notes = write_workflow(project, service, force=force)
+    click.echo(path)
+    for note in notes:
+        click.echo(f"warning    {note}")
+    click.echo("next: commit the project with its weights; its first lines say what PyPI needs")
