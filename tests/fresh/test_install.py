@@ -33,7 +33,6 @@ CODE = {
     "redhost-doctor": ("doctor", "redhost_doctor"),
     "redhost-fleet": ("push", "redhost_fleet"),
     "redhost-merge": ("merge", "redhost_merge"),
-    "redhost-author": ("new-backbone", "redhost_author"),
     "redhost-mlflow": ("mlflow", "redhost_mlflow"),
     "redhost-onnx": ("plugins", "redhost_onnx"),
     "redhost-peft": ("export", "redhost_peft"),
