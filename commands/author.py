@@ -161,8 +161,7 @@ def new_expert(
         imported = import_beside("export", value, needed_for="new-expert --from")
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    if backbone is not None:
-        _require_backbone(backbone)
+    _require_backbone(backbone)
     _write(project, plan)
 
 
@@ -178,8 +177,8 @@ def _write(project: Path, plan: ExpertPlan) -> None:
     click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
 
 
-def _require_backbone(name: str) -> None:
-    """Require the backbone that is named: without it the expert cannot be trained.
+def _require_backbone(name: str | None) -> None:
+    """Require the backbone, if one is named: without it the expert cannot be trained.
 
     Raises:
         UsageError: If no installed backbone has this name.
@@ -188,7 +187,8 @@ def _require_backbone(name: str) -> None:
     from ..registry.queries.settings import choose_backbone
 
     try:
-        choose_backbone(discover("backbone"), name)
+        if name is not None:
+            choose_backbone(discover("backbone"), name)
     except (MissingError, UnknownNameError) as e:
         raise UsageError(
             f"backbone {name!r} is not installed",

@@ -42,8 +42,8 @@ def print_trained(trained: TrainedProject) -> None:
         click.echo(
             f"macro F1 {macro:.3f} on rows set aside, which {covered} of {len(counts)} labels have"
         )
-    looks = Counter("".join(y.casefold().split()) for y in manifest.labels)
-    alike = [repr(y) for y in manifest.labels if looks["".join(y.casefold().split())] > 1]
+    folded = Counter("".join(y.casefold().split()) for y in manifest.labels)
+    alike = [repr(y) for y in manifest.labels if folded["".join(y.casefold().split())] > 1]
     one = f"labels that differ in case or blanks alone: {', '.join(alike)}" if alike else ""
     concerns = splits.concerns(gate=manifest.card.gate if _shows_rows(manifest.card) else None)
     for concern in filter(None, (one, *concerns, cut_texts(trained.cuts))):

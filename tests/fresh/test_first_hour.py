@@ -45,11 +45,11 @@ def equipped(install: Any) -> Iterator[Any]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the rows that README's reader has."""
-    said = {"greeting": ("hello", "good morning"), "farewell": ("goodbye", "good night")}
+    phrases = {"greeting": ("hello", "good morning"), "farewell": ("goodbye", "good night")}
     rows = [
         {"text": f"{words} {n}", "label": label}
         for n in range(100)
-        for label, several in said.items()
+        for label, several in phrases.items()
         for words in several
     ]
     work = tmp_path / "work"

@@ -65,6 +65,7 @@ def composed(make_venv: Any, draft: Any, tmp_path_factory: Any) -> Project:
     )
     done = venv.session(*session, home=home)
     assert [code for code, _, _ in done] == [0, 0], done
+    assert "MiB as installed, the largest: " in done[1][2]  # JSON alone on stdout
     made = Project(venv, home, wheels, folder / "out", None, json.loads(done[1][1]))
     made.answers = made.predict(home)
     return made

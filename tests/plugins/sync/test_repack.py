@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redhost_sync.cli import _print_sizes
-from redhost_sync.export import closure, export
+from redhost_sync.export import closure, export, size_line
 from redhost_sync.repack import repack
 
 import redhost
@@ -54,12 +53,10 @@ def test_the_size_is_known_before_a_byte_is_written(tmp_path: Path) -> None:
     assert max(seen, key=seen.__getitem__) == "torch" and seen["torch"] > 2**28
 
 
-def test_what_is_printed_of_sizes_is_their_sum_and_the_largest_three(capsys: Any) -> None:
-    _print_sizes({"a": 2**20, "b": 5 * 2**30, "c": 2**21, "d": 0})
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert "4 distributions of 5,123.0 MiB" in err
-    assert err.rstrip().endswith("the largest: b 5,120.0, c 2.0, a 1.0")
+def test_the_line_on_sizes_has_their_sum_and_the_largest_three() -> None:
+    line = size_line({"a": 2**20, "b": 5 * 2**30, "c": 2**21, "d": 0})
+    assert "4 distributions of 5,123.0 MiB" in line
+    assert line.endswith("the largest: b 5,120.0, c 2.0, a 1.0")
 
 
 def test_scripts_are_left_to_the_installer(tmp_path: Path) -> None:

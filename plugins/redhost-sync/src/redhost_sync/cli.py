@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from redhost_sync.synchronise import Synchronised
 
 SECONDS = 30.0
-LARGEST = 3
-"""How many of the packed distributions are named with their sizes."""
 
 
 @click.command()
@@ -97,9 +94,14 @@ def export_wheels(*, folder: Path, only_named: bool, home: Path | None, as_json:
     rebuild the project without a network.
     """
     from redhost.registry.queries.settings import resolve_home
-    from redhost_sync.export import export
+    from redhost_sync.export import export, size_line
 
-    done = export(resolve_home(home), folder, dependencies=not only_named, announce=_print_sizes)
+    done = export(
+        resolve_home(home),
+        folder,
+        dependencies=not only_named,
+        announce=lambda sizes: click.echo(size_line(sizes), err=True),
+    )
     if as_json:
         print_json(done)
     else:
@@ -128,18 +130,6 @@ def _print(done: Synchronised) -> None:
         click.echo(f"{now:<12} {name}")
     if not done.steps and not done.composed:
         click.echo("all is as the lock names it: nothing changed")
-
-
-def _print_sizes(sizes: Mapping[str, int]) -> None:
-    """Print what is about to be packed, on stderr: torch may have gigabytes of CUDA with it."""
-    mib = {dist: size / 2**20 for dist, size in sizes.items()}
-    largest = sorted(mib, key=mib.__getitem__, reverse=True)[:LARGEST]
-    listed = ", ".join(f"{dist} {mib[dist]:,.1f}" for dist in largest)
-    click.echo(
-        f"packs {len(mib)} distributions of {sum(mib.values()):,.1f} MiB as installed, "
-        f"the largest: {listed}",
-        err=True,
-    )
 
 
 def _print_exported(done: Exported) -> None:

@@ -30,6 +30,10 @@ OURS = ("redhost", "redhost-sync")
 """What a folder has beside the packages of the locks: the host, and who reads the folder."""
 
 
+LARGEST = 3
+"""How many of the packed distributions are named with their sizes."""
+
+
 class Exported(Struct, frozen=True, kw_only=True):
     """The result of `export-wheels`.
 
@@ -93,6 +97,15 @@ def closure(dists: Iterable[str], *, dependencies: bool) -> set[str]:
         # What an index has of ours is not always what is installed here.
         waiting += (r for r in required if dependencies or r[0].startswith("redhost-"))
     return found
+
+
+def size_line(sizes: Mapping[str, int]) -> str:
+    """Return a line on what is about to be packed: torch may have gigabytes of CUDA with it."""
+    mib = {dist: size / 2**20 for dist, size in sizes.items()}
+    largest = sorted(mib, key=mib.__getitem__, reverse=True)[:LARGEST]
+    listed = ", ".join(f"{dist} {mib[dist]:,.1f}" for dist in largest)
+    total = f"{len(mib)} distributions of {sum(mib.values()):,.1f} MiB as installed"
+    return f"packs {total}, the largest: {listed}"
 
 
 def _installed_bytes(dist: str) -> int:
