@@ -122,11 +122,8 @@ def new_backbone(
     It is written to ./red-backbone-NAME.
     """
     from redhost.core.training.rows import read_rows, read_texts
-    from redhost.registry.package.project import check_free, check_id
 
-    check_id(name)
-    project = Path(f"red-backbone-{name}")
-    check_free(project)
+    project = _fresh(name)
     if last_blocks and data is None:
         raise UsageError("--last-blocks adapts blocks to data", expected="--data FILE as well")
     rows, held_out = (read_rows(f, task=task, **fields) if f else () for f in (data, evaluation))
@@ -155,6 +152,20 @@ def new_backbone(
             progress=progress,
         )
     _print_backbone(project, manifest, instead=plan.task.unit.instead)
+
+
+def _fresh(name: str) -> Path:
+    """Return the folder of a new project.
+
+    Raises:
+        UsageError: If the name is not a valid id, or the folder exists.
+    """
+    from redhost.registry.package.project import check_free, check_id
+
+    check_id(name)
+    project = Path(f"red-backbone-{name}")
+    check_free(project)
+    return project
 
 
 def _print_backbone(project: Path, manifest: BackboneManifest, *, instead: str) -> None:
