@@ -33,13 +33,23 @@ def ours(extra: str) -> list[str]:
     return [name for name in names if (ROOT / "plugins" / name).is_dir()]
 
 
-@pytest.fixture
-def equipped(install: Any) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def of_author(fresh: Any) -> Iterator[Any]:
     """The environment as README's second way leaves it, with the extra of authors."""
-    fresh = install(*ours("author"), *DATA)
+    names = [*ours("author"), *DATA]
+    fresh.install(*names)
     fresh.pip("install", "-q", *PINNED, "redhost[author]")
     yield fresh
-    fresh.pip("uninstall", "-q", "-y", *MADE)
+    fresh.pip("uninstall", "-q", "-y", *names)
+
+
+@pytest.fixture
+def equipped(of_author: Any) -> Iterator[Any]:
+    """The same, whatever a page before has installed or taken away."""
+    yield of_author
+    of_author.pip("uninstall", "-q", "-y", *MADE)
+    if missing := {*DATA} - of_author.installed():
+        of_author.install(*sorted(missing))
 
 
 @pytest.fixture
