@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from .. import atomic
 from ..errors import ContractError, RedhostError, StoreError, one_line
 from ..home.composition import Provenance
+from ..home.revoked import Revocation
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
@@ -146,6 +147,7 @@ def check_packages(
     *,
     backbone: BackboneManifest | None,
     disabled: Collection[str] = (),
+    revoked: Mapping[str, Revocation] | None = None,
     attached: Mapping[str, str] | None = None,
     cache: ValidationCache | None = None,
 ) -> tuple[PackageStatus, ...]:
@@ -156,6 +158,7 @@ def check_packages(
         backbone: The backbone in use; without one no package gets beyond ``valid``.
         disabled: Ids and distributions that the user disabled. The name of a distribution
             distinguishes two packages with the same id.
+        revoked: What nobody may use, by digest.
         attached: Expert id → digest in the current composition. A package with another digest
             is a pending update: it stays ``enabled``.
         cache: Results of earlier checks; used only for display, never for attaching.
@@ -175,7 +178,7 @@ def check_packages(
                 providers[name].append(status.package)
     rivals = [max((providers[name] for name in _names(s)), key=len) for s, _ in checked]
     statuses = [
-        _advance(status, classes, backbone, off, rivals=others, attached=attached)
+        _advance(status, classes, backbone, off, revoked, rivals=others, attached=attached)
         for (status, classes), others in zip(checked, rivals, strict=True)
     ]
     return tuple(sorted(statuses, key=lambda s: (s.id or s.package.module, s.package.dist)))
@@ -192,6 +195,7 @@ def status_of_files(
     *,
     backbone: BackboneManifest,
     disabled: Collection[str] = (),
+    revoked: Mapping[str, Revocation] | None = None,
     origin: Provenance | None = None,
 ) -> PackageStatus:
     """Return the status of an expert that is given as bytes.
@@ -201,13 +205,15 @@ def status_of_files(
         files: Its bytes, already valid.
         backbone: The backbone in use.
         disabled: Ids and distributions that the user disabled.
+        revoked: What nobody may use, by digest.
         origin: Where the bytes came from, if known.
     """
     manifest = files.manifest
     status = PackageStatus(
         package, manifest.id, manifest, files.digest, "valid", files=files, origin=origin
     )
-    return _advance(status, files.classes, backbone, {*disabled, *map(canonical, disabled)})
+    off = {*disabled, *map(canonical, disabled)}
+    return _advance(status, files.classes, backbone, off, revoked)
 
 
 def _validate(
@@ -264,6 +270,7 @@ def _advance(
     classes: int | None,
     backbone: BackboneManifest | None,
     off: Collection[str],
+    revoked: Mapping[str, Revocation] | None,
     *,
     rivals: Collection[Package] = (),
     attached: Mapping[str, str] | None = None,
@@ -275,6 +282,7 @@ def _advance(
         classes: C of an expert that writes logits.
         backbone: The backbone in use.
         off: What the user disabled, with distributions also in canonical form.
+        revoked: What nobody may use, by digest.
         rivals: The packages with this id, or distribution, that are valid and not disabled.
         attached: Expert id → digest in the current composition.
     """
@@ -293,6 +301,8 @@ def _advance(
         hint = f"Enable it with 'redhost enable {name}'."
         disabled = Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
         return replace(status, state=state, violations=(disabled, *violations))
+    if called_back := (revoked or {}).get(status.digest or ""):
+        return replace(status, state=state, violations=(called_back.violation(), *violations))
     if state == "compatible":
         state = "attached" if (attached or {}).get(status.id or "") == status.digest else "enabled"
     return replace(status, state=state, violations=violations)

@@ -16,12 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import atomic
-from ..errors import IntegrityError, MissingError, StoreError, UnknownNameError, short
+from ..errors import (
+    ContractError,
+    IntegrityError,
+    MissingError,
+    RedhostError,
+    StoreError,
+    UnknownNameError,
+    short,
+)
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from .composition import COMPOSITION_FILE, LOCK, Composition, lock_for, read_record, seal
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
-from .questions import cache_of, homes_with, question_of, root_of
+from .questions import cache_of, homes_with, option, question_of, root_of
 from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
@@ -150,6 +158,24 @@ class Generations:
         if data is None:
             raise UnknownNameError("generation", str(number), map(str, self.numbers()))
         return data
+
+    def refusal(self, record: Composition) -> RedhostError | None:
+        """Return why a generation may not answer: what of it is revoked; None if it may.
+
+        Raises:
+            StoreError: If it is not known what is revoked.
+        """
+        revoked, base = self.store.revoked(), record.backbone
+        parts = {m.digest: f"expert {m.id!r} ({m.dist} {m.version})" for m in record.experts}
+        parts[base.digest] = f"backbone {base.id!r} ({base.dist} {base.version})"
+        for digest in parts.keys() & revoked.keys():
+            return ContractError(
+                f"{parts[digest]} is revoked",
+                expected="a generation without it",
+                found=f"{revoked[digest].reason} ({revoked[digest].revoked_at})",
+                hint=f"Run 'redhost recompose{option(question_of(self.home))}', which leaves it out.",
+            )
+        return None
 
     def file(self, generation: int | Composition, name: str) -> bytes:
         """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.
@@ -450,6 +476,8 @@ class Generations:
             raise StoreError(f"cannot write to {self.home}", expected="the writer's lock held")
 
     def _require_stored(self, composition: Composition) -> None:
+        if self.store.revoked() and (refusal := self.refusal(composition)):
+            raise refusal
         missing = sorted(d for d in composition.digests() if not self.store.has(d))
         if missing:
             raise StoreError(
