@@ -173,7 +173,7 @@ class Generations:
                 f"{parts[digest]} is revoked",
                 expected="a generation without it",
                 found=f"{revoked[digest].reason} ({revoked[digest].revoked_at})",
-                hint=f"Run 'redhost recompose{option(question_of(self.home))}', which leaves it out.",
+                hint=f"Run 'redhost recompose{option(question_of(self.home))}': it leaves it out.",
             )
         return None
 
