@@ -168,14 +168,14 @@ class Generations:
         revoked, base = self.store.revoked(), record.backbone
         parts = {m.digest: f"expert {m.id!r} ({m.dist} {m.version})" for m in record.experts}
         parts[base.digest] = f"backbone {base.id!r} ({base.dist} {base.version})"
-        for digest in parts.keys() & revoked.keys():
-            return ContractError(
-                f"{parts[digest]} is revoked",
-                expected="a generation without it",
-                found=f"{revoked[digest].reason} ({revoked[digest].revoked_at})",
-                hint=f"Run 'redhost recompose{option(question_of(self.home))}': it leaves it out.",
-            )
-        return None
+        digest = next((digest for digest in parts if digest in revoked), None)
+        if digest is None:
+            return None
+        return ContractError(
+            f"{parts[digest]} is revoked",
+            found=f"{revoked[digest].reason} ({revoked[digest].revoked_at})",
+            hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes without.",
+        )
 
     def file(self, generation: int | Composition, name: str) -> bytes:
         """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.

@@ -39,6 +39,7 @@ CODE = {
     "redhost-generate": ("generate", "redhost_generate"),
     "redhost-ray": ("plugins", "redhost_ray"),
     "redhost-report": ("explain", "redhost_report"),
+    "redhost-revoke": ("revoke", "redhost_revoke"),
     "redhost-robust": ("plugins", "redhost_robust"),
     "redhost-serve": ("serve", "redhost_serve"),
     "redhost-spans": ("plugins", "redhost_spans"),
