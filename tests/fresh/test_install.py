@@ -52,6 +52,7 @@ LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms"}
 NEEDED = {
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
+    "redhost-revoke": ("redhost-sync",),
     "red-lab": (
         "redhost-mechanisms",
         "redhost-robust",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from redhost.commands.common import home_option, json_option, print_json
-from redhost.commands.keys import chosen_keys, key_option
+from redhost.commands.keys import chosen_keys
 
 SECONDS = 30.0
 
@@ -66,7 +66,13 @@ def revoke(
 @click.command()
 @click.option("--index-url", metavar="URL", help="Fetch the list of this index, or folder.")
 @click.option("--fetch", is_flag=True, help="Fetch those of the places that the lock records.")
-@key_option
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="PUB.pem",
+    help="Refuse a list that none of these signed (default: keys in [tool.redhost]).",
+)
 @click.option("--allow", "allowed", multiple=True, metavar="DIGEST", help="Use it even so, here.")
 @click.option("--forbid", multiple=True, metavar="DIGEST", help="End that.")
 @click.option(
