@@ -6,7 +6,6 @@ does not need it. Whether a package is valid is cached by the stamps of its file
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from .. import atomic
-from ..errors import ContractError, RedhostError, StoreError, one_line
+from ..errors import ContractError, RedhostError, StoreError
 from ..home.composition import Provenance
 from ..home.revoked import Revocation
 from ..package.checked import Violation
@@ -28,7 +27,7 @@ from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, p
 from ..package.readers import ExpertFiles, read_expert, read_part
 from ..package.rules import bus_violation, check_compatible
 from ..package.safetensors_check import sha256_hex
-from ..wheel.policy import NameOwners
+from ..wheel.policy import UNSETTLED, FileStamp, NameOwners, file_stamps
 from .installed import audit_installed, installed_files
 
 State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
@@ -212,8 +211,9 @@ def status_of_files(
     status = PackageStatus(
         package, manifest.id, manifest, files.digest, "valid", files=files, origin=origin
     )
-    off = {*disabled, *map(canonical, disabled)}
-    return _advance(status, files.classes, backbone, off, revoked)
+    return _advance(
+        status, files.classes, backbone, {*disabled, *map(canonical, disabled)}, revoked
+    )
 
 
 def _validate(
@@ -326,13 +326,6 @@ def _is_off(status: PackageStatus, off: Collection[str]) -> bool:
     return bool(off) and (status.id in off or canonical(status.package.dist) in off)
 
 
-FileStamp = tuple[str, int, int, int, int]
-"""Name, inode, size, mtime and ctime (ns) of a file; ctime reveals an mtime that was reset."""
-
-_UNSETTLED = 100_000_000
-"""ns: a file this young could change again within a tick of the clock, with the same stamp."""
-
-
 class ValidationResult(Struct, frozen=True, kw_only=True):
     """The result of checking a package's own files: its digest, or its violations."""
 
@@ -397,7 +390,7 @@ class ValidationCache:
         """Store a result; the stamps must have been taken before the files were read."""
         newest = max((max(stamp[3:]) for stamp in stamps), default=0)
         names = "".join(stamp[0] for stamp in stamps)  # a name that is not text cannot be written
-        if newest > time.time_ns() - _UNSETTLED or not names.isprintable():
+        if newest > time.time_ns() - UNSETTLED or not names.isprintable():
             return
         self._entries[str(folder)] = _Entry(stamps=stamps, result=result)
         self._changed = True
@@ -414,17 +407,3 @@ class ValidationCache:
         with suppress(StoreError):
             atomic.write_atomic(self.path, msgspec.json.encode(file))
             self._changed = False
-
-
-def file_stamps(folder: Path, names: Iterable[str]) -> tuple[FileStamp, ...]:
-    """Return the stamp of each file of a folder (itself: ""); a missing file has zeros."""
-    prefix = f"{folder}/"
-    return tuple(_file_stamp(prefix, name) for name in sorted(names))
-
-
-def _file_stamp(prefix: str, name: str) -> FileStamp:
-    try:
-        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand calls: Path would be slower)
-    except OSError:
-        return (one_line(name), 0, 0, 0, 0)  # a name need not be UTF-8, and the cache is
-    return (one_line(name), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

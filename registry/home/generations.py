@@ -165,17 +165,17 @@ class Generations:
         Raises:
             StoreError: If it is not known what is revoked.
         """
-        revoked, base = self.store.revoked(), record.backbone
-        parts = {m.digest: f"expert {m.id!r} ({m.dist} {m.version})" for m in record.experts}
-        parts[base.digest] = f"backbone {base.id!r} ({base.dist} {base.version})"
-        digest = next((digest for digest in parts if digest in revoked), None)
-        if digest is None:
-            return None
-        return ContractError(
-            f"{parts[digest]} is revoked",
-            found=f"{revoked[digest].reason} ({revoked[digest].revoked_at})",
-            hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes without.",
-        )
+        revoked = self.store.revoked()
+        for part in (*record.experts, record.backbone):
+            if entry := revoked.get(part.digest):
+                kind = "backbone" if part is record.backbone else "expert"
+                return ContractError(
+                    f"{kind} {part.id!r} ({part.dist} {part.version}) is revoked",
+                    found=f"{entry.reason} ({entry.revoked_at})",
+                    hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes "
+                    "without.",
+                )
+        return None
 
     def file(self, generation: int | Composition, name: str) -> bytes:
         """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.

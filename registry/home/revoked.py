@@ -7,7 +7,7 @@ host reads what it stored. A file that cannot be read is an error, and never an 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -15,9 +15,6 @@ from ..package.checked import Violation
 
 REVOKED = "revoked.json"
 """The file of a home, and of an index."""
-
-Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
-Line = Annotated[str, Meta(max_length=500)]
 
 
 class Revocation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,11 +28,11 @@ class Revocation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         revoked_at: When, in ISO 8601.
     """
 
-    digest: Digest
-    dist: Line = ""
-    version: Line = ""
-    reason: Line
-    revoked_at: Line
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+    dist: str = ""
+    version: str = ""
+    reason: str
+    revoked_at: str
 
     def violation(self) -> Violation:
         """Return what is wrong with a package of this content."""
@@ -77,14 +74,3 @@ class Revocations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema: Literal["redhost.revocations/1"] = "redhost.revocations/1"
     lists: dict[str, RevokedList] = {}
     allowed: tuple[str, ...] = ()
-
-    def in_effect(self) -> dict[str, Revocation]:
-        """Return what may not be used, by digest."""
-        entries = (entry for _, known in sorted(self.lists.items()) for entry in known.entries)
-        return {entry.digest: entry for entry in entries if entry.digest not in self.allowed}
-
-    def merged(self, newer: Self) -> Self:
-        """Return the newer list of each key, and what the other one allows."""
-        pairs = [*self.lists.items(), *newer.lists.items()]
-        lists = dict(sorted(pairs, key=lambda pair: pair[1].serial))
-        return type(self)(lists=lists, allowed=newer.allowed)

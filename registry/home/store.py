@@ -128,8 +128,11 @@ class Store:
         Raises:
             StoreError: If the file that names it cannot be read: it may name anything.
         """
-        is_there = atomic.read(self.folder.with_name(REVOKED)) is not None
-        return self.revocations().in_effect() if is_there else {}
+        if atomic.read(self.folder.with_name(REVOKED)) is None:
+            return {}
+        known = self.revocations()
+        entries = (entry for one in known.lists.values() for entry in one.entries)
+        return {entry.digest: entry for entry in entries if entry.digest not in known.allowed}
 
     def revocations(self) -> Revocations:
         """Return all that the home knows to be revoked; raises as `revoked` does."""

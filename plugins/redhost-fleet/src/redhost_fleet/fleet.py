@@ -195,7 +195,7 @@ class Fleet:
         """
         self.require()
         mine, data = generations.store.revocations(), self.storage.read(REVOKED)
-        merged = encode(mine if data is None else self._decoded(data, type(mine)).merged(mine))
+        merged = encode(mine if data is None else _merged(self._decoded(data, type(mine)), mine))
         if merged == data or (data is None and not mine.lists):
             return False
         self.storage.write(REVOKED, merged)
@@ -219,7 +219,7 @@ class Fleet:
             return data
         with generations.writer():
             known = store.revocations()
-            if (merged := known.merged(self._decoded(data, type(known)))) != known:
+            if (merged := _merged(known, self._decoded(data, type(known)))) != known:
                 store.write_revocations(merged)
         return data
 
@@ -489,3 +489,10 @@ def _whole_record(generations: Generations, document: GenerationDocument) -> Com
 
 def _document(number: int) -> str:
     return f"generations/{number}.json"
+
+
+def _merged(known: Revocations, newer: Revocations) -> Revocations:
+    """Return the newer list of each key, and what the other one allows."""
+    pairs = [*known.lists.items(), *newer.lists.items()]
+    lists = dict(sorted(pairs, key=lambda pair: (pair[0], pair[1].serial)))
+    return type(known)(lists=lists, allowed=newer.allowed)
