@@ -130,9 +130,9 @@ class Store:
         """
         if atomic.read(self.folder.with_name(REVOKED)) is None:
             return {}
-        known = self.revocations()
-        entries = (entry for one in known.lists.values() for entry in one.entries)
-        return {entry.digest: entry for entry in entries if entry.digest not in known.allowed}
+        all_of_it = self.revocations()
+        entries = (entry for one in all_of_it.lists.values() for entry in one.entries)
+        return {entry.digest: entry for entry in entries if entry.digest not in all_of_it.allowed}
 
     def revocations(self) -> Revocations:
         """Return all that the home knows to be revoked; raises as `revoked` does."""

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .checked import Checked, Violation, listed, refuse
+from .checked import Violation, listed, refuse
 from .forms import FORMS, VALUE, Shapes
 from .manifest import BackboneManifest, ExpertManifest, parse_expert
 from .model_files import check_model_files
@@ -94,7 +94,9 @@ def check_contents(manifest: ExpertManifest, files: PackageFiles) -> int | None:
 def _further(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation]:
     """Yield violations of the further files of a plugin's form; what they mean it checks itself."""
     for name in sorted(n for n in manifest.files or () if n.endswith(".safetensors")):
-        yield from _finite(files[name], role="files", file=name, largest=LARGEST)
+        read = read_header(files[name])
+        wrong = check_finite(files[name], read.value, largest=LARGEST) if read.value else ()
+        yield from relabel(read.violations or wrong, role="files", file=name)
 
 
 _FORM = ("form", "rank", "activation")
@@ -129,16 +131,6 @@ def _ported(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violation
         yield Violation("ported_misfit", "ported", expected, f"other {listed(names)}", _REBUILD)
 
 
-def _finite(
-    data: bytes, *, role: str, file: str, largest: float = math.inf
-) -> tuple[Violation, ...]:
-    """Return violations of a file whose tensors may be any, of finite numbers."""
-    read = read_header(data).then(
-        lambda header: Checked(None, check_finite(data, header, largest=largest))
-    )
-    return relabel(read.violations, role=role, file=file)
-
-
 def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> Iterator[Violation]:
     """Yield violations of a backbone's tensors; core checks whether the rest fits the base."""
     if manifest.classifier is not None:
@@ -149,7 +141,9 @@ def check_backbone_contents(manifest: BackboneManifest, files: PackageFiles) -> 
     dense = [("dense", layer.file) for layer in manifest.dense or ()]
     faults = list[Violation]()
     for role, name in ([("delta", manifest.delta.file)] if manifest.delta else []) + dense + free:
-        faults += _finite(files[name], role=role, file=name)
+        read = read_header(files[name])
+        infinite = () if read.value is None else check_finite(files[name], read.value)
+        faults += relabel(read.violations or infinite, role=role, file=name)
     if not faults and manifest.base.files:
         faults += check_model_files({name: files[name] for name in manifest.base.files}).violations
     yield from faults

@@ -108,13 +108,12 @@ def _has_bus(bus_api: str) -> bool:
 def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
     """Check that the fields of a manifest are consistent, which the schema cannot express."""
     return (
-        *_reserved(manifest.id),
+        *_values(manifest),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
         *_ported(manifest),
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
-        *_temperature(manifest.temperature),
         *_thresholds(manifest),
         *_card(manifest),
         *_file_names("expert.json", manifest),
@@ -142,14 +141,20 @@ def _bus_range(bus_api: str) -> Iterator[Violation]:
         yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
 
 
-def _reserved(expert_id: str) -> Iterator[Violation]:
+def _values(manifest: ExpertManifest) -> Iterator[Violation]:
     yield from _agree(
         (
             "id",
-            expert_id != "backbone",
+            manifest.id != "backbone",
             "another id: the router's own column has this name",
-            repr(expert_id),
-        )
+            repr(manifest.id),
+        ),
+        (
+            "temperature",
+            1 / TEMPERATURE <= manifest.temperature <= TEMPERATURE,
+            f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
+            f"{manifest.temperature:g}",
+        ),
     )
 
 
@@ -207,17 +212,6 @@ def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
         yield from _agree(
             ("reads.causal", not vocabulary, "true, since it names a vocabulary", "nothing")
         )
-
-
-def _temperature(temperature: float) -> Iterator[Violation]:
-    yield from _agree(
-        (
-            "temperature",
-            1 / TEMPERATURE <= temperature <= TEMPERATURE,
-            f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
-            f"{temperature:g}",
-        )
-    )
 
 
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -396,8 +390,7 @@ def check_compatible(
     """
     return (
         *bus_violation(expert.bus_api, "the expert"),
-        *_fingerprint(expert, backbone),
-        *_width(expert, backbone),
+        *_built_on(expert, backbone),
         *_vocabulary(expert, backbone),
         *_several(expert, backbone),
         *_taps(expert),
@@ -405,7 +398,7 @@ def check_compatible(
     )
 
 
-def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+def _built_on(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     trained_on = expert.backbone
     if trained_on.fingerprint != backbone.fingerprint:
         yield Violation(
@@ -416,9 +409,6 @@ def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator
             f"Install the build for {short(backbone.fingerprint)}, carry it over with "
             "'redhost port', or retrain it on this backbone.",
         )
-
-
-def _width(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     if expert.reads.width != backbone.width:
         yield Violation(
             "width_mismatch",

@@ -391,7 +391,7 @@ def _top_names(info: Path) -> frozenset[str]:
 
     Of an editable installation only those of its data entry points are known.
     """
-    stamps = file_stamps(info, _CLAIMS)
+    stamps = tuple(_file_stamp(f"{info}/", name) for name in _CLAIMS)
     if max(stamp[-1] for stamp in stamps) > time.time_ns() - UNSETTLED:
         return _names_in(info)
     return _remembered_names(info, stamps)
