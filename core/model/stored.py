@@ -238,9 +238,8 @@ class GenerationLoader:
     def _parts(self, number: int, store: Store | None) -> _Parts:
         """Read all parts of a generation except its experts."""
         record = self.generations.load(number)
-        if store is None and self.store.revoked():
-            if refusal := self.generations.refusal(record):
-                raise refusal
+        if store is None and self.store.revoked() and (refusal := self.generations.refusal(record)):
+            raise refusal
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
         files = (store or self.store).backbone(record.backbone.digest, name=record.backbone.id)
