@@ -27,7 +27,16 @@ from ..errors import (
 )
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
-from .composition import COMPOSITION_FILE, LOCK, Composition, lock_for, read_record, seal
+from .composition import (
+    COMPOSITION_FILE,
+    LOCK,
+    BackboneRecord,
+    Composition,
+    Member,
+    lock_for,
+    read_record,
+    seal,
+)
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
 from .questions import cache_of, homes_with, option, question_of, root_of
 from .store import Store, is_plain
@@ -166,7 +175,8 @@ class Generations:
             StoreError: If it is not known what is revoked.
         """
         revoked = self.store.revoked()
-        for part in (*record.experts, record.backbone):
+        parts: tuple[Member | BackboneRecord, ...] = (*record.experts, record.backbone)
+        for part in parts:
             if entry := revoked.get(part.digest):
                 kind = "backbone" if part is record.backbone else "expert"
                 return ContractError(

@@ -358,13 +358,13 @@ def check_question(expert: ExpertManifest, question: str | None) -> Iterator[Vio
         yield Violation("question_mismatch", "question", expected, given, hint)
 
 
-Claim = tuple[str, bool, str, str]
+FieldRule = tuple[str, bool, str, str]
 """A field, whether it is as expected, what is expected, and what it is."""
 
 
-def _agree(*claims: Claim) -> Iterator[Violation]:
-    """Yield a violation for each claim that does not hold."""
-    yield from (_field(name, *facts) for name, holds, *facts in claims if not holds)
+def _agree(*rules: FieldRule) -> Iterator[Violation]:
+    """Yield a violation for each rule that does not hold."""
+    yield from (_field(name, *facts) for name, holds, *facts in rules if not holds)
 
 
 def _field(field: str, expected: str, found: str) -> Violation:

@@ -126,7 +126,7 @@ def test_a_revoked_generation_is_not_pushed(fleet, author, bad) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"schema": "redhost.revocations/2"}'])
-def test_a_damaged_list_of_the_store_is_said_and_lifts_nothing(
+def test_a_damaged_list_of_the_store_is_reported_and_changes_nothing(
     fleet, author, bad, open_live, tmp_path, data
 ) -> None:
     revoke(author, bad)

@@ -108,12 +108,12 @@ def published(keys: dict[str, tuple[Path, Path]], tmp_path: Path) -> Iterator[Pu
     folder = tmp_path / "www" / "simple"
     folder.mkdir(parents=True)
 
-    class Quiet(SimpleHTTPRequestHandler):
+    class Handler(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Say nothing."""
 
     http = ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path / "www"))
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(tmp_path / "www"))
     )
     threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
     yield Published(folder, f"http://127.0.0.1:{http.server_port}/simple", keys)

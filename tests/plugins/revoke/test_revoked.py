@@ -167,7 +167,7 @@ def test_a_huge_list_is_not_read(call, fetch, published, home) -> None:
 
 
 def test_a_key_lifts_and_holds_back_only_its_own(call, published, digests, tmp_path) -> None:
-    """Whoever is trusted may revoke all; nobody lifts what another one revoked."""
+    """Each trusted key may revoke everything, and lift what it revoked itself."""
     both = ("--key", published.public("ours"), "--key", published.public("theirs"))
     published.revoke(digests["range1"])
     assert call("revoked", "--index-url", published.url, *both)[0] == 0
