@@ -160,14 +160,14 @@ def select_stored(record: Composition, store: Store) -> Selection:
     Raises:
         IntegrityError: If stored bytes differ from those that were composed.
     """
-    origin = record.backbone
+    origin, revoked = record.backbone, store.revoked()
     files = store.backbone(origin.digest, name=origin.id)
     statuses = tuple(
         status_of_files(
             Package("expert", m.dist, m.version, "", None, False),
             store.expert(m.digest, name=m.id),
             backbone=files.manifest,
-            revoked=store.revoked(),
+            revoked=revoked,
             origin=m,
         )
         for m in record.experts
