@@ -199,6 +199,18 @@ def test_a_list_of_everything_stops_all_and_says_the_way_out(
     assert call("predict", TEXT)[0] == 0
 
 
+def test_the_list_of_a_key_that_is_no_longer_trusted_is_dropped(
+    call, fetch, published, digests
+) -> None:
+    published.revoke(digests["range2"])
+    signer = json.loads(fetch("--json")[1])["lists"][0]["signer"]
+    assert call("revoked", "--forget", "0" * 64)[0] == 2
+    assert call("predict", TEXT)[0] == 1
+    code, out, _ = call("revoked", "--forget", signer, "--json")
+    assert code == 0 and json.loads(out)["lists"] == [] and json.loads(out)["changed"]
+    assert call("predict", TEXT)[0] == 0
+
+
 @pytest.mark.parametrize("cut", [0, 1, 200, -2])
 def test_a_damaged_file_is_an_error_that_names_the_mend(
     call, fetch, published, digests, home, cut

@@ -76,6 +76,13 @@ def revoke(
 @click.option("--allow", "allowed", multiple=True, metavar="DIGEST", help="Use it even so, here.")
 @click.option("--forbid", multiple=True, metavar="DIGEST", help="End that.")
 @click.option(
+    "--forget",
+    "forgotten",
+    multiple=True,
+    metavar="KEY",
+    help="Drop the list of a key that is no longer trusted, by its fingerprint.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0.1),
     default=SECONDS,
@@ -92,6 +99,7 @@ def revoked(
     keys: tuple[str, ...],
     allowed: tuple[str, ...],
     forbid: tuple[str, ...],
+    forgotten: tuple[str, ...],
     timeout: float,
     home: Path | None,
     as_json: bool,
@@ -103,13 +111,15 @@ def revoked(
     """
     from redhost.registry.queries.settings import resolve_home
     from redhost_revoke.fetch import fetch_lists, recorded_places
-    from redhost_revoke.known import allow, keep_lists, known_in, lines_of
+    from redhost_revoke.known import allow, forget, keep_lists, known_in, lines_of
 
     where, changed = resolve_home(home), False
     places = (index_url,) if index_url else recorded_places(where) if fetch else ()
     if places:
         trusted = chosen_keys(keys)
         changed = keep_lists(where, fetch_lists(places, timeout=timeout), keys=trusted)
+    if forgotten:
+        changed = forget(where, forgotten) or changed
     if allowed or forbid:
         changed = allow(where, allowed, forbid=forbid) or changed
     known = known_in(where, changed=changed)

@@ -122,6 +122,33 @@ def allow(home: Path, digests: Iterable[str], *, forbid: Iterable[str] = ()) -> 
     return True
 
 
+def forget(home: Path, signers: Sequence[str]) -> bool:
+    """Drop the lists of keys that are no longer trusted, and what they revoked; return if any was.
+
+    Args:
+        home: The state folder.
+        signers: Fingerprints.
+
+    Raises:
+        UsageError: If there is no list of such a key.
+    """
+    generations = Generations(root_of(home))
+    with generations.writer():
+        known = generations.store.revocations()
+        for signer in signers:
+            if signer not in known.lists:
+                raise UsageError(
+                    f"there is no list of the key {signer[:64]!r}",
+                    expected="a whole fingerprint",
+                    hint="'redhost revoked --json' has them.",
+                )
+        lists = {signer: one for signer, one in known.lists.items() if signer not in {*signers}}
+        if lists == known.lists:
+            return False
+        generations.store.write_revocations(msgspec.structs.replace(known, lists=lists))
+    return True
+
+
 def _require(digest: str, digests: Iterable[str], problem: str) -> None:
     if digest not in digests:
         raise UsageError(
