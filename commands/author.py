@@ -306,7 +306,7 @@ def pack(
     *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Check PROJECT and build its wheel."""
-    from ..registry.package.disclosure import card_discloses
+    from ..registry.package.project import card_discloses
     from ..registry.wheel.signing import make_signer
     from ..registry.wheel.wheel import build_wheel
     from .checking import require_valid

@@ -29,6 +29,7 @@ PLUGINS: Mapping[str, Sequence[str]] = {
     "port": ("migrate", "port"),
     "ray": ("deploy", "sweep", "train-many"),
     "report": ("explain", "report"),
+    "revoke": ("revoke", "revoked"),
     "robust": ("advise",),
     "serve": ("serve", "serve-bench", "serve-soak", "serve-storm"),
     "spans": (),

@@ -20,7 +20,10 @@ import msgspec
 
 from ..registry.errors import (
     CompositionError,
+    ContractError,
+    IntegrityError,
     MissingError,
+    PluginError,
     RedhostError,
     StaleGenerationError,
     StoreError,
@@ -69,7 +72,7 @@ class Live:
             weakref.WeakValueDictionary()
         )
         self._turn = threading.Lock()
-        if session.generations.current() is not None:
+        if session.generations.current() is not None and self._refusal() is None:
             self.swap()
 
     @classmethod
@@ -111,9 +114,12 @@ class Live:
 
         Raises:
             MissingError: If none is served.
+            ContractError: If that is because of what is revoked.
         """
         serving = self._serving
         if serving is None:
+            if refusal := self._refusal():
+                raise refusal
             raise MissingError(
                 f"no generation of {self.host.home} is served",
                 hint="Run 'redhost recompose', then swap to what it published.",
@@ -221,6 +227,38 @@ class Live:
         """
         current = self.host.generations.current()
         return current if current in {None, self.generation} else self.swap()
+
+    def recall(self) -> RedhostError | None:
+        """Stop answering with what is revoked: go to the newest generation without it, or to none.
+
+        Returns:
+            Why the generation that was served, or is the home's current one, may not answer; None
+            if it may, and nothing has changed.
+
+        Raises:
+            SwapInProgressError: If another swap is under way.
+            StoreError: If it is not known what is revoked; what is served is unchanged.
+        """
+        refusal, generations = self._refusal(), self.host.generations
+        if refusal is None:
+            return None
+        for record in reversed(generations.history()):
+            if generations.refusal(record) is None:
+                try:
+                    self.swap(record.number)
+                except MissingError:  # such as a writer that works long: do not wait for it again
+                    break
+                except (CompositionError, ContractError, IntegrityError, PluginError):
+                    continue  # an older one may be whole
+                return refusal
+        self.unload()
+        return refusal
+
+    def _refusal(self) -> RedhostError | None:
+        """Return why the generation that is served, or else is current, may not answer."""
+        generations, number = self.host.generations, self.generation
+        number = generations.current() if number is None else number
+        return None if number is None else generations.refusal(generations.load(number))
 
     def unload(self, *, expected: int | None = None) -> None:
         """Stop answering until the next swap; the home does not change."""

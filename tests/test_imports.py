@@ -32,6 +32,7 @@ SOURCES = (
             "redhost-peft",
             "redhost-port",
             "redhost-report",
+            "redhost-revoke",
             "redhost-robust",
             "redhost-serve",
             "redhost-spans",

@@ -11,7 +11,18 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VERBS = tuple(
     f"plugins/redhost-{n}/src"
-    for n in ("author", "doctor", "generate", "merge", "port", "ray", "report", "spans", "sync")
+    for n in (
+        "author",
+        "doctor",
+        "generate",
+        "merge",
+        "port",
+        "ray",
+        "report",
+        "revoke",
+        "spans",
+        "sync",
+    )
 )
 """Verbs that are released with the host, on its own modules."""
 FOLDERS = ("core", "registry", "commands", "src/redhost", *VERBS)

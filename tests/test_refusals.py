@@ -25,6 +25,7 @@ from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.refusal import refusal_of
 from redhost.errors import ContractError, HarmError
 from redhost.registry.errors import HijackError
+from redhost.registry.home.revoked import REVOKED, Revocation, Revocations, RevokedList
 from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
@@ -499,7 +500,19 @@ def refused_experts(capsys: Any, environment: Environment) -> dict[str, str]:
     capsys.readouterr()
     [off] = [x for x in redhost.Host.open().list_experts() if x.package.dist == "red-expert-twin1"]
     assert off.code == "disabled"
-    return found | {"disabled": str(off.error())}
+    return found | {"disabled": str(off.error()), "revoked": refused_revoked()}
+
+
+def refused_revoked() -> str:
+    """Return what is printed of an expert that is revoked."""
+    host = redhost.Host.open(backbone="tiny")
+    [status] = [x for x in host.list_experts() if x.id == "range3"]
+    entry = Revocation(digest=str(status.digest), reason="it leaks rows", revoked_at="2026-11-28")
+    host.store.write_revocations(Revocations(lists={"f": RevokedList(serial=1, entries=(entry,))}))
+    [status] = [x for x in host.list_experts() if x.id == "range3"]
+    (host.home / REVOKED).unlink()
+    assert status.code == "revoked"
+    return str(status.error())
 
 
 def refused_backbones() -> dict[str, str]:

@@ -52,7 +52,7 @@ class CandidateSet:
         experts: The experts that passed every check, by id in sorted order.
         statuses: Their installed packages, by id.
         rejected: Why installed packages did not pass.
-        withdrawn: Members of the previous composition that are gone or disabled.
+        withdrawn: Members of the previous composition that are gone, disabled or revoked.
     """
 
     experts: Mapping[str, LoadedExpert]
@@ -320,8 +320,8 @@ def _refuse_failing(
     """
     matching = (m for m in members.values() if status.id == m.id or status.package.dist == m.dist)
     lost = next((m for m in matching if m.id not in experts), None)
-    # The user disabled it by name; anything else would take a member away unasked.
-    if lost is not None and violation.code != "disabled":
+    # Disabled or revoked by name; anything else would take a member away unasked.
+    if lost is not None and violation.code not in {"disabled", "revoked"}:
         hint = violation.hint
         if violation.code == "backbone_mismatch":  # the installed build may be a ported one
             hint = (

@@ -160,13 +160,14 @@ def select_stored(record: Composition, store: Store) -> Selection:
     Raises:
         IntegrityError: If stored bytes differ from those that were composed.
     """
-    origin = record.backbone
+    origin, revoked = record.backbone, store.revoked()
     files = store.backbone(origin.digest, name=origin.id)
     statuses = tuple(
         status_of_files(
             Package("expert", m.dist, m.version, "", None, False),
             store.expert(m.digest, name=m.id),
             backbone=files.manifest,
+            revoked=revoked,
             origin=m,
         )
         for m in record.experts
@@ -191,8 +192,9 @@ def change(
         UsageError: If another expert with the same id stays.
         CompositionError: If no expert would be left.
     """
-    if remove is not None and remove not in selection.ids:
-        raise UnknownNameError("composed expert", remove, selection.ids)
+    composed = [x.id for x in selection.statuses if x.id is not None]  # one may be revoked
+    if remove is not None and remove not in composed:
+        raise UnknownNameError("composed expert", remove, composed)
     if add is not None and add.id != remove and add.id in selection.ids:
         raise UsageError(
             f"expert {add.id!r} is composed already",
@@ -243,7 +245,10 @@ def read_source(
             signer=wheel.signer,
             source=wheel.source,
         )
-    status = status_of_files(package, files, backbone=backbone, disabled=off, origin=origin)
+    revoked = Store(home).revoked()
+    status = status_of_files(
+        package, files, backbone=backbone, disabled=off, revoked=revoked, origin=origin
+    )
     for violation in (*check_question(files.manifest, question_of(home)), *status.violations):
         raise violation.error(f"{status.name} was not attached")
     return status

@@ -345,21 +345,6 @@ class ComposedModel:
             declined = declined | (familiarity(self.bus, h, p) < t)
         return declined
 
-    def why_declined(self, text: str) -> str | None:
-        """Return why a text is declined, as one line; None if it is not."""
-        with torch.inference_mode():
-            p, alpha = self.bus(h := self.features([text]))
-            if not bool(self.declines(h, p, alpha)[0]):
-                return None
-            if bool(self._left_to_nobody(p, alpha)[0]) or self.decline_thresholds is None:
-                return "the router leaves it to the backbone, which has no answer of its own"
-            column = int(groups_of(self.bus, alpha)[0])
-            score, t = float(familiarity(self.bus, h, p)[0]), float(self.decline_thresholds[column])
-        return (
-            f"its familiarity {score:.2f} is below {t:.2f}, which all but {self.decline or 0:.2%} "
-            f"of what {self.bus.ids[column]} answers reach"
-        )
-
     def _left_to_nobody(self, p: Tensor, alpha: Tensor) -> Tensor:
         """Return which rows are assigned to a backbone that cannot answer, ``(N,)``."""
         if self.backbone.classifier is not None or BACKBONE not in self.bus.columns:

@@ -78,27 +78,6 @@ class Moments:
             squares=self.squares + other.squares,
         )
 
-    def faded(self, most: float) -> Moments:
-        """Return the moments scaled to at most so many rows per domain; old rows count less."""
-        keep = (most / self.rows).clamp_max(1)
-        return Moments(
-            rows=self.rows * keep, sums=self.sums * keep[:, None], squares=self.squares * keep
-        )
-
-    def drift_from(self, card: Moments) -> Tensor:
-        """Return d ``(E,)``; 0 if the estimate of d² is negative, NaN with fewer than two rows."""
-        (m, w), (mu, v) = self._mean_and_spread(), card._mean_and_spread()
-        off = (m - mu).square().sum(-1) - w / self.rows - v / card.rows
-        measurable = (self.rows > 1) & (card.rows > 1) & (v > 0)
-        return torch.where(measurable, (off / v).clamp_min(0).sqrt(), torch.nan)
-
-    def _mean_and_spread(self) -> tuple[Tensor, Tensor]:
-        """Return the mean ``(E, W)`` and E‖z − mean‖² ``(E,)``, with the divisor n − 1."""
-        rows, sums = self.rows.double(), self.sums.double()
-        mean = sums / rows[:, None]
-        within = self.squares.double() - rows * mean.square().sum(-1)
-        return mean, within.clamp_min(0) / (rows - 1)
-
     @classmethod
     def load(cls, data: bytes) -> Self:
         """Parse the bytes that `save` wrote."""

@@ -172,15 +172,17 @@ class GenerationLoader:
             number: The generation.
             lazy: Leave experts of built-in forms in the store until they are needed, if the router
                 picks few. Damage is then reported only when an expert is needed.
-            store: The store to read from, as for `load`.
+            store: The store to read from, as for `load`. With one given, the generation is only
+                compared with, and may be one that has been revoked.
 
         Raises:
             UnknownNameError: If there is no such generation.
             IntegrityError: If its record or stored bytes are not those that were composed.
             StoreError: If stored bytes are missing.
             PluginError: If a plugin that made a part is gone or has changed.
+            ContractError: If a part of it is revoked.
         """
-        parts = self._parts(number, store or self.store)
+        parts = self._parts(number, store)
         record, plugins, backbone = parts.record, parts.plugins, parts.backbone
         bus, columns, router = parts.bus, record.router.columns, parts.router
         stored = StoredExperts(store=store or self.store, bus=bus, plugins=plugins)
@@ -224,7 +226,7 @@ class GenerationLoader:
             UsageError: If its router queries experts.
             RedhostError: As for `read`.
         """
-        parts = self._parts(number, self.store)
+        parts = self._parts(number, None)
         return Chooser(
             backbone=parts.backbone,
             norm=parts.norm,
@@ -233,12 +235,14 @@ class GenerationLoader:
             generation=number,
         )
 
-    def _parts(self, number: int, store: Store) -> _Parts:
+    def _parts(self, number: int, store: Store | None) -> _Parts:
         """Read all parts of a generation except its experts."""
         record = self.generations.load(number)
+        if store is None and self.store.revoked() and (refusal := self.generations.refusal(record)):
+            raise refusal
         router_bytes = self.generations.file(record, "router.safetensors")
         plugins, providers = self.plugins.only(record.providers), Providers()
-        files = store.backbone(record.backbone.digest, name=record.backbone.id)
+        files = (store or self.store).backbone(record.backbone.digest, name=record.backbone.id)
         # The engine it was made on: another one computes other bits, while torch may be anywhere.
         engine = self.device == BF16 or bool(self.plugins.providers(BACKBONES, self.device))
         device = str(record.settings.get("device") or ("cpu" if engine else self.device))

@@ -6,7 +6,6 @@ does not need it. Whether a package is valid is cached by the stamps of its file
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -19,15 +18,16 @@ import msgspec
 from msgspec import Struct, field
 
 from .. import atomic
-from ..errors import ContractError, RedhostError, StoreError, one_line
+from ..errors import ContractError, RedhostError, StoreError
 from ..home.composition import Provenance
+from ..home.revoked import Revocation
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
 from ..package.readers import ExpertFiles, read_expert, read_part
 from ..package.rules import bus_violation, check_compatible
 from ..package.safetensors_check import sha256_hex
-from ..wheel.policy import NameOwners
+from ..wheel.policy import UNSETTLED, FileStamp, NameOwners, file_stamps
 from .installed import audit_installed, installed_files
 
 State = Literal["discovered", "valid", "compatible", "enabled", "attached"]
@@ -146,6 +146,7 @@ def check_packages(
     *,
     backbone: BackboneManifest | None,
     disabled: Collection[str] = (),
+    revoked: Mapping[str, Revocation] | None = None,
     attached: Mapping[str, str] | None = None,
     cache: ValidationCache | None = None,
 ) -> tuple[PackageStatus, ...]:
@@ -156,6 +157,7 @@ def check_packages(
         backbone: The backbone in use; without one no package gets beyond ``valid``.
         disabled: Ids and distributions that the user disabled. The name of a distribution
             distinguishes two packages with the same id.
+        revoked: What nobody may use, by digest.
         attached: Expert id → digest in the current composition. A package with another digest
             is a pending update: it stays ``enabled``.
         cache: Results of earlier checks; used only for display, never for attaching.
@@ -175,7 +177,7 @@ def check_packages(
                 providers[name].append(status.package)
     rivals = [max((providers[name] for name in _names(s)), key=len) for s, _ in checked]
     statuses = [
-        _advance(status, classes, backbone, off, rivals=others, attached=attached)
+        _advance(status, classes, backbone, off, revoked, rivals=others, attached=attached)
         for (status, classes), others in zip(checked, rivals, strict=True)
     ]
     return tuple(sorted(statuses, key=lambda s: (s.id or s.package.module, s.package.dist)))
@@ -192,6 +194,7 @@ def status_of_files(
     *,
     backbone: BackboneManifest,
     disabled: Collection[str] = (),
+    revoked: Mapping[str, Revocation] | None = None,
     origin: Provenance | None = None,
 ) -> PackageStatus:
     """Return the status of an expert that is given as bytes.
@@ -201,13 +204,16 @@ def status_of_files(
         files: Its bytes, already valid.
         backbone: The backbone in use.
         disabled: Ids and distributions that the user disabled.
+        revoked: What nobody may use, by digest.
         origin: Where the bytes came from, if known.
     """
     manifest = files.manifest
     status = PackageStatus(
         package, manifest.id, manifest, files.digest, "valid", files=files, origin=origin
     )
-    return _advance(status, files.classes, backbone, {*disabled, *map(canonical, disabled)})
+    return _advance(
+        status, files.classes, backbone, {*disabled, *map(canonical, disabled)}, revoked
+    )
 
 
 def _validate(
@@ -264,6 +270,7 @@ def _advance(
     classes: int | None,
     backbone: BackboneManifest | None,
     off: Collection[str],
+    revoked: Mapping[str, Revocation] | None,
     *,
     rivals: Collection[Package] = (),
     attached: Mapping[str, str] | None = None,
@@ -275,6 +282,7 @@ def _advance(
         classes: C of an expert that writes logits.
         backbone: The backbone in use.
         off: What the user disabled, with distributions also in canonical form.
+        revoked: What nobody may use, by digest.
         rivals: The packages with this id, or distribution, that are valid and not disabled.
         attached: Expert id → digest in the current composition.
     """
@@ -293,6 +301,8 @@ def _advance(
         hint = f"Enable it with 'redhost enable {name}'."
         disabled = Violation("disabled", "state", "an enabled expert", "disabled by you", hint)
         return replace(status, state=state, violations=(disabled, *violations))
+    if called_back := (revoked or {}).get(status.digest or ""):
+        return replace(status, state=state, violations=(called_back.violation(), *violations))
     if state == "compatible":
         state = "attached" if (attached or {}).get(status.id or "") == status.digest else "enabled"
     return replace(status, state=state, violations=violations)
@@ -314,13 +324,6 @@ def _duplicate(status: PackageStatus, rivals: Collection[Package]) -> Violation:
 
 def _is_off(status: PackageStatus, off: Collection[str]) -> bool:
     return bool(off) and (status.id in off or canonical(status.package.dist) in off)
-
-
-FileStamp = tuple[str, int, int, int, int]
-"""Name, inode, size, mtime and ctime (ns) of a file; ctime reveals an mtime that was reset."""
-
-_UNSETTLED = 100_000_000
-"""ns: a file this young could change again within a tick of the clock, with the same stamp."""
 
 
 class ValidationResult(Struct, frozen=True, kw_only=True):
@@ -387,7 +390,7 @@ class ValidationCache:
         """Store a result; the stamps must have been taken before the files were read."""
         newest = max((max(stamp[3:]) for stamp in stamps), default=0)
         names = "".join(stamp[0] for stamp in stamps)  # a name that is not text cannot be written
-        if newest > time.time_ns() - _UNSETTLED or not names.isprintable():
+        if newest > time.time_ns() - UNSETTLED or not names.isprintable():
             return
         self._entries[str(folder)] = _Entry(stamps=stamps, result=result)
         self._changed = True
@@ -404,17 +407,3 @@ class ValidationCache:
         with suppress(StoreError):
             atomic.write_atomic(self.path, msgspec.json.encode(file))
             self._changed = False
-
-
-def file_stamps(folder: Path, names: Iterable[str]) -> tuple[FileStamp, ...]:
-    """Return the stamp of each file of a folder (itself: ""); a missing file has zeros."""
-    prefix = f"{folder}/"
-    return tuple(_file_stamp(prefix, name) for name in sorted(names))
-
-
-def _file_stamp(prefix: str, name: str) -> FileStamp:
-    try:
-        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand calls: Path would be slower)
-    except OSError:
-        return (one_line(name), 0, 0, 0, 0)  # a name need not be UTF-8, and the cache is
-    return (one_line(name), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

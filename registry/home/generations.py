@@ -16,12 +16,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import atomic
-from ..errors import IntegrityError, MissingError, StoreError, UnknownNameError, short
+from ..errors import (
+    ContractError,
+    IntegrityError,
+    MissingError,
+    RedhostError,
+    StoreError,
+    UnknownNameError,
+    short,
+)
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
-from .composition import COMPOSITION_FILE, LOCK, Composition, lock_for, read_record, seal
+from .composition import (
+    COMPOSITION_FILE,
+    LOCK,
+    BackboneRecord,
+    Composition,
+    Member,
+    lock_for,
+    read_record,
+    seal,
+)
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
-from .questions import cache_of, homes_with, question_of, root_of
+from .questions import cache_of, homes_with, option, question_of, root_of
 from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
@@ -150,6 +167,25 @@ class Generations:
         if data is None:
             raise UnknownNameError("generation", str(number), map(str, self.numbers()))
         return data
+
+    def refusal(self, record: Composition) -> RedhostError | None:
+        """Return why a generation may not answer: what of it is revoked; None if it may.
+
+        Raises:
+            StoreError: If it is not known what is revoked.
+        """
+        revoked = self.store.revoked()
+        parts: tuple[Member | BackboneRecord, ...] = (*record.experts, record.backbone)
+        for part in parts:
+            if entry := revoked.get(part.digest):
+                kind = "backbone" if part is record.backbone else "expert"
+                return ContractError(
+                    f"{kind} {part.id!r} ({part.dist} {part.version}) is revoked",
+                    found=f"{entry.reason} ({entry.revoked_at})",
+                    hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes "
+                    "without.",
+                )
+        return None
 
     def file(self, generation: int | Composition, name: str) -> bytes:
         """Return a file of a generation, e.g. ``router.safetensors``, checked against the record.
@@ -450,6 +486,8 @@ class Generations:
             raise StoreError(f"cannot write to {self.home}", expected="the writer's lock held")
 
     def _require_stored(self, composition: Composition) -> None:
+        if self.store.revoked() and (refusal := self.refusal(composition)):
+            raise refusal
         missing = sorted(d for d in composition.digests() if not self.store.has(d))
         if missing:
             raise StoreError(

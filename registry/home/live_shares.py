@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from ..atomic import write_atomic
-from ..errors import IntegrityError
+from ..atomic import read_struct, write_struct
 
 FILE = "live.json"
 
@@ -41,24 +40,13 @@ class LiveShares(Struct, frozen=True, kw_only=True):
 
 def write_live_shares(home: Path, shares: LiveShares) -> None:
     """Write live shares into a home, replacing earlier ones."""
-    write_atomic(home / FILE, msgspec.json.format(msgspec.json.encode(shares), indent=2) + b"\n")
+    write_struct(home / FILE, shares)
 
 
 def read_live_shares(home: Path) -> LiveShares | None:
     """Return the last live shares of a home; None if no server has written any.
 
     Raises:
-        IntegrityError: If the file is damaged.
+        StoreError: If the file is damaged.
     """
-    path = home / FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=LiveShares)
-    except FileNotFoundError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise IntegrityError(
-            "live shares cannot be read",
-            expected="what a server writes",
-            found=f"{path}: {e}",
-            hint="Delete the file; a server writes it again.",
-        ) from e
+    return read_struct(home / FILE, LiveShares, hint="Delete the file; a server writes it again.")

@@ -17,6 +17,7 @@ from ..errors import IntegrityError, StoreError, short
 from ..package.checked import Checked
 from ..package.readers import BackboneFiles, ExpertFiles, read_backbone, read_expert
 from .questions import root_of
+from .revoked import REVOKED, Revocation, Revocations
 
 PackageFiles = ExpertFiles | BackboneFiles
 _Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
@@ -120,6 +121,28 @@ class Store:
         with atomic.reporting(self.folder):
             atomic.make_folder(self.folder)
         atomic.write_folder(path, files)
+
+    def revoked(self) -> Mapping[str, Revocation]:
+        """Return what may not be used, by digest.
+
+        Raises:
+            StoreError: If the file that names it cannot be read: it may name anything.
+        """
+        if atomic.read(self.folder.with_name(REVOKED)) is None:
+            return {}
+        all_of_it = self.revocations()
+        entries = (entry for one in all_of_it.lists.values() for entry in one.entries)
+        return {entry.digest: entry for entry in entries if entry.digest not in all_of_it.allowed}
+
+    def revocations(self) -> Revocations:
+        """Return all that the home knows to be revoked; raises as `revoked` does."""
+        path = self.folder.with_name(REVOKED)
+        hint = f"Remove {path}, then 'redhost revoked --index-url URL' fetches it again."
+        return atomic.read_struct(path, Revocations, hint=hint) or Revocations()
+
+    def write_revocations(self, revocations: Revocations) -> None:
+        """Replace all that the home knows to be revoked; call it under the writer's lock."""
+        atomic.write_struct(self.folder.with_name(REVOKED), revocations)
 
     def purge(self, digests: Iterable[str]) -> None:
         """Remove stored copies; missing ones are ignored."""

@@ -50,7 +50,7 @@ _KINDS: Mapping[type[RedhostError], Iterable[str]] = {
         "bus_api", "width_mismatch", "causal_mismatch", "vocabulary_mismatch", "labels_unknown",
         "question_mismatch", "tap_order", "tap_unknown", "form_unknown", "task_unknown",
         "norm_bound", "off_domain",
-        "disabled", "duplicate_id", "same_rows", "digest", "strict",
+        "disabled", "revoked", "duplicate_id", "same_rows", "digest", "strict",
         "metadata_row", "name_limit", "weights_range", "canary_range", "files_range",
         "ported_tensors", "ported_range", "ported_misfit",
         "adapter_misfit", "not_computable", "harm", "hijack",

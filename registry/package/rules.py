@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from ..errors import ContractError, short
 from .checked import Violation, listed, violations_of
-from .forms import FORMS, TASKS, VALUE, Shapes
+from .forms import FINAL, FORMS, TASKS, VALUE, Shapes
 from .manifest import BUS_API, BUS_RANGE, BackboneManifest, ExpertManifest, Features, parts_of
 from .safetensors_check import TensorInfo, sha256_hex
 
@@ -108,13 +108,12 @@ def _has_bus(bus_api: str) -> bool:
 def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
     """Check that the fields of a manifest are consistent, which the schema cannot express."""
     return (
-        *_reserved(manifest.id),
+        *_values(manifest),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
         *_ported(manifest),
         *_causal(manifest),
         *_labels(manifest.labels, least=0 if manifest.reads.causal else 1),
-        *_temperature(manifest.temperature),
         *_thresholds(manifest),
         *_card(manifest),
         *_file_names("expert.json", manifest),
@@ -142,9 +141,21 @@ def _bus_range(bus_api: str) -> Iterator[Violation]:
         yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
 
 
-def _reserved(expert_id: str) -> Iterator[Violation]:
-    if expert_id == "backbone":
-        yield _field("id", "another id: the router's own column has this name", repr(expert_id))
+def _values(manifest: ExpertManifest) -> Iterator[Violation]:
+    yield from _agree(
+        (
+            "id",
+            manifest.id != "backbone",
+            "another id: the router's own column has this name",
+            repr(manifest.id),
+        ),
+        (
+            "temperature",
+            1 / TEMPERATURE <= manifest.temperature <= TEMPERATURE,
+            f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
+            f"{manifest.temperature:g}",
+        ),
+    )
 
 
 def _form(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -162,69 +173,83 @@ def _form(manifest: ExpertManifest) -> Iterator[Violation]:
 
 def _ported(manifest: ExpertManifest) -> Iterator[Violation]:
     """Check a ported expert: a map of z supports built-in forms with labels of their own."""
-    if not manifest.ported:
-        return
-    if manifest.form not in FORMS:
-        yield _field("form", f"one of {', '.join(FORMS)} where it is ported", manifest.form)
-    if not manifest.writes.spec.own_labels:
-        yield _field("writes.space", "'labels' where it is ported", repr(manifest.writes.space))
-    if manifest.reads.tap != "final":
-        yield _field("reads.tap", "'final' where it is ported", repr(manifest.reads.tap))
+    reads, writes, form = manifest.reads, manifest.writes, manifest.form
+    if manifest.ported:
+        yield from _agree(
+            ("form", form in FORMS, f"one of {', '.join(FORMS)} where it is ported", form),
+            (
+                "writes.space",
+                writes.spec.own_labels,
+                "'labels' where it is ported",
+                repr(writes.space),
+            ),
+            ("reads.tap", reads.tap == FINAL, "'final' where it is ported", repr(reads.tap)),
+        )
 
 
 def _causal(manifest: ExpertManifest) -> Iterator[Violation]:
     """Check a causal expert: it acts above the blocks, so that their KV cache is unaffected."""
-    if not manifest.reads.causal:
-        if manifest.writes.vocabulary:
-            yield _field("reads.causal", "true, since it names a vocabulary", "nothing")
-        return
-    if not manifest.writes.vocabulary:
-        yield _field("writes.vocabulary", "the digest of the tokenizer it tells", "nothing")
-    if not manifest.writes.spec.states:
-        yield _field("writes.space", "'hidden' for a causal expert", repr(manifest.writes.space))
-    if (taps := {manifest.reads.tap, manifest.writes.tap}) != {"final"}:
-        yield _field("reads.tap", "'final' for a causal expert", repr(min(taps - {"final"})))
-    if manifest.labels:
-        yield _field("labels", "none for a causal expert: its answers are tokens", "some")
-
-
-def _temperature(temperature: float) -> Iterator[Violation]:
-    if not 1 / TEMPERATURE <= temperature <= TEMPERATURE:
-        yield _field(
-            "temperature", f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}", f"{temperature:g}"
+    reads, writes, vocabulary = manifest.reads, manifest.writes, bool(manifest.writes.vocabulary)
+    tap = next((tap for tap in sorted({reads.tap, writes.tap}) if tap != FINAL), FINAL)
+    if reads.causal:
+        yield from _agree(
+            ("writes.vocabulary", vocabulary, "the digest of the tokenizer it tells", "nothing"),
+            (
+                "writes.space",
+                writes.spec.states,
+                "'hidden' for a causal expert",
+                repr(writes.space),
+            ),
+            ("reads.tap", tap == FINAL, "'final' for a causal expert", repr(tap)),
+            (
+                "labels",
+                not manifest.labels,
+                "none for a causal expert: its answers are tokens",
+                "some",
+            ),
+        )
+    else:
+        yield from _agree(
+            ("reads.causal", not vocabulary, "true, since it names a vocabulary", "nothing")
         )
 
 
 def _thresholds(manifest: ExpertManifest) -> Iterator[Violation]:
     """Check thresholds: one per own label; no sums on the card, which need one label per row."""
-    if manifest.span_rules and len(manifest.span_rules) != len(manifest.thresholds or ()):
-        counts = f"{len(manifest.span_rules)} for {len(manifest.thresholds or ())}"
-        yield _field("span_rules", "one for each threshold", counts)
-    if not manifest.thresholds:
-        return
-    if not manifest.writes.spec.own_labels:
-        yield _field("thresholds", "labels of its own to have them", repr(manifest.writes.space))
-    if len(manifest.thresholds) != len(manifest.labels):
-        counts = f"{len(manifest.thresholds)} for {len(manifest.labels)}"
-        yield _field("thresholds", "one for each label", counts)
-    if manifest.card.kind == "statistics":
-        yield _field(
-            "card.kind",
-            "rows, or none, where a row has any number of labels",
-            repr(manifest.card.kind),
+    writes, kind = manifest.writes, manifest.card.kind
+    rules, given = len(manifest.span_rules or ()), len(manifest.thresholds or ())
+    labels, sums = len(manifest.labels), "rows, or none, where a row has any number of labels"
+    yield from _agree(
+        ("span_rules", rules in {0, given}, "one for each threshold", f"{rules} for {given}")
+    )
+    if given:
+        yield from _agree(
+            (
+                "thresholds",
+                writes.spec.own_labels,
+                "labels of its own to have them",
+                repr(writes.space),
+            ),
+            ("thresholds", given == labels, "one for each label", f"{given} for {labels}"),
+            ("card.kind", kind != "statistics", sums, repr(kind)),
         )
 
 
 def _labels(labels: tuple[str, ...], *, least: int) -> Iterator[Violation]:
-    if len(labels) < least:
-        yield _field("labels", "at least one label", "none")
-    if twice := sorted(label for label, count in Counter(labels).items() if count > 1):
-        yield _field("labels", "every label once", f"{listed(twice)} twice")
-    if bad := [label for label in labels if not unicodedata.is_normalized("NFC", label)]:
-        # Otherwise two labels could print alike.
-        yield _field("labels", "labels in Unicode's composed form (NFC)", ascii(bad[0]))
-    if "" in labels:  # `core.label_sets.DECLINED`
-        yield _field("labels", "labels that are not empty", "''")
+    twice = sorted(label for label, count in Counter(labels).items() if count > 1)
+    # Otherwise two labels could print alike.
+    odd = [label for label in labels if not unicodedata.is_normalized("NFC", label)]
+    yield from _agree(
+        ("labels", len(labels) >= least, "at least one label", "none"),
+        ("labels", not twice, "every label once", f"{listed(twice)} twice"),
+        (
+            "labels",
+            not odd,
+            "labels in Unicode's composed form (NFC)",
+            ascii(next(iter(odd), "")),
+        ),
+        ("labels", "" not in labels, "labels that are not empty", "''"),  # `label_sets.DECLINED`
+    )
 
 
 def _card(manifest: ExpertManifest) -> Iterator[Violation]:
@@ -333,6 +358,15 @@ def check_question(expert: ExpertManifest, question: str | None) -> Iterator[Vio
         yield Violation("question_mismatch", "question", expected, given, hint)
 
 
+FieldRule = tuple[str, bool, str, str]
+"""A field, whether it is as expected, what is expected, and what it is."""
+
+
+def _agree(*rules: FieldRule) -> Iterator[Violation]:
+    """Yield a violation for each rule that does not hold."""
+    yield from (_field(name, *facts) for name, holds, *facts in rules if not holds)
+
+
 def _field(field: str, expected: str, found: str) -> Violation:
     return Violation("manifest_field", field, expected, found, "Correct the manifest.")
 
@@ -356,8 +390,7 @@ def check_compatible(
     """
     return (
         *bus_violation(expert.bus_api, "the expert"),
-        *_fingerprint(expert, backbone),
-        *_width(expert, backbone),
+        *_built_on(expert, backbone),
         *_vocabulary(expert, backbone),
         *_several(expert, backbone),
         *_taps(expert),
@@ -365,7 +398,7 @@ def check_compatible(
     )
 
 
-def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
+def _built_on(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     trained_on = expert.backbone
     if trained_on.fingerprint != backbone.fingerprint:
         yield Violation(
@@ -376,9 +409,6 @@ def _fingerprint(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator
             f"Install the build for {short(backbone.fingerprint)}, carry it over with "
             "'redhost port', or retrain it on this backbone.",
         )
-
-
-def _width(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     if expert.reads.width != backbone.width:
         yield Violation(
             "width_mismatch",

@@ -27,6 +27,7 @@ from ..home.questions import (
     question_of,
     root_of,
 )
+from ..home.store import Store
 from ..package.discover import MANIFESTS, Package, canonical, discover, discover_all
 from ..package.manifest import (
     MAX_BYTES,
@@ -93,9 +94,12 @@ def take_inventory(
         remember: Whether results for unchanged files may come from the cache.
     """
     package, manifest, problem, digest, packages = None, None, None, None, discover_all()
+    revoked = Store(home).revoked()
     try:
         package = choose_backbone(packages["backbone"], backbone, named=named)
         manifest, digest = installed_backbone(package).unwrap(f"backbone package {package}")
+        if called_back := revoked.get(digest):
+            raise called_back.violation().error(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without an installed backbone
     record = None
@@ -106,6 +110,7 @@ def take_inventory(
         packages["expert"],
         backbone=manifest,
         disabled=Disabled(home).names(),
+        revoked=revoked,
         attached=record.members() if record else {},
         cache=ValidationCache(cache_of(home) / "verdicts.json") if remember and there else None,
     )
@@ -237,13 +242,13 @@ class Drift:
     Attributes:
         id: An expert's id, ``backbone``, or a plugin's distribution.
         kind: ``missing``, ``broken`` or ``disabled`` (locked, but gone, failing or disabled),
-            ``changed`` (another build digest), ``new`` (installed, but not locked).
+            ``changed`` (another build digest), ``new`` (installed, but not locked), ``revoked``.
         locked: The locked value.
         installed: The installed value.
     """
 
     id: str
-    kind: Literal["missing", "broken", "disabled", "changed", "new"]
+    kind: Literal["missing", "broken", "disabled", "changed", "new", "revoked"]
     locked: str
     installed: str
 
@@ -362,6 +367,13 @@ def take_status(home: Path) -> HomeStatus:
     if inventory.problem is not None:
         locked = short(record.backbone.fingerprint)
         differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
+    revoked = Store(home).revoked()
+    gone = {
+        m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].reason)
+        for m in record.experts
+        if m.digest in revoked
+    }
+    differences = (*gone.values(), *(d for d in differences if d.id not in gone))
     return replace(
         status,
         generation=record.number,

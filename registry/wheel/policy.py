@@ -25,7 +25,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..atomic import read_head
-from ..errors import short
+from ..errors import one_line, short
 from ..package.checked import Checked, Refused, Violation, checked
 from ..package.discover import (
     MANIFESTS,
@@ -64,6 +64,26 @@ SIGNATURES = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
 """Files of a dist-info that cannot be listed in RECORD with a hash."""
 
 
+_AGAIN = "Do not install it; get the wheel again from its author."
+_HINTS: Mapping[str, tuple[str, str]] = {
+    "": (_AGAIN, "Reinstall it with 'pip install --force-reinstall --no-deps {dist}'."),
+    "startup_code": (
+        "Do not install it: this code would run whenever Python starts.",
+        "Its code has run already, whenever Python started since it was installed: remove it with "
+        "'pip uninstall {dist}', and look at what it did.",
+    ),
+    "foreign_top_level": (
+        "Do not install it: it would overwrite what others brought.",
+        "Uninstall {dist}, then reinstall what it shares files with.",
+    ),
+    "record_outside": (
+        _AGAIN,
+        "'pip uninstall {dist}' would remove those files too: take it out by hand.",
+    ),
+}
+"""Code of a violation → what to do about a wheel, and about what is installed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WheelPolicy:
     """The package that is checked, and the names that it owns.
@@ -92,14 +112,10 @@ class WheelPolicy:
         allowed = SIGNATURES | INSTALLERS if self.installed else SIGNATURES
         return parts[0] == self.info and parts[-1] in allowed
 
-    @property
-    def hint(self) -> str:
-        """What to do about a package that fails."""
-        return (
-            f"Reinstall it with 'pip install --force-reinstall --no-deps {self.dist}'."
-            if self.installed
-            else "Do not install it; get the wheel again from its author."
-        )
+    def hint(self, code: str = "") -> str:
+        """Return what to do about a package that fails, by the code of the violation."""
+        in_wheel, installed = _HINTS.get(code, _HINTS[""])
+        return (installed if self.installed else in_wheel).format(dist=self.dist)
 
 
 def check_names(policy: WheelPolicy, names: Iterable[str]) -> Iterator[Violation]:
@@ -114,14 +130,15 @@ def check_names(policy: WheelPolicy, names: Iterable[str]) -> Iterator[Violation
         by_code[_misplaced(policy, name)].append(name)
         if n >= MAX_NAMES or name.count("/") > MAX_DEPTH or len(name) > MAX_NAME:
             by_code["name_limit"].append(name)
-    hint, foreign = policy.hint, _foreign_hint(policy)
     limits = f"{MAX_NAMES:,} names of at most {MAX_DEPTH} folders and {MAX_NAME} characters"
-    yield from _fault("name_limit", by_code, limits, hint)
-    startup = "no file that Python runs when it starts"
-    yield from _fault("startup_code", by_code, startup, _startup_hint(policy))
-    yield from _fault("data_scripts", by_code, "no .data folder: it goes to other places", hint)
-    yield from _fault("foreign_top_level", by_code, f"nothing beside {policy.module!r}", foreign)
-    yield from _fault("installer_file", by_code, "what installers write left to them", hint)
+    for code, expected in (
+        ("name_limit", limits),
+        ("startup_code", "no file that Python runs when it starts"),
+        ("data_scripts", "no .data folder: it goes to other places"),
+        ("foreign_top_level", f"nothing beside {policy.module!r}"),
+        ("installer_file", "what installers write left to them"),
+    ):
+        yield from _fault(code, by_code, expected, policy.hint(code))
 
 
 def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Violation]:
@@ -132,7 +149,7 @@ def check_top_level(policy: WheelPolicy, owners: Collection[str]) -> Iterator[Vi
         owners: Other distributions of the environment that have this name.
     """
     name = policy.module.casefold()
-    expected, hint = "a top-level package of its own", _foreign_hint(policy)
+    expected, hint = "a top-level package of its own", policy.hint("foreign_top_level")
     if canonical(policy.dist) in {canonical(host) for host in HOSTS}:
         yield Violation(
             "taken_name",
@@ -209,11 +226,11 @@ def check_headers(policy: WheelPolicy, metadata: str) -> Iterator[Violation]:
     """Check that METADATA has each identifying header once: readers may prefer different ones."""
     counts = Counter(key for key, _ in header_lines(metadata))
     twice = [key for key in ("metadata-version", "name", "version") if counts[key] > 1]
-    yield from _fault("metadata_row", {"metadata_row": twice}, "each header once", policy.hint)
+    yield from _fault("metadata_row", {"metadata_row": twice}, "each header once", policy.hint())
     name = headers(metadata)["name"]
     if policy.installed and canonical(name) != canonical(policy.dist):
         expected = f"{policy.dist}, as its folder is called"
-        yield Violation("metadata_row", "name", expected, name or "none", policy.hint)
+        yield Violation("metadata_row", "name", expected, name or "none", policy.hint())
 
 
 def check_record(
@@ -245,12 +262,14 @@ def check_record(
         "record_unhashed": [p for p, r in strict.items() if p in present and not r.sha256],
     }
     names = {code: sorted(paths) for code, paths in names.items()}
-    hint, outside = policy.hint, _outside_hint(policy)
-    yield from _fault("record_outside", names, "rows inside the site folder", outside)
-    yield from _fault("record_row", names, "every file once in RECORD", hint)
-    yield from _fault("record_missing", names, "every file that RECORD lists", hint)
-    yield from _fault("record_unlisted", names, "only files that RECORD lists", hint)
-    yield from _fault("record_unhashed", names, "a sha256 in RECORD", hint)
+    for code, expected in (
+        ("record_outside", "rows inside the site folder"),
+        ("record_row", "every file once in RECORD"),
+        ("record_missing", "every file that RECORD lists"),
+        ("record_unlisted", "only files that RECORD lists"),
+        ("record_unhashed", "a sha256 in RECORD"),
+    ):
+        yield from _fault(code, names, expected, policy.hint(code))
     for path, row in sorted(hashed.items()):
         one = read(path)
         yield from one.violations
@@ -261,7 +280,7 @@ def check_record(
             size = "" if row.size is None else f", {row.size:,} bytes"
             expected = f"{short(row.sha256)}{size}, as RECORD says"
             content = f"{short(actual)}, {length:,} bytes"
-            yield Violation("record_digest", path, expected, content, policy.hint)
+            yield Violation("record_digest", path, expected, content, policy.hint())
 
 
 def _misplaced(policy: WheelPolicy, name: str) -> str:
@@ -285,31 +304,6 @@ def _fault(
     if where := names.get(code):
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         yield Violation(code, where[0][:120], expected, f"{where[0][:120]!r}{more}", hint)
-
-
-def _startup_hint(policy: WheelPolicy) -> str:
-    return (
-        "Its code has run already, whenever Python started since it was installed: remove it with "
-        f"'pip uninstall {policy.dist}', and look at what it did."
-        if policy.installed
-        else "Do not install it: this code would run whenever Python starts."
-    )
-
-
-def _foreign_hint(policy: WheelPolicy) -> str:
-    return (
-        f"Uninstall {policy.dist}, then reinstall what it shares files with."
-        if policy.installed
-        else "Do not install it: it would overwrite what others brought."
-    )
-
-
-def _outside_hint(policy: WheelPolicy) -> str:
-    return (
-        f"'pip uninstall {policy.dist}' would remove those files too: take it out by hand."
-        if policy.installed
-        else policy.hint
-    )
 
 
 # -- owners of top-level names --------------------------------------------------------------------
@@ -371,8 +365,25 @@ _CLAIMS = {
 }
 """Files of a dist-info that list the names it takes, and the most bytes that are read of each."""
 
-_UNSETTLED = 100_000_000
-"""Age in ns below which a file could still change within one tick of the clock, unnoticed."""
+FileStamp = tuple[str, int, int, int, int]
+"""Name, inode, size, mtime and ctime (ns) of a file; ctime reveals an mtime that was reset."""
+
+UNSETTLED = 100_000_000
+"""ns: a file this young could change again within a tick of the clock, with the same stamp."""
+
+
+def file_stamps(folder: Path, names: Iterable[str]) -> tuple[FileStamp, ...]:
+    """Return the stamp of each file of a folder (itself: ""); a missing file has zeros."""
+    prefix = f"{folder}/"
+    return tuple(_file_stamp(prefix, name) for name in sorted(names))
+
+
+def _file_stamp(prefix: str, name: str) -> FileStamp:
+    try:
+        status = os.stat(prefix + name)  # noqa: PTH116  (a thousand calls: Path would be slower)
+    except OSError:
+        return (one_line(name), 0, 0, 0, 0)  # a name need not be UTF-8, and the cache is
+    return (one_line(name), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _top_names(info: Path) -> frozenset[str]:
@@ -380,24 +391,14 @@ def _top_names(info: Path) -> frozenset[str]:
 
     Of an editable installation only those of its data entry points are known.
     """
-    stamps = tuple(_stamp(f"{info}/{name}") for name in _CLAIMS)
-    settled = time.time_ns() - _UNSETTLED
-    if any(stamp is not None and stamp[-1] > settled for stamp in stamps):
+    stamps = tuple(_file_stamp(f"{info}/", name) for name in _CLAIMS)
+    if max(stamp[-1] for stamp in stamps) > time.time_ns() - UNSETTLED:
         return _names_in(info)
     return _remembered_names(info, stamps)
 
 
-def _stamp(path: str) -> tuple[int, ...] | None:
-    """Return what changes whenever a file does; ctime also shows an mtime that was set back."""
-    try:
-        status = os.stat(path)  # noqa: PTH116  (hundreds of them: a Path takes longer)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
-
-
 @lru_cache(maxsize=4096)
-def _remembered_names(info: Path, _stamps: tuple[tuple[int, ...] | None, ...]) -> frozenset[str]:
+def _remembered_names(info: Path, _stamps: tuple[FileStamp, ...]) -> frozenset[str]:
     return _names_in(info)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,12 +145,12 @@ def build_wheel(project: Path, out: Path) -> Path:
             found=str(e),
             hint="Install it: pip install 'redhost[author]'.",
         ) from e
-    signed = {p.name: _digest(p) for p in out.glob("*.whl") if signature_path(p).exists()}
+    signed = {p.name: p.read_bytes() for p in out.glob("*.whl") if signature_path(p).exists()}
     try:
         builder = WheelBuilder(str(project))
         wheel = Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
         old = signature_path(wheel)
-        if old.exists() and signed.get(wheel.name) != _digest(wheel):
+        if old.exists() and signed.get(wheel.name) != wheel.read_bytes():
             old.unlink()
         return wheel
     except (OSError, ValueError, TypeError, KeyError) as e:
@@ -159,11 +158,6 @@ def build_wheel(project: Path, out: Path) -> Path:
             with reporting(out):
                 raise
         raise UsageError(f"{project} cannot be built", found=str(e)) from e
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
@@ -180,7 +174,7 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
     policy = WheelPolicy(dist=package.dist, module=package.module, info=info)
     record = members.get(f"{info}/RECORD")
     if record is None:
-        hint = policy.hint
+        hint = policy.hint()
         raise Refused(Violation("record_absent", f"{info}/RECORD", "a RECORD", "none", hint))
     rows = parse_record(record).or_refuse()
     present = [name for name in members if not name.endswith("/")]

@@ -40,6 +40,7 @@ CODE = {
     "redhost-generate": ("generate", "redhost_generate"),
     "redhost-ray": ("plugins", "redhost_ray"),
     "redhost-report": ("explain", "redhost_report"),
+    "redhost-revoke": ("revoke", "redhost_revoke"),
     "redhost-robust": ("plugins", "redhost_robust"),
     "redhost-serve": ("serve", "redhost_serve"),
     "redhost-spans": ("plugins", "redhost_spans"),
@@ -52,6 +53,7 @@ LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms"}
 NEEDED = {
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
+    "redhost-revoke": ("redhost-sync",),
     "red-lab": (
         "redhost-author",
         "redhost-mechanisms",

@@ -14,9 +14,9 @@ from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
 from redhost.plugins import LiveShares, write_live_shares
 from redhost.registry.errors import (
-    IntegrityError,
     MissingError,
     SettingsError,
+    StoreError,
     UnknownNameError,
     UsageError,
 )
@@ -116,7 +116,7 @@ def test_a_live_prior_is_what_a_server_last_saw(host) -> None:
     wanted = {"backbone": 1 / 400, "blue": 199 / 400, "green": 100 / 400, "red": 100 / 400}
     assert found == pytest.approx(wanted, abs=1e-5)  # nobody's share is zero
     (host.home / "live.json").write_text("{")
-    with pytest.raises(IntegrityError):
+    with pytest.raises(StoreError):
         host.recompose(prior="live")
 
 

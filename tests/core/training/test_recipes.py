@@ -26,9 +26,9 @@ from redhost.core.training.expert import (
 from redhost.core.training.recipes import train_package
 from redhost.core.types import StagedProgress
 from redhost.registry.errors import HarmError, UsageError
-from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.project import (
     ExpertPlan,
+    card_discloses,
     check_id,
     package_in,
     read_plan,

@@ -37,6 +37,8 @@ RUN = (
     ("merge", "one --epochs 1"),
     ("plugins", ""),
     ("new-key", "author.pem"),
+    ("revoke", f"{'0' * 64} --reason bad --key author.pem"),
+    ("revoked", ""),
     ("train-expert", "red-expert-sun --data sun.jsonl --epochs 2"),
     ("train-many", "plan.jsonl"),
 )

@@ -23,8 +23,8 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.judge import judge
 from redhost.core.model.composed import ComposedModel
 from redhost.errors import ContractError
-from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
+from redhost.registry.package.project import card_discloses
 
 from .conftest import TEAMS, texts_of
 

@@ -119,7 +119,7 @@ def test_an_editable_installation_has_no_record_to_compare(
 def test_a_remembered_result_does_not_outlive_a_new_file_or_distribution(
     site: Any, home: Path, make_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "_UNSETTLED", -(10**12))
+    monkeypatch.setattr(results, "UNSETTLED", -(10**12))
     folder = site.expert("a")
 
     def code() -> str | None:
@@ -147,7 +147,7 @@ def claimed(site: Any) -> Callable[[], list[str]]:
 def test_who_brought_a_name_is_read_again_once_the_files_that_say_so_changed(
     site: Any, claimed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "_UNSETTLED", -(10**12))
+    monkeypatch.setattr(policy, "UNSETTLED", -(10**12))
     record = site.folder / "thief-0.1.0.dist-info" / "RECORD"
     times, before = record.stat(), record.read_bytes()
     assert claimed() == claimed() == []
@@ -162,8 +162,8 @@ def test_who_brought_a_name_is_read_again_once_the_files_that_say_so_changed(
 def test_files_too_young_for_the_clock_to_tell_are_read_each_time(
     site: Any, claimed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "_UNSETTLED", 2**62)
-    monkeypatch.setattr(policy, "_stamp", lambda path: (0, 0, 0, 0))
+    monkeypatch.setattr(policy, "UNSETTLED", 2**62)
+    monkeypatch.setattr(policy, "_file_stamp", lambda prefix, name: (name, 0, 0, 0, 0))
     assert claimed() == []
     record = site.folder / "thief-0.1.0.dist-info" / "RECORD"
     record.write_bytes(record.read_bytes().replace(b"red_expert_b", b"red_expert_a"))

@@ -19,8 +19,8 @@ from redhost.registry.environment.status import (
     ValidationCache,
     ValidationResult,
     check_packages,
-    file_stamps,
 )
+from redhost.registry.wheel.policy import file_stamps
 
 KEYS = [
     *("id", "dist", "version", "state", "code", "reason", "hint", "form", "rank"),
@@ -31,7 +31,7 @@ KEYS = [
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let files count as settled at once."""
-    monkeypatch.setattr(results, "_UNSETTLED", -(10**12))
+    monkeypatch.setattr(results, "UNSETTLED", -(10**12))
 
 
 def by_dist(listings: tuple[PackageStatus, ...]) -> dict[str, tuple[str, str | None]]:

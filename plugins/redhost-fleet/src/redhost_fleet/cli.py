@@ -44,16 +44,18 @@ def push(
 ) -> None:
     """Upload a generation, with all its bytes, to the store at URL; it is not served yet.
 
+    What the home knows to be revoked goes along, and that counts at once.
     URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET sets the default. Each
     question has a store of its own.
     """
     import redhost
     from redhost_fleet.fleet import Fleet
 
-    host = redhost.Host.open(home, question=question)
+    host, fleet = redhost.Host.open(home, question=question), Fleet(url)
     number = generation or host.session.require_current()
     with _bar("push") as progress:
-        done = Fleet(url).push(host.generations, number, progress=progress)
+        done = fleet.push(host.generations, number, progress=progress)
+    fleet.push_revoked(host.generations)
     if as_json:
         _print_json(done)
     else:
@@ -161,6 +163,26 @@ def status(*, url: str, as_json: bool) -> None:
         _print_json(found)
     else:
         click.echo("\n".join(map(one_line, status_lines(found))))
+
+
+@fleet.command()
+@fleet_option
+@home_option
+@question_option
+@json_option
+def revoke(*, url: str, home: Path | None, question: str | None, as_json: bool) -> None:
+    """Hand what the home here knows to be revoked to every replica, which stops serving it."""
+    import redhost
+    from redhost_fleet.fleet import Fleet
+
+    host = redhost.Host.open(home, question=question)
+    changed = Fleet(url).push_revoked(host.generations)
+    revoked = sorted(host.store.revoked())
+    if as_json:
+        _print_json({"changed": changed, "revoked": revoked})
+    else:
+        news = "" if changed else ", as before"
+        click.echo(f"{len(revoked)} revoked digests are in {url}{news}")
 
 
 @fleet.command()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import redhost
 from redhost.plugins import Composition, Generations
@@ -26,10 +26,16 @@ from redhost_fleet.reports import Reports, read_report, read_reports
 from redhost_fleet.stages import PRODUCTION, STAGES, StageLog
 from redhost_fleet.storage import Storage, open_storage
 
+if TYPE_CHECKING:
+    from redhost.registry.home.revoked import Revocations
+
 __all__ = ["Fleet", "GcReport", "PushReport"]
 
 BACKBONE = "backbone.json"
 """The file that identifies a backbone's package."""
+
+REVOKED = "revoked.json"
+"""The file with what is revoked, for every replica."""
 
 MARKER = "redhost-fleet.json"
 """The file that identifies a fleet's store."""
@@ -112,6 +118,8 @@ class Fleet:
             RedhostError: If its bytes are missing or damaged here.
             StaleGenerationError: If the store has another generation of that number.
         """
+        if (refusal := generations.refusal(generations.load(number))) is not None:
+            raise refusal
         document, objects = _read(generations, number)
         self._begin(generations.load(number))
         if (taken := self.document(number)) is not None and taken.digest != document.digest:
@@ -172,6 +180,51 @@ class Fleet:
         if (data := self.storage.read(name)) is None:
             return None
         return decode(data, GenerationDocument, where=f"{self.storage.url}/{name}")
+
+    def push_revoked(self, generations: Generations) -> bool:
+        """Hand what a home knows to be revoked to every replica.
+
+        The newer list of each key counts, so that a home that is behind takes nothing back; which
+        digests are allowed even so, the last push decides.
+
+        Args:
+            generations: The home's generations.
+
+        Returns:
+            Whether the store has something new.
+        """
+        self.require()
+        mine, data = generations.store.revocations(), self.storage.read(REVOKED)
+        merged = encode(mine if data is None else _merged(self._decoded(data, type(mine)), mine))
+        if merged == data or (data is None and not mine.lists):
+            return False
+        self.storage.write(REVOKED, merged)
+        return True
+
+    def pull_revoked(self, generations: Generations, *, seen: bytes | None = None) -> bytes | None:
+        """Record in a home what its fleet knows to be revoked.
+
+        Args:
+            generations: The home's generations.
+            seen: What the last call returned; if it is the same, nothing is done.
+
+        Returns:
+            The store's file; None if it has none.
+
+        Raises:
+            RefusedFileError: If that cannot be read; the home is unchanged.
+        """
+        data, store = self.storage.read(REVOKED), generations.store
+        if data is None or data == seen:
+            return data
+        with generations.writer():
+            known = store.revocations()
+            if (merged := _merged(known, self._decoded(data, type(known)))) != known:
+                store.write_revocations(merged)
+        return data
+
+    def _decoded(self, data: bytes, kind: type[Revocations]) -> Revocations:
+        return decode(data, kind, where=f"{self.storage.url}/{REVOKED}")
 
     def numbers(self) -> list[int]:
         """Return the numbers of all generations that were pushed, ascending."""
@@ -436,3 +489,10 @@ def _whole_record(generations: Generations, document: GenerationDocument) -> Com
 
 def _document(number: int) -> str:
     return f"generations/{number}.json"
+
+
+def _merged(known: Revocations, newer: Revocations) -> Revocations:
+    """Return the newer list of each key, and what the other one allows."""
+    pairs = [*known.lists.items(), *newer.lists.items()]
+    lists = dict(sorted(pairs, key=lambda pair: (pair[0], pair[1].serial)))
+    return type(known)(lists=lists, allowed=newer.allowed)

@@ -16,13 +16,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from time import monotonic, time
 
 import msgspec
 
 import redhost
 from redhost_fleet.documents import Comparison, ReplicaReport, StageEntry, clipped, now
-from redhost_fleet.fleet import Fleet
+from redhost_fleet.fleet import REVOKED, Fleet
 from redhost_fleet.reports import impossible
 from redhost_fleet.stages import CANARY, PRODUCTION, STAGES
 
@@ -86,6 +87,7 @@ class Follower(threading.Thread):
         trial: Called with the entry of a canary, its generation (None for none), and the counts
             from before a restart.
         observe: Adds further data to a report.
+        recall: Leaves what is revoked; by default `live.recall`.
     """
 
     def __init__(
@@ -98,12 +100,17 @@ class Follower(threading.Thread):
         swap: Callable[[int], object] | None = None,
         trial: Trial = lambda *_: None,
         observe: Callable[[ReplicaReport], ReplicaReport] = lambda report: report,
+        recall: Callable[[], redhost.RedhostError | None] | None = None,
     ) -> None:
         super().__init__(name="redhost-follower", daemon=True)
         self.live, self.fleet, self.every = live, fleet, every
         self._swap, self._trial, self._observe = swap or live.swap, trial, observe
+        self._recall = recall or live.recall
         self._ended = threading.Event()
-        self._positions = {stage: _Position() for stage in STAGES}
+        self._positions = {name: _Position() for name in (*STAGES, REVOKED)}
+        self._fetched: bytes | None = None
+        self._stamp: tuple[int, int, int] | None = None
+        self._leaving = False
         self._reported = self._checked = -REPORT_EVERY
         self._earlier: ReplicaReport | None = None
         self._remembers = False
@@ -150,13 +157,48 @@ class Follower(threading.Thread):
     def look(self) -> None:
         """Poll both logs once, follow new entries, and report periodically."""
         before = [(p.seen, p.trouble) for p in self._positions.values()]
+        self._read_revoked()
         self._follow(PRODUCTION, self._serve)
         self._follow(CANARY, self._run_trial)
+        if self._leaving:
+            self._leave_revoked()
         moved = before != [(p.seen, p.trouble) for p in self._positions.values()]
         if moved or monotonic() - self._reported > REPORT_EVERY:
             self._report()
 
-    def _follow(self, stage: str, follow: Callable[[StageEntry], None]) -> None:
+    def _read_revoked(self) -> None:
+        """Record what the fleet knows to be revoked; if that is new, follow the logs anew."""
+        position, host = self._positions[REVOKED], self.live.host
+        try:
+            self._fetched = self.fleet.pull_revoked(host.generations, seen=self._fetched)
+            if (stamp := _stamp(host.store.folder.with_name(REVOKED))) != self._stamp:
+                self._stamp, self._leaving = stamp, True
+                self._positions[PRODUCTION].seen = None
+                if self._is_trial_refused():
+                    self._positions[CANARY].seen = None
+            position.unreachable = ""
+        except PASSING as e:
+            if position.unreachable != e.reason:
+                position.unreachable = self._logged("what is revoked", e.reason)
+
+    def _is_trial_refused(self) -> bool:
+        """Return whether the canary was refused, or is to be."""
+        generations, trial = self.live.host.generations, self._latest.trial
+        if trial is None:
+            return bool(self._positions[CANARY].refused)
+        return generations.refusal(generations.load(trial)) is not None
+
+    def _leave_revoked(self) -> None:
+        """Leave what is revoked, if the log had nothing to serve in its place."""
+        position = self._positions[REVOKED]
+        try:
+            refusal = self._recall()
+            position.refused = "" if refusal is None else self._logged(PRODUCTION, refusal.reason)
+            self._leaving = False
+        except PASSING as e:
+            position.unreachable = e.reason
+
+    def _follow(self, stage: str, follow: Callable[[StageEntry], str | None]) -> None:
         """Follow the last entry of a log, if it is new."""
         position, entries = self._positions[stage], self.fleet.stages[stage]
         try:
@@ -167,8 +209,7 @@ class Follower(threading.Thread):
             entry = entries.last() if seen is None else entries.after(seen)
             if entry is not None:
                 try:
-                    follow(entry)
-                    position.refused = ""
+                    position.refused = follow(entry) or ""
                 except PASSING:
                     raise
                 except redhost.RedhostError as e:  # permanent here; wait for the next entry
@@ -184,14 +225,37 @@ class Follower(threading.Thread):
         log.warning("%s is not followed, generation %s goes on: %s", stage, serving, reason)
         return reason
 
-    def _serve(self, entry: StageEntry) -> None:
-        """Serve production's generation."""
-        number = self._bring(entry)
+    def _serve(self, entry: StageEntry) -> str | None:
+        """Serve production's generation, or the last one before it of which nothing is revoked.
+
+        Returns:
+            Why it is not production's own.
+        """
+        chosen, reason = self._without_revoked(entry)
+        number = self._bring(chosen)
         if number == self.live.generation:
-            return
+            return reason
         self._swap(number)
         written = datetime.fromisoformat(entry.when).timestamp()
         self._latest = msgspec.structs.replace(self._latest, seconds=round(time() - written, 3))
+        return reason
+
+    def _without_revoked(self, entry: StageEntry) -> tuple[StageEntry, str | None]:
+        """Return the last entry up to this one of which nothing is revoked, else this one."""
+        revoked, log, reason = self.live.host.store.revoked(), self.fleet.stages[PRODUCTION], None
+        sequences = [n for n in log.sequences() if n <= entry.sequence] if revoked else []
+        for sequence in reversed(sequences):
+            earlier = log.read(sequence)
+            if earlier is None or earlier.generation is None:
+                continue
+            document = self.fleet.document(earlier.generation)
+            if document is None:
+                continue
+            gone = sorted(document.packages.keys() & revoked.keys())
+            if not gone:
+                return earlier, reason
+            reason = reason or f"{gone[0][:12]}… is revoked: {revoked[gone[0]].reason}"
+        return entry, None
 
     def _run_trial(self, entry: StageEntry) -> None:
         """Prepare the canary's generation in addition to production, or drop it."""
@@ -236,3 +300,12 @@ class Follower(threading.Thread):
                 hint="Promote it again.",
             )
         return entry.generation
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is replaced; None if there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from redhost.core.model.conformal import familiarity, groups_of
 from redhost.core.routers.cards import Card
 from redhost_report.words import WORDS, WordEvidence, word_evidence
 
@@ -104,7 +105,7 @@ def explain(host: redhost.Host, texts: Iterable[str], *, words: int = WORDS) -> 
             input=answer.input,
             label=answer.label,
             probability=answer.probability,
-            declined=model.why_declined(text) if answer.declined else None,
+            declined=_why_declined(model, text) if answer.declined else None,
             generation=answer.generation,
             router=model.router_kind,
             weights=dict(sorted(answer.weights.items(), key=lambda pair: -pair[1])),
@@ -174,3 +175,19 @@ def _nearest(z: Tensor, cards: Sequence[CardRows]) -> tuple[Neighbour, ...]:
                 )
             )
     return tuple(sorted(found, key=lambda near: -near.similarity)[:NEAREST])
+
+
+def _why_declined(model: redhost.ComposedModel, text: str) -> str:
+    """Return why a declined text is declined, as one line."""
+    with torch.inference_mode():
+        p, alpha = model.bus(h := model.features([text]))
+        column = int(groups_of(model.bus, alpha)[0])
+        limits, score = model.decline_thresholds, None
+        if limits is not None:
+            score = float(familiarity(model.bus, h, p)[0])
+    if limits is None or score is None or not score < float(limits[column]):
+        return "the router leaves it to the backbone, which has no answer of its own"
+    return (
+        f"its familiarity {score:.2f} is below {float(limits[column]):.2f}, which all but "
+        f"{model.decline or 0:.2%} of what {model.bus.ids[column]} answers reach"
+    )

@@ -8,12 +8,13 @@ import weakref
 from collections.abc import Callable
 
 import msgspec
+import torch
 from torch import Tensor
 
 import redhost
 from redhost.plugins import Moments
 
-__all__ = ["Drift", "RecentMoments"]
+__all__ = ["Drift", "RecentMoments", "drift_from", "faded"]
 
 MOST = 2000
 
@@ -59,7 +60,7 @@ class RecentMoments:
                 before = self._seen if self._answering() is model else None
                 # A weak reference, so that a replaced generation is freed before the next text.
                 self._model = weakref.ref(model)
-                self._seen = (seen if before is None else before + seen).faded(self.most)
+                self._seen = faded(seen if before is None else before + seen, self.most)
 
         return observe
 
@@ -69,9 +70,33 @@ class RecentMoments:
             model, seen = self._answering(), self._seen
         if model is None or seen is None or model.moments is None:
             return {}
-        distances = seen.drift_from(model.moments).tolist()
+        distances = drift_from(seen, model.moments).tolist()
         found = zip(model.bus.ids, seen.rows.tolist(), distances, strict=True)
         return {i: Drift(texts=round(n), distance=d) for i, n, d in found if math.isfinite(d)}
 
     def _answering(self) -> redhost.ComposedModel | None:
         return None if self._model is None else self._model()
+
+
+def faded(moments: Moments, most: float) -> Moments:
+    """Return moments scaled to at most so many rows per domain; old rows count less."""
+    keep = (most / moments.rows).clamp_max(1)
+    return Moments(
+        rows=moments.rows * keep, sums=moments.sums * keep[:, None], squares=moments.squares * keep
+    )
+
+
+def drift_from(live: Moments, card: Moments) -> Tensor:
+    """Return d ``(E,)``; 0 if the estimate of d² is negative, NaN with fewer than two rows."""
+    (m, w), (mu, v) = _mean_and_spread(live), _mean_and_spread(card)
+    off = (m - mu).square().sum(-1) - w / live.rows - v / card.rows
+    measurable = (live.rows > 1) & (card.rows > 1) & (v > 0)
+    return torch.where(measurable, (off / v).clamp_min(0).sqrt(), torch.nan)
+
+
+def _mean_and_spread(moments: Moments) -> tuple[Tensor, Tensor]:
+    """Return the mean ``(E, W)`` and E‖z − mean‖² ``(E,)``, with the divisor n − 1."""
+    rows, sums = moments.rows.double(), moments.sums.double()
+    mean = sums / rows[:, None]
+    within = moments.squares.double() - rows * mean.square().sum(-1)
+    return mean, within.clamp_min(0) / (rows - 1)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import redhost
+from redhost_serve.recall import recall
 from redhost_serve.service import Service
 from redhost_serve.trial import Trial
 
@@ -74,6 +75,7 @@ def following(service: Service, store: str | None, *, where: str) -> Iterator[No
         swap=swap,
         trial=begin_trial,
         observe=lambda report: _observed(service, report),
+        recall=lambda: recall(service),
     )
     follower.look()  # once before the first request: load the current production
     service.follows = lambda: follower.latest

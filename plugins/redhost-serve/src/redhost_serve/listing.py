@@ -88,6 +88,7 @@ def _models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
         "backbone": record.backbone.id if record else None,
         "router": record.router.kind if record else None,
         "candidate": service.candidate,
+        "recalled": service.recalled,
         "follows": None if service.follows is None else service.follows(),
         "admin": admin,
         "experts": [{**x, "serving": x["id"] in ids} for x in service.experts()],

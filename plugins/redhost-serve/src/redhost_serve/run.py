@@ -20,6 +20,7 @@ from redhost_serve.app import create_app
 from redhost_serve.cli import HOST, PORT
 from redhost_serve.follow import following
 from redhost_serve.listener import listening
+from redhost_serve.recall import Recall
 from redhost_serve.server import Server
 from redhost_serve.service import Options, Service
 from redhost_serve.watch import Watch
@@ -131,6 +132,7 @@ def run(options: ServeOptions) -> None:
         with (
             _watching(service, options),
             following(service, options.follow, where=where),
+            _recalling(service),
             contextlib.suppress(KeyboardInterrupt),  # uvicorn raises Ctrl-C again after shutdown
         ):
             server.run(sockets=[listener])
@@ -174,6 +176,19 @@ def _watching(service: Service, options: ServeOptions) -> Iterator[None]:
         yield
     finally:
         watch.stop()
+
+
+@contextlib.contextmanager
+def _recalling(service: Service) -> Iterator[None]:
+    """Stop serving what is revoked, while the block runs."""
+    thread = Recall(service)
+    thread.look()  # once before the first request
+    thread.start()
+    service.helpers.append(thread)
+    try:
+        yield
+    finally:
+        thread.stop()
 
 
 def _say(where: str, service: Service) -> None:

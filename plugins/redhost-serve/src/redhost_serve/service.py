@@ -34,7 +34,7 @@ from redhost_serve.writer import Writer
 if TYPE_CHECKING:
     from redhost_generate import Token
 
-__all__ = ["Candidate", "Options", "Service"]
+__all__ = ["Candidate", "Options", "Recalled", "Service"]
 
 log = logging.getLogger("redhost.serve")
 
@@ -90,6 +90,18 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     generation: int | None = None
 
 
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation that is no longer served, because a part of it is revoked.
+
+    Attributes:
+        generation: Its number.
+        reason: What is revoked, and why.
+    """
+
+    generation: int | None
+    reason: str
+
+
 @dataclass(eq=False)
 class Service:
     """The state and operations behind the routes, for one question.
@@ -99,6 +111,7 @@ class Service:
         options: The service's options.
         draining: Whether it is about to stop: it answers, but is not ready.
         candidate: Outcome of the last change that `--watch` detected.
+        recalled: What it left because it is revoked; None once a newer one is served.
         listing: The installed experts as listed by a fresh interpreter, if `--watch` ran one.
         trial: The canary, while there is one.
         follows: Returns the follower's latest report; None if no fleet is followed.
@@ -110,6 +123,7 @@ class Service:
     options: Options = field(default_factory=Options)
     draining: bool = False
     candidate: Candidate | None = None
+    recalled: Recalled | None = None
     listing: Sequence[dict[str, Any]] | None = None
     trial: Trial | None = None
     follows: Callable[[], msgspec.Struct] | None = None
@@ -435,7 +449,7 @@ class Service:
             raise problem_of(e) from None
         except redhost.UsageError as e:
             raise HttpProblem(400, e.problem) from None
-        except redhost.MissingError as e:
+        except (redhost.MissingError, redhost.errors.ContractError) as e:  # nothing is served
             raise problem_of(e, otherwise=503) from None
         except Exception as e:
             log.exception("generation %s failed", self.live.generation)

@@ -76,13 +76,13 @@ class Index:
             raise InstallError(f"cannot read {_public(page)}", found=str(e)[:120]) from e
         return tuple(Link(file, urljoin(page, url), sha) for file, url, sha in found)
 
-    def read(self, link: Link) -> bytes:
-        """Download a file.
+    def read(self, link: Link, *, most: int = MAX_WHEEL) -> bytes:
+        """Download a file of at most so many bytes.
 
         Raises:
             InstallError: If it cannot be read in time.
         """
-        return self._get(link.url, most=MAX_WHEEL)[0]
+        return self._get(link.url, most=most)[0]
 
     def _get(self, url: str, *, most: int, absent_is_empty: bool = False) -> tuple[bytes, str]:
         problem = f"cannot read {_public(url)}"

@@ -10,6 +10,7 @@ from typing import Literal
 from redhost.registry.errors import CompositionError, MissingError, short
 from redhost.registry.home.composition import LOCK, LockFile, read_lock
 from redhost.registry.home.questions import homes_with
+from redhost.registry.home.store import Store
 from redhost.registry.package.discover import canonical
 
 Kind = Literal["backbone", "expert", "plugin", "dependency"]
@@ -57,6 +58,19 @@ def read_locks(home: Path) -> dict[Path, LockFile]:
             "'redhost recompose' once.",
         )
     return locks
+
+
+def refuse_revoked(home: Path, locks: Mapping[Path, LockFile]) -> None:
+    """Refuse locks that name what the home knows to be revoked.
+
+    Raises:
+        ContractError: If one does.
+    """
+    revoked = Store(home).revoked()
+    for part in parts_of(locks) if revoked else ():
+        if part.digest in revoked:
+            problem = f"the lock names {part}, which was not installed"
+            raise revoked[part.digest].violation().error(problem)
 
 
 def parts_of(locks: Mapping[Path, LockFile]) -> tuple[Part, ...]:

@@ -41,7 +41,7 @@ from .journal import (
     restore_locks,
     write_journal,
 )
-from .locks import read_locks
+from .locks import read_locks, refuse_revoked
 from .plan import Plan, Sources, Staying, Step, make_plan
 from .sources import Source
 
@@ -101,6 +101,7 @@ def synchronise(
     home = root_of(home)
     sources = Sources(given=tuple(given), otherwise=otherwise)
     locks = read_locks(home)  # a folder without a lock is not written to
+    refuse_revoked(home, locks)
     if dry_run:
         journal = read_journal(home)
         sources = sources.after(home / FOLDER if journal else None)
@@ -125,7 +126,7 @@ def _change(
             restore_locks(home, journal)
             clean(journal.writing)
             sources = sources.after(home / FOLDER)
-        locks = read_locks(home)
+        refuse_revoked(home, locks := read_locks(home))
         plan, stale = make_plan(locks, sources, journal=journal, keys=keys), _stale(locks)
         if plan.steps or stale:
             for one in plan.fetched:

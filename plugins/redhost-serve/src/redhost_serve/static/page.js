@@ -70,6 +70,10 @@ function drawNow(generations) {
   ];
   at("now").replaceChildren(...rows.flatMap(([name, value]) =>
     [element("dt", name), element("dd", String(value))]));
+  const left = model.recalled === null ? model.follows?.reason ?? ""
+    : `Generation ${model.recalled.generation ?? "none"} was left: ${model.recalled.reason}`;
+  at("recalled").hidden = left === "";
+  say("recalled", left, "bad");
   const last = model.candidate;
   at("candidate").hidden = last === null;
   if (last === null) return;

@@ -1,0 +1,81 @@
+"""What a home knows to be revoked is neither published, received nor rolled back to."""
+
+from __future__ import annotations
+
+import pytest
+
+from redhost.registry.errors import ContractError, StoreError
+from redhost.registry.home.generations import Generations
+from redhost.registry.home.questions import home_of
+from redhost.registry.home.revoked import REVOKED, Revocation, Revocations, RevokedList
+from redhost.registry.home.store import Store
+
+
+def revoke(home, *digests: str, allowed: tuple[str, ...] = ()) -> None:
+    entries = tuple(Revocation(digest=d, reason="bad", revoked_at="2026-11-28") for d in digests)
+    lists = {"key": RevokedList(serial=1, entries=entries)}
+    Store(home).write_revocations(Revocations(lists=lists, allowed=allowed))
+
+
+def test_without_a_file_nothing_is_revoked(home, publish) -> None:
+    record = publish("a")
+    assert Store(home).revoked() == {}
+    assert Generations(home).refusal(record) is None
+
+
+def test_a_generation_with_it_is_refused_by_name(home, publish) -> None:
+    record = publish("a", "b")
+    digest = record.members()["a"]
+    revoke(home, digest)
+    refusal = Generations(home).refusal(record)
+    assert isinstance(refusal, ContractError) and refusal.exit_code == 1
+    assert refusal.problem == "expert 'a' (red-a 1) is revoked"
+    assert "bad" in refusal.found and "redhost recompose" in refusal.hint
+    with pytest.raises(ContractError, match="'a'"):
+        publish("a", "c")
+    assert Generations(home).current() == 1
+
+
+def test_it_is_not_rolled_back_to_nor_received(home, publish, tmp_path) -> None:
+    digest = publish("a", "b").members()["a"]
+    publish("b")
+    revoke(home, digest)
+    generations = Generations(home)
+    with pytest.raises(ContractError, match="'a'"):
+        generations.rollback(1)
+    files = {n: generations.file(1, n) for n in ("router.safetensors", "receipt.json")}
+    files["composition.json"] = generations.record(1)
+    with generations.writer() as writer, pytest.raises(ContractError, match="'a'"):
+        generations.receive(1, files, writer=writer)
+    assert generations.current() == 2
+    revoke(home)
+    assert generations.rollback(1).number == 1  # control: it was refused for that alone
+
+
+def test_what_is_allowed_passes(home, publish) -> None:
+    digest = publish("a").members()["a"]
+    publish("b")
+    revoke(home, digest, allowed=(digest,))
+    assert Store(home).revoked() == {}
+    assert Generations(home).rollback(1).number == 1
+
+
+def test_the_questions_of_a_home_share_it(home, publish) -> None:
+    digest = publish("a").members()["a"]
+    revoke(home, digest)
+    assert Store(home_of(home, "parity")).revoked().keys() == {digest}
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b"{}", b'{"lists": {}}', b"\xff"])
+def test_a_file_that_is_no_list_never_counts_as_empty(home, publish, data) -> None:
+    publish("a")
+    publish("b")
+    (home / REVOKED).write_bytes(data)
+    for ask in (
+        Store(home).revoked,
+        lambda: Generations(home).rollback(1),
+        lambda: publish("c"),
+    ):
+        with pytest.raises(StoreError, match=r"revoked\.json"):
+            ask()
+    assert Generations(home).current() == 2
