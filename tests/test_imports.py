@@ -23,6 +23,7 @@ SOURCES = (
             "redhost-doctor",
             "redhost-fleet",
             "redhost-generate",
+            "redhost-index",
             "redhost-mechanisms",
             "redhost-merge",
             "redhost-mlflow",

@@ -37,6 +37,7 @@ CODE = {
     "redhost-peft": ("export", "redhost_peft"),
     "redhost-port": ("port", "redhost_port"),
     "redhost-generate": ("generate", "redhost_generate"),
+    "redhost-index": ("search", "redhost_index"),
     "redhost-ray": ("plugins", "redhost_ray"),
     "redhost-report": ("explain", "redhost_report"),
     "redhost-robust": ("plugins", "redhost_robust"),

@@ -190,10 +190,11 @@ def read_offer(offer: Offer, source: Source, *, pinned: str = "") -> bytes:
 
 def default_index(*, timeout: float = TIMEOUT) -> IndexSource:
     """Return the index that the user set for pip or uv, or PyPI."""
-    return IndexSource(Index(next(_set_by_user(), PYPI), timeout))
+    return IndexSource(Index(next(set_by_user(), PYPI), timeout))
 
 
-def _set_by_user() -> Iterator[str]:
+def set_by_user() -> Iterator[str]:
+    """Yield the indexes that the user set for pip or uv, the first that counts first."""
     for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if url := os.environ.get(name):
             yield url
