@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from redhost_index.catalogue import write_catalogue
+
 from redhost.registry.package.safetensors_check import sha256_hex
 
 BOTH = {"red_expert_extra": "0.2.0", "red_expert_more": "0.2.0"}
@@ -33,3 +35,67 @@ def test_all_newer_versions_that_fit_become_one_generation(world: Any) -> None:
     again = world.json("upgrade")
     assert again["upgraded"] == [] and again["receipts"] == {}
     assert world.json("status")["drift"] == []
+
+
+def test_one_that_does_harm_is_refused_by_name_and_nothing_changes(harmful: Any) -> None:
+    before, lock = harmful.predict(), harmful.lock()
+    done = harmful.run("upgrade")
+    assert done.returncode == 1
+    assert "extra 0.1.0 was not upgraded to 0.3.0" in done.stderr and "harm" in done.stderr
+    assert harmful.versions() == OLD and harmful.lock() == lock
+    assert harmful.predict() == before and not (harmful.home / "sync").exists()
+
+
+def test_with_keep_going_the_others_are_upgraded(harmful: Any) -> None:
+    done = harmful.json("upgrade", "--keep-going", code=1)
+    [refused] = done["refused"]
+    assert (refused["id"], refused["version"]) == ("extra", "0.3.0")
+    assert "harm" in refused["reason"]
+    assert [x["id"] for x in done["upgraded"]] == ["more"]
+    assert harmful.versions() == {**OLD, "red_expert_more": "0.2.0"}
+    assert harmful.lock()["experts"]["extra"]["version"] == "0.1.0"
+    done = harmful.json("upgrade", "extra", "--accept")
+    assert [x["version"] for x in done["upgraded"]] == ["0.3.0"]
+
+
+def test_only_those_that_were_named(world: Any) -> None:
+    done = world.run("upgrade", "nobody")
+    assert done.returncode == 2 and "nobody" in done.stderr
+    done = world.json("upgrade", "more", "range1")
+    assert [x["id"] for x in done["upgraded"]] == ["more"]
+    assert [x["id"] for x in done["staying"]] == ["range1"]
+    assert world.versions() == {**OLD, "red_expert_more": "0.2.0"}
+    # Its next version is for another backbone.
+    [staying] = world.json("upgrade", "more")["staying"]
+    assert staying["reason"].startswith("0.3.0 backbone_mismatch")
+
+
+def test_bytes_that_are_not_promised_are_refused(world: Any) -> None:
+    """A page or a catalogue that lies, and a wheel that is another's."""
+    wheel = world.index.folder / "red_expert_extra-0.2.0-py3-none-any.whl"
+    write_catalogue(world.index.folder)
+    digest = sha256_hex(wheel.read_bytes())
+    # The page promises nothing, the catalogue another wheel.
+    world.index.edit("red-expert-extra", f"#sha256={digest}", "")
+    path = world.index.folder / "catalogue.json"
+    path.write_text(path.read_text().replace(digest, "3" * 64))
+    done = world.run("upgrade")
+    assert done.returncode == 1 and "other bytes than its catalogue promises" in done.stderr
+    assert world.versions() == OLD
+    world.restore_index()
+    world.index.edit("red-expert-extra", digest, "4" * 64)
+    write_catalogue(world.index.folder)
+    done = world.run("upgrade", "extra")
+    assert done.returncode == 1 and "other bytes than http" in done.stderr
+    assert world.versions() == OLD
+
+
+def test_an_index_that_is_gone_changes_nothing(world: Any) -> None:
+    before = world.lock()
+    done = world.json("upgrade", "--index-url", "http://me:secret@127.0.0.1:9/simple")
+    assert done["upgraded"] == [] and world.lock() == before
+    assert all("cannot read" in x["reason"] for x in done["staying"])
+    assert "secret" not in json.dumps(done)
+    shown = world.run("outdated", "--index-url", "http://me:secret@127.0.0.1:9/simple")
+    assert shown.returncode == 1 and "secret" not in shown.stdout + shown.stderr
+    assert shown.stdout.count("cannot read") == 1

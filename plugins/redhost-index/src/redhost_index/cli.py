@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from redhost_index.upgrade import Upgrades
 
 SECONDS = 30.0
+NAMED = 5
+"""Packages that are named of those that were not compared for one reason."""
+
 SHOWN = 20
 """Matches that are printed without --limit."""
 
@@ -147,7 +151,7 @@ def outdated(
         print_json(seen)
     else:
         _print_outdated(seen)
-    if any(one.problem for one in seen.packages if one.kind == "expert"):
+    if any(one.problem for one in seen.packages):
         sys.exit(1)
 
 
@@ -251,22 +255,31 @@ def _print_outdated(seen: Outdated) -> None:
     """Print the result of `outdated`."""
     for warning in seen.warnings:
         click.echo(f"warning    {warning}", err=True)
-    told = 0
-    for one in seen.packages:
-        lines = [*_lines_of(one)]
-        told += bool(lines)
-        for line in lines:
-            click.echo(line)
-    if not told:
-        click.echo(f"{len(seen.packages)} packages: none is outdated")
+    lines = [line for one in seen.packages for line in _lines_of(one)]
+    for line in lines:
+        click.echo(line)
+    compared = [one for one in seen.packages if one.listed]
+    if not lines:
+        click.echo(f"none of {len(compared)} packages is outdated")
+    _print_others(seen.packages)
+
+
+def _print_others(packages: Sequence[Standing]) -> None:
+    """Print which packages were not compared; one line for each reason."""
+    others = dict[str, list[str]]()
+    for one in (one for one in packages if not one.listed):
+        reason = one.problem or (f"not at {one.source}" if one.source else "no index is known")
+        others.setdefault(reason, []).append(one.id)
+    for reason, ids in others.items():
+        named = ", ".join(ids[:NAMED]) + (", …" if len(ids) > NAMED else "")
+        several = f"{len(ids)} packages" if len(ids) > 1 else "1 package"
+        click.echo(f"not compared: {several} ({named}): {reason}")
 
 
 def _lines_of(one: Standing) -> list[str]:
     """Return what is worth knowing of a package."""
     name = one.dist if one.id == one.dist else f"{one.id} ({one.dist})"
     lines = list[str]()
-    if one.problem and (one.kind == "expert" or one.source == ""):
-        lines.append(f"{name} {one.version}: not compared: {one.problem}")
     if one.status:
         why = f": {one.status_reason}" if one.status_reason else ""
         lines.append(f"{name}: {one.status} at {one.source}{why}")

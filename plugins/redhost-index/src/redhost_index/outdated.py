@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -65,6 +65,7 @@ class Standing(Struct, frozen=True, kw_only=True):
         version: The version in use.
         question: The question that it answers; empty for the default one.
         source: The index or folder that was asked; empty if none is known.
+        listed: Whether that has the project.
         newest: The newest version that fits and was not called back; empty if there is none.
         newer: The newer versions, the newest first.
         yanked: Why the version in use was called back; null if it was not.
@@ -79,6 +80,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     version: str
     question: str = ""
     source: str = ""
+    listed: bool = False
     newest: str = ""
     newer: tuple[Newer, ...] = ()
     yanked: str | None = None
@@ -135,6 +137,7 @@ class Offered:
             version=package.version,
             question=package.question,
             source=self.place.name if self.place else "",
+            listed=self.place is not None and not self.problem and project.known,
             newest=next((n.version for n in newer if self.candidate(n)), ""),
             newer=newer,
             yanked=self._yanked(),
@@ -223,7 +226,7 @@ def look(
     """
     places = _Places(given=place, timeout=timeout)
     asked = places.all(packages)
-    offered = _in_parallel(_ask, asked)
+    offered = [_with_one_problem(one) for one in _in_parallel(_ask, asked)]
     warnings = list[str]()
     catalogues = dict[int, dict[str, Version]]()
     for one in offered:
@@ -249,7 +252,7 @@ class _Places:
         for package in packages:
             where = self.given or package.source or default
             if not where:
-                found.append(Offered(package=package, problem="no index is known"))
+                found.append(Offered(package=package))
                 continue
             try:
                 place = self.made.get(where) or place_at(where, timeout=self.timeout)
@@ -274,9 +277,14 @@ def _ask(one: Offered) -> Offered:
         project = place.project(package.dist)
     except RedhostError as e:
         return Offered(package=package, place=place, problem=e.reason)
-    problem = "" if project.known else "it has no such project"
     links = _newer(project.links, package)
-    return Offered(package=package, place=place, project=project, problem=problem, links=links)
+    return Offered(package=package, place=place, project=project, links=links)
+
+
+def _with_one_problem(one: Offered) -> Offered:
+    """Let packages of a place that was given up tell the same of it."""
+    why = one.place.given_up if one.place is not None and one.problem else ""
+    return replace(one, problem=why) if why else one
 
 
 def _newer(links: Iterable[Link], package: InUse) -> dict[str, Link]:

@@ -43,6 +43,11 @@ class Place(Protocol):
         """Return its catalogue, if it has one."""
         ...
 
+    @property
+    def given_up(self) -> str:
+        """Why it is not asked any more; empty while it is."""
+        ...
+
 
 @dataclass(frozen=True)
 class FolderPlace:
@@ -53,6 +58,7 @@ class FolderPlace:
     """
 
     folder: Path
+    given_up = ""
 
     @property
     def name(self) -> str:
@@ -117,15 +123,22 @@ class IndexPlace:
 
     def project(self, dist: str) -> Project:
         """Return what the index says of a distribution."""
-        with self.guard:
-            if len(self.failed) >= FAILURES:
-                raise self.failed[-1]
+        if why := self.given_up:
+            raise InstallError(why)
         try:
             return self.index.project(dist)
         except InstallError as e:
             with self.guard:
                 self.failed.append(e)
             raise
+
+    @property
+    def given_up(self) -> str:
+        """Why it is not asked any more; empty while it is."""
+        with self.guard:
+            if len(self.failed) < FAILURES:
+                return ""
+            return InstallError(f"cannot read {self.name}", found=self.failed[0].found).reason
 
     def read(self, link: Link, *, most: int = MAX_WHEEL) -> bytes:
         """Download a file."""

@@ -208,6 +208,10 @@ def _why_not(standing: Standing, *, named: bool) -> str:
     """Return why there is nothing to upgrade to, if that is worth knowing."""
     if standing.problem:
         return standing.problem
+    if not standing.listed:
+        where = standing.source
+        reason = f"{where} has no such project" if where else "no index of it is known"
+        return reason if named else ""
     if standing.newer:
         first = standing.newer[0]
         why = first.why if first.yanked is None else f"called back: {first.yanked}".rstrip(": ")
