@@ -30,7 +30,7 @@ from redhost_sync.synchronise import synchronise
 
 from redhost.commands.common import open_host
 from redhost.core.receipt import Receipt
-from redhost.registry.errors import MissingError, RedhostError, UnknownNameError
+from redhost.registry.errors import InstallError, MissingError, RedhostError, UnknownNameError
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Writer, WriterLock
 from redhost.registry.home.questions import question_of, root_of
@@ -148,10 +148,10 @@ def upgrade(home: Path, ids: Sequence[str], options: UpgradeOptions) -> Upgrades
     """
     home = root_of(home)
     records_of(home)  # a folder without a composition is not written to
+    resumed = not options.dry_run and _finish(home, options)
     with alone(home):
-        resumed = not options.dry_run and _finish(home, options)
-        chosen = _choose(home, ids, options)
         run = _Run(home=home, options=options, lock=WriterLock(home))
+        chosen = run.choose(ids)
         newcomers = run.fetch(chosen.candidates)
         with Generations(home, lock=run.lock).writer() as writer:
             changed = run.compose(newcomers)
@@ -188,26 +188,8 @@ class _Chosen:
     staying: tuple[NotUpgraded, ...]
 
 
-def _choose(home: Path, ids: Sequence[str], options: UpgradeOptions) -> _Chosen:
-    experts = [package for package in in_use(home) if package.kind == "expert"]
-    if unknown := sorted(set(ids) - {package.id for package in experts}):
-        raise UnknownNameError("composed expert", unknown[0], (p.id for p in experts))
-    wanted = [package for package in experts if not ids or package.id in ids]
-    seen = look(wanted, place=options.place, timeout=options.timeout, most=MAX_WHEEL)
-    candidates, staying = list[tuple[Offered, str]](), list[NotUpgraded]()
-    for one in seen.offered:
-        standing = one.standing
-        if standing.newest:
-            candidates.append((one, standing.newest))
-        elif reason := _why_not(standing, named=bool(ids)):
-            staying.append(_stays(standing, reason))
-    return _Chosen(candidates=tuple(candidates), staying=tuple(staying))
-
-
 def _why_not(standing: Standing, *, named: bool) -> str:
     """Return why there is nothing to upgrade to, if that is worth knowing."""
-    if standing.problem:
-        return standing.problem
     if not standing.listed:
         where = standing.source
         reason = f"{where} has no such project" if where else "no index of it is known"
@@ -242,6 +224,26 @@ class _Run:
     def __init__(self, *, home: Path, options: UpgradeOptions, lock: WriterLock) -> None:
         self.home, self.options, self.lock = home, options, lock
         self.refused: list[NotUpgraded] = []
+
+    def choose(self, ids: Sequence[str]) -> _Chosen:
+        """Ask where the experts came from, and choose the version to take of each."""
+        experts = [package for package in in_use(self.home) if package.kind == "expert"]
+        if unknown := sorted(set(ids) - {package.id for package in experts}):
+            raise UnknownNameError("composed expert", unknown[0], (p.id for p in experts))
+        wanted = [package for package in experts if not ids or package.id in ids]
+        options = self.options
+        seen = look(wanted, place=options.place, timeout=options.timeout, most=MAX_WHEEL)
+        candidates, staying = list[tuple[Offered, str]](), list[NotUpgraded]()
+        for one in seen.offered:
+            standing = one.standing
+            if standing.problem:
+                error = InstallError(standing.problem, hint="Nothing was changed.")
+                self._refuse(standing.id, standing.dist, standing.version, error)
+            elif standing.newest:
+                candidates.append((one, standing.newest))
+            elif reason := _why_not(standing, named=bool(ids)):
+                staying.append(_stays(standing, reason))
+        return _Chosen(candidates=tuple(candidates), staying=tuple(staying))
 
     def fetch(self, candidates: Sequence[tuple[Offered, str]]) -> list[Newcomer]:
         """Download the wheels and check that they can be installed here."""
