@@ -50,6 +50,7 @@ CODE = {
 LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms"}
 """Distribution → its module."""
 NEEDED = {
+    "redhost-index": ("redhost-sync",),
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
     "red-lab": (
