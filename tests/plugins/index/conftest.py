@@ -23,11 +23,11 @@ TEXTS = ("What is 37 plus 12?", "What is 50 plus 49?", "What is 8 plus 9?")
 SHARED = {"real.pth", "__pycache__"}
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, and writes down what was asked for."""
+class Recording(SimpleHTTPRequestHandler):
+    """Serves a folder, and writes down what was requests for."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Served:
         return f"http://127.0.0.1:{self.http.server_port}/simple"
 
     @property
-    def asked(self) -> list[str]:
-        return self.http.asked
+    def requests(self) -> list[str]:
+        return self.http.requests
 
     def page(self, dist: str) -> Path:
         return self.folder / "simple" / dist / "index.html"
@@ -61,9 +61,9 @@ def serve() -> Iterator[Callable[[Path], Served]]:
     servers = list[ThreadingHTTPServer]()
 
     def start(folder: Path) -> Served:
-        handler = partial(Quiet, directory=str(folder))
+        handler = partial(Recording, directory=str(folder))
         http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        http.asked = []
+        http.requests = []
         threading.Thread(target=http.serve_forever, daemon=True).start()
         servers.append(http)
         return Served(folder, http)
@@ -149,7 +149,7 @@ class World:
     def restore_index(self) -> None:
         shutil.rmtree(self.index.folder)
         shutil.copytree(self.saved / "index", self.index.folder)
-        self.index.asked.clear()
+        self.index.requests.clear()
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,8 @@ def standings(seen: Look) -> dict[str, Standing]:
     return {one.package.id: one.standing for one in seen.offered}
 
 
-def wheels_asked(index: Any) -> list[str]:
-    return [path.rpartition("/")[2] for path in index.asked if path.endswith(".whl")]
+def downloads(index: Any) -> list[str]:
+    return [path.rpartition("/")[2] for path in index.requests if path.endswith(".whl")]
 
 
 def test_newer_versions_with_what_fits(index: Any, using: Any) -> None:
@@ -72,7 +72,7 @@ def test_newer_versions_with_what_fits(index: Any, using: Any) -> None:
     assert "backbone_mismatch" in a.newer[0].why and a.newest == "0.2.0"
     assert (a.source, a.listed, a.problem) == (index.url, True, "")
     assert seen["b"].newer == () and seen["b"].newest == ""
-    assert sorted(wheels_asked(index)) == [
+    assert sorted(downloads(index)) == [
         "red_expert_a-0.10.0-py3-none-any.whl",
         "red_expert_a-0.2.0-py3-none-any.whl",
     ]
@@ -86,7 +86,7 @@ def test_a_catalogue_saves_the_downloads(index: Any, using: Any) -> None:
     write_catalogue(index.folder)
     a = standings(look([using("a")], place=index.url))["a"]
     assert [(n.version, n.fits) for n in a.newer] == [("0.10.0", False), ("0.2.0", True)]
-    assert "made for large" in a.newer[0].why and wheels_asked(index) == []
+    assert "made for large" in a.newer[0].why and downloads(index) == []
 
 
 def test_a_catalogue_that_lies_is_named_and_not_used(index: Any, using: Any) -> None:
@@ -102,7 +102,7 @@ def test_a_catalogue_that_lies_is_named_and_not_used(index: Any, using: Any) -> 
     assert [(n.version, n.fits) for n in a.newer] == [("0.10.0", False), ("0.2.0", True)]
     [warning] = seen.warnings
     assert "another sha256" in warning and "0.10.0" in warning
-    assert wheels_asked(index) == ["red_expert_a-0.10.0-py3-none-any.whl"]
+    assert downloads(index) == ["red_expert_a-0.10.0-py3-none-any.whl"]
     path.write_text("{}")
     seen = look([using("a")], place=index.url)
     assert standings(seen)["a"].newest == "0.2.0"
@@ -193,7 +193,7 @@ class JsonPages:
         return Json(*arguments, **self.handler.keywords)
 
 
-def test_an_index_that_is_gone_is_asked_a_few_times(using: Any) -> None:
+def test_an_index_that_is_gone_gets_few_requests(using: Any) -> None:
     refused = list[int]()
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://me:secret@127.0.0.1:{server.getsockname()[1]}/simple"
@@ -225,7 +225,7 @@ def test_a_slow_index_takes_its_time_once(using: Any) -> None:
     assert all("timed out" in one.problem for one in seen.values())
 
 
-def test_without_a_source_nothing_is_asked(using: Any, monkeypatch: Any, index: Any) -> None:
+def test_without_a_source_there_is_no_request(using: Any, monkeypatch: Any, index: Any) -> None:
     for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -239,12 +239,12 @@ def test_a_folder_of_wheels_and_one_of_pages(index: Any, using: Any, tmp_path: P
     for place in (index.folder, index.folder / "simple", (index.folder / "simple").as_uri()):
         a = standings(look([using("a")], place=str(place)))["a"]
         assert (a.newest, a.listed) == ("0.2.0", True), place
-    assert index.asked == []
+    assert index.requests == []
     away = index.folder / "simple" / "red-expert-a" / "index.html"
     wheel = "red_expert_a-0.2.0-py3-none-any.whl"
     away.write_text(f'<a href="{index.url}/{wheel}">{wheel}</a>')
     a = standings(look([using("a")], place=str(index.folder / "simple")))["a"]
-    assert a.newer == () and index.asked == []
+    assert a.newer == () and index.requests == []
     [gone] = standings(look([using("a")], place=str(tmp_path / "gone"))).values()
     assert "no folder" in gone.problem
 

@@ -58,7 +58,7 @@ def test_every_word_has_to_be_there_and_ids_come_first(tmp_path: Path) -> None:
     assert search(listed, ["nothing"], home=tmp_path) == ()
 
 
-def test_what_fits_the_backbone_is_told(tmp_path: Path) -> None:
+def test_what_fits_the_backbone(tmp_path: Path) -> None:
     """Nothing is composed: the only installed backbone counts."""
     newer = StaticCheck(redhost="9.9.0", code="manifest_newer", reason="r")
     bad = StaticCheck(redhost=redhost.__version__, code="weights_digest", reason="changed")

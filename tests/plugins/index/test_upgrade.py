@@ -97,8 +97,8 @@ def test_an_index_that_is_gone_changes_nothing(world: Any) -> None:
     assert done.returncode == 3 and done.stdout == "" and world.lock() == before
     assert done.stderr.count("\n") == 1 and "cannot read http://127.0.0.1:9" in done.stderr
     assert "secret" not in done.stderr
-    kept = world.json("upgrade", "--keep-going", *gone, code=1)
-    assert kept["upgraded"] == [] and {"extra", "more"} <= {x["id"] for x in kept["refused"]}
+    others = world.json("upgrade", "--keep-going", *gone, code=1)
+    assert others["upgraded"] == [] and {"extra", "more"} <= {x["id"] for x in others["refused"]}
     shown = world.run("outdated", "--index-url", "http://me:secret@127.0.0.1:9/simple")
     assert shown.returncode == 1 and "secret" not in shown.stdout + shown.stderr
     assert shown.stdout.count("cannot read") == 1

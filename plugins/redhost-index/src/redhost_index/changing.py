@@ -26,7 +26,7 @@ from redhost.registry.home.composition import (
 from .newcomer import Newcomer
 
 Refuse = Callable[[Newcomer, RedhostError], None]
-"""Told of a newcomer that is refused; raises, or leaves it out."""
+"""Called with a newcomer that is refused: raises, or leaves it out."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,8 +225,8 @@ def look(
         most: Bytes of the largest wheel that is downloaded to be examined.
     """
     places = _Places(given=place, timeout=timeout)
-    asked = places.all(packages)
-    offered = [_with_one_problem(one) for one in _in_parallel(_ask, asked)]
+    awaiting = places.all(packages)
+    offered = [_with_one_problem(one) for one in _in_parallel(_ask, awaiting)]
     warnings = list[str]()
     catalogues = dict[int, dict[str, Version]]()
     for one in offered:
