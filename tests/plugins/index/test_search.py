@@ -58,6 +58,22 @@ def test_every_word_has_to_be_there_and_ids_come_first(tmp_path: Path) -> None:
     assert search(listed, ["nothing"], home=tmp_path) == ()
 
 
+def test_of_several_versions_the_newest_that_fits(tmp_path: Path) -> None:
+    away = {"fingerprint": "1" * 64}
+    listed = catalogue(
+        version("a", "0.4.0", **away),
+        version("a", "0.3.0"),
+        version("a", "0.2.0"),
+        version("b", "0.4.0", **away),
+        version("b", "0.3.0", **away),
+    )
+    found = search(listed, ["red"], home=tmp_path)
+    assert {x.id: (x.version, x.fits) for x in found} == {
+        "a": ("0.3.0", True),
+        "b": ("0.4.0", False),
+    }
+
+
 def test_what_fits_the_backbone(tmp_path: Path) -> None:
     """Nothing is composed: the only installed backbone counts."""
     newer = StaticCheck(redhost="9.9.0", code="manifest_newer", reason="r")

@@ -70,6 +70,16 @@ def test_only_those_that_were_named(world: Any) -> None:
     assert staying["reason"].startswith("0.3.0 backbone_mismatch")
 
 
+def test_what_was_taken_away_is_not_brought_back(world: Any) -> None:
+    world.venv.pip("uninstall", "--yes", "--quiet", "red-expert-extra")
+    assert world.run("disable", "more").returncode == 0
+    done = world.json("upgrade")
+    assert done["upgraded"] == [] and "red_expert_extra" not in world.versions()
+    reasons = {x["id"]: x["reason"] for x in done["staying"]}
+    assert "not installed here" in reasons["extra"] and "disabled" in reasons["more"]
+    assert [x["version"] for x in world.json("upgrade", "extra")["upgraded"]] == ["0.2.0"]
+
+
 def test_bytes_that_are_not_promised_are_refused(world: Any) -> None:
     """A page or a catalogue that lies, and a wheel that is another's."""
     wheel = world.index.folder / "red_expert_extra-0.2.0-py3-none-any.whl"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from redhost.registry.errors import RedhostError, excerpt
 from redhost.registry.home.generations import Generations
 from redhost.registry.package.discover import canonical
 
-from .fits import fit_of_entry
+from .fits import Fit, fit_of_entry
 from .schema import Catalogue, Version
 
 
@@ -48,24 +48,33 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def search(catalogue: Catalogue, words: Sequence[str], *, home: Path) -> tuple[Found, ...]:
-    """Return the newest version of every expert that has all words, the closest first.
+    """Return every expert that has all words, the closest first.
+
+    Of its versions the newest that fits is returned; if none does, the newest.
 
     Args:
         catalogue: The catalogue.
         words: Words in the id, distribution, domain, question, labels or backbone's name.
         home: The state folder, whose backbone they should fit.
     """
-    wanted, fingerprint = [word.casefold() for word in words], current_fingerprint(home)
-    matches, seen = list[tuple[int, Version]](), set[str]()
+    wanted, matches = [word.casefold() for word in words], list[tuple[int, Found]]()
+    for version, fit in _chosen(catalogue, current_fingerprint(home)):
+        if (distance := _distance(version, wanted)) is not None:
+            matches.append((distance, _found(version, fit)))
+    return tuple(found for _, found in sorted(matches, key=lambda pair: pair[0]))
+
+
+def _chosen(catalogue: Catalogue, fingerprint: str) -> Iterable[tuple[Version, Fit]]:
+    """Return of each expert the newest version that fits, else the newest."""
+    chosen = dict[str, tuple[Version, Fit]]()
     for version in catalogue.versions:  # the newest of each distribution comes first
         dist = canonical(version.dist)
-        if version.kind != "expert" or dist in seen:
+        if version.kind != "expert" or (dist in chosen and chosen[dist][1].fits):
             continue
-        seen.add(dist)
-        if (distance := _distance(version, wanted)) is not None:
-            matches.append((distance, version))
-    matches.sort(key=lambda pair: pair[0])
-    return tuple(_found(version, fingerprint) for _, version in matches)
+        fit = fit_of_entry(version, fingerprint)
+        if fit.fits or dist not in chosen:
+            chosen[dist] = (version, fit)
+    return chosen.values()
 
 
 def _distance(version: Version, words: Sequence[str]) -> int | None:
@@ -110,8 +119,7 @@ def _installed_fingerprint(home: Path) -> str:
     return read[0].fingerprint if read else ""
 
 
-def _found(version: Version, fingerprint: str) -> Found:
-    fit = fit_of_entry(version, fingerprint)
+def _found(version: Version, fit: Fit) -> Found:
     return Found(
         id=version.id,
         dist=version.dist,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -214,6 +215,7 @@ def look(
     place: str | None = None,
     timeout: float = TIMEOUT,
     most: int = SMALL,
+    until_one_fits: bool = False,
 ) -> Look:
     """Ask the place of each package for newer versions, and see which of them fit.
 
@@ -223,6 +225,7 @@ def look(
             the user set for pip or uv.
         timeout: How long an index may be silent.
         most: Bytes of the largest wheel that is downloaded to be examined.
+        until_one_fits: Examine no older version of a package than the first that fits.
     """
     places = _Places(given=place, timeout=timeout)
     awaiting = places.all(packages)
@@ -232,7 +235,10 @@ def look(
     for one in offered:
         if one.place is not None and id(one.place) not in catalogues and _needs_fit(one):
             catalogues[id(one.place)] = _entries(one.place, warnings)
-    _in_parallel(lambda one: _examine(one, catalogues, warnings, most=most), offered)
+    examine = partial(
+        _examine, catalogues=catalogues, warnings=warnings, most=most, until_one_fits=until_one_fits
+    )
+    _in_parallel(examine, offered)
     return Look(offered=tuple(offered), warnings=tuple(dict.fromkeys(warnings)))
 
 
@@ -317,10 +323,11 @@ def _entries(place: Place, warnings: list[str]) -> dict[str, Version]:
 
 def _examine(
     one: Offered,
+    *,
     catalogues: Mapping[int, Mapping[str, Version]],
     warnings: list[str],
-    *,
     most: int,
+    until_one_fits: bool,
 ) -> None:
     """Fill in which newer versions fit."""
     entries, examined = catalogues.get(id(one.place), {}), 0
@@ -336,6 +343,8 @@ def _examine(
                 fit = _by_wheel(one, link, most=most if examined <= EXAMINED else 0)
         if fit is not None:
             one.fits[link.file] = fit
+        if until_one_fits and fit is not None and fit.fits and link.yanked is None:
+            return
 
 
 def _matching(

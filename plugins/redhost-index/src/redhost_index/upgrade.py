@@ -8,6 +8,7 @@ composition is the old one or the new one at every moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from redhost_sync.journal import (
     write_journal,
 )
 from redhost_sync.sources import Source
+from redhost_sync.state import package_of
 from redhost_sync.synchronise import synchronise
 
 from redhost.commands.common import open_host
@@ -34,6 +36,7 @@ from redhost.registry.errors import InstallError, MissingError, RedhostError, Un
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Writer, WriterLock
 from redhost.registry.home.questions import question_of, root_of
+from redhost.registry.queries.settings import Disabled
 from redhost.registry.wheel.signing import PublicKey
 
 from .composed import in_use, records_of
@@ -201,6 +204,14 @@ def _why_not(standing: Standing, *, named: bool) -> str:
     return "it is the newest" if named else ""
 
 
+def _left_alone(standing: Standing, off: AbstractSet[str]) -> str:
+    """Return why an expert that was not named is not upgraded: the user took it away."""
+    if off & {standing.id, standing.dist}:
+        return "it is disabled"
+    installed_here = package_of("expert", standing.dist) is not None
+    return "" if installed_here else "it is not installed here: name it to install it"
+
+
 def _stays(standing: Standing, reason: str) -> NotUpgraded:
     return NotUpgraded(id=standing.id, dist=standing.dist, version=standing.version, reason=reason)
 
@@ -232,11 +243,20 @@ class _Run:
             raise UnknownNameError("composed expert", unknown[0], (p.id for p in experts))
         wanted = [package for package in experts if not ids or package.id in ids]
         options = self.options
-        seen = look(wanted, place=options.place, timeout=options.timeout, most=MAX_WHEEL)
+        seen = look(
+            wanted,
+            place=options.place,
+            timeout=options.timeout,
+            most=MAX_WHEEL,
+            until_one_fits=True,
+        )
         candidates, staying = list[tuple[Offered, str]](), list[NotUpgraded]()
+        off = Disabled(self.home).names()
         for one in seen.offered:
             standing = one.standing
-            if standing.problem:
+            if not ids and standing.newest and (reason := _left_alone(standing, off)):
+                staying.append(_stays(standing, reason))
+            elif standing.problem:
                 error = InstallError(standing.problem, hint="Nothing was changed.")
                 self._refuse(standing.id, standing.dist, standing.version, error)
             elif standing.newest:
