@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 from redhost_index.catalogue import write_catalogue
 from redhost_index.composed import InUse
+from redhost_index.newcomer import fetch_newest
 from redhost_index.outdated import Look, Standing, look
 from redhost_index.schema import CATALOGUE
 from release import write_index
 
+from redhost.registry.errors import ContractError, IntegrityError
 from redhost.registry.package.discover import discover
 from redhost.registry.queries.settings import installed_backbone
+from redhost.registry.wheel.signing import make_signer, new_key, read_keys
 
 OTHER = {"name": "large", "fingerprint": "1" * 64}
 
@@ -253,3 +256,36 @@ def test_a_page_that_offers_the_wheel_of_another_is_ignored(index: Any, using: A
     index.page("red-expert-b").write_text(index.page("red-expert-a").read_text())
     b = standings(look([using("b")], place=index.url))["b"]
     assert b.newer == () and b.newest == ""
+
+
+def test_a_signature_is_fetched_from_beside_the_wheel(
+    index: Any, using: Any, tmp_path: Path
+) -> None:
+    keys = read_keys([new_key(tmp_path / "author.pem")])
+    [one] = look([using("a")], place=index.url).offered
+    with pytest.raises(IntegrityError, match=r"0\.2\.0.* was refused \(signature_missing"):
+        fetch_newest(one, "0.2.0", keys=keys)
+    wheel = index.folder / "red_expert_a-0.2.0-py3-none-any.whl"
+    make_signer(tmp_path / "author.pem")(wheel)
+    newcomer = fetch_newest(one, "0.2.0", keys=keys)
+    assert newcomer.wheel.signer == keys[0].fingerprint
+    assert (newcomer.wheel.source, newcomer.version) == (index.url, "0.2.0")
+    stranger = read_keys([new_key(tmp_path / "other.pem")])
+    with pytest.raises(IntegrityError, match="signature_wrong"):
+        fetch_newest(one, "0.2.0", keys=stranger)
+
+
+@pytest.mark.parametrize("changes", [{"id": "other"}, {"question": "mood"}])
+def test_another_expert_under_the_same_name_is_no_version(
+    index: Any, using: Any, version_of: Any, changes: dict[str, str]
+) -> None:
+    made = version_of("a", "0.3.0", **changes)
+    points = f"{made.info}/entry_points.txt"
+    made.members[points] = made.members[points].replace(
+        b"\na =", f"\n{changes.get('id', 'a')} =".encode()
+    )
+    made.write(index.folder)
+    write_index(index.folder)
+    [one] = look([using("a")], place=index.url).offered
+    with pytest.raises(ContractError, match="no version of 'a'"):
+        fetch_newest(one, "0.3.0")
