@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from redhost_index.catalogue import write_catalogue
+from release import write_index
 
 from redhost.registry.package.safetensors_check import sha256_hex
 
@@ -112,3 +113,22 @@ def test_an_index_that_is_gone_changes_nothing(world: Any) -> None:
     shown = world.run("outdated", "--index-url", "http://me:secret@127.0.0.1:9/simple")
     assert shown.returncode == 1 and "secret" not in shown.stdout + shown.stderr
     assert shown.stdout.count("cannot read") == 1
+
+
+def test_every_question_gets_one_generation(world: Any, version_of: Any) -> None:
+    folder, mood = world.index.folder, {"of": "range5", "question": "mood"}
+    version_of("mood", "0.1.0", **mood).write(folder)
+    write_index(folder)
+    assert world.run("add", "red-expert-mood", "--index-url", world.index.url).returncode == 0
+    version_of("mood", "0.2.0", domain="better", **mood).write(folder)
+    write_index(folder)
+    shown = world.json("outdated")["packages"]
+    assert {x["id"]: x["question"] for x in shown if x["newest"]} == {
+        "extra": "",
+        "more": "",
+        "mood": "mood",
+    }
+    done = world.json("upgrade")
+    numbers = {name: receipt["generation"] for name, receipt in done["receipts"].items()}
+    assert numbers == {"": 3, "mood": 2} and len(done["upgraded"]) == 3
+    assert world.versions() == {**BOTH, "red_expert_mood": "0.2.0"}
