@@ -18,7 +18,7 @@ from redhost_index.outdated import Look, Standing, look
 from redhost_index.schema import CATALOGUE
 from release import write_index
 
-from redhost.registry.errors import ContractError, IntegrityError
+from redhost.registry.errors import ContractError, IntegrityError, UsageError
 from redhost.registry.package.discover import discover
 from redhost.registry.queries.settings import installed_backbone
 from redhost.registry.wheel.signing import make_signer, new_key, read_keys
@@ -250,6 +250,8 @@ def test_a_folder_of_wheels_and_one_of_pages(index: Any, using: Any, tmp_path: P
     assert a.newer == () and index.requests == []
     [gone] = standings(look([using("a")], place=str(tmp_path / "gone"))).values()
     assert "no folder" in gone.problem
+    with pytest.raises(UsageError, match="ssh"):
+        look([using("a")], place="ssh://me@example.org/simple")
 
 
 def test_a_page_that_offers_the_wheel_of_another_is_ignored(index: Any, using: Any) -> None:
@@ -289,3 +291,14 @@ def test_another_expert_under_the_same_name_is_no_version(
     [one] = look([using("a")], place=index.url).offered
     with pytest.raises(ContractError, match="no version of 'a'"):
         fetch_newest(one, "0.3.0")
+
+
+def test_each_project_is_one_request(index: Any, using: Any) -> None:
+    write_catalogue(index.folder)
+    members = [using("a"), *(using(f"x{n}") for n in range(200))]
+    seen = standings(look(members, place=index.url))
+    assert seen["a"].newest == "0.2.0" and not any(one.problem for one in seen.values())
+    assert sum(one.listed for one in seen.values()) == 1
+    pages = [f"/simple/red-expert-x{n}/" for n in range(200)]
+    others = ["/simple/red-expert-a/", "/simple/catalogue.json", "/catalogue.json"]
+    assert sorted(index.requests) == sorted([*pages, *others])

@@ -259,7 +259,7 @@ def _print_outdated(seen: Outdated) -> None:
     for line in lines:
         click.echo(line)
     compared = [one for one in seen.packages if one.listed]
-    if not lines:
+    if compared and not lines:
         click.echo(f"none of {len(compared)} packages is outdated")
     _print_others(seen.packages)
 

@@ -200,6 +200,7 @@ def outdated(home: Path, *, place: str | None = None, timeout: float = TIMEOUT) 
 
     Raises:
         MissingError: If nothing is composed.
+        UsageError: If the place is an address of another kind.
     """
     seen = look(in_use(home), place=place, timeout=timeout)
     return Outdated(
@@ -263,6 +264,8 @@ class _Places:
             try:
                 place = self.made.get(where) or place_at(where, timeout=self.timeout)
             except RedhostError as e:
+                if self.given is not None:
+                    raise
                 found.append(Offered(package=package, problem=e.reason))
                 continue
             found.append(Offered(package=package, place=self.made.setdefault(where, place)))
@@ -354,7 +357,8 @@ def _matching(
     if entry is None or not link.sha256 or entry.sha256 == link.sha256:
         return entry
     name = one.place.name if one.place else ""
-    warnings.append(f"the catalogue of {name} has another sha256 of {link.file}: not used")
+    file = excerpt(link.file, most=200)
+    warnings.append(f"the catalogue of {name} has another sha256 of {file}: not used")
     return None
 
 

@@ -35,7 +35,8 @@ def catalogue_at(where: str, *, timeout: float) -> Catalogue:
         place = place_at(where, timeout=timeout)
         name, found = place.name, place.catalogue()
     if found is None:
-        hint = "Who keeps these wheels writes it: 'redhost catalogue FOLDER'."
+        hint = "Name another place with --index-url or --catalogue; 'redhost catalogue FOLDER' "
+        hint += "writes one where the wheels are."
         raise MissingError(f"there is no {CATALOGUE} at {name}", hint=hint)
     return found
 
