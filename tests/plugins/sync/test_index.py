@@ -14,7 +14,7 @@ from urllib.request import Request
 
 import pytest
 from redhost_sync.fetched import archive_of, fetch_part
-from redhost_sync.index import Index, _Redirects
+from redhost_sync.index import Index, Redirects
 from redhost_sync.locks import Part
 from redhost_sync.sources import IndexSource, default_index, fitting
 
@@ -244,7 +244,7 @@ def test_only_wheels_for_this_machine_are_offered(file: str, version: str | None
 
 
 def test_no_redirect_leaves_https(server: Server) -> None:
-    redirects, headers = _Redirects(), Message()
+    redirects, headers = Redirects(), Message()
     secure = Request("https://index.example/simple/")
     for place in ("http://index.example/x", "ftp://index.example/x", "file:///etc/passwd"):
         with pytest.raises(ValueError, match="a redirect from https"):

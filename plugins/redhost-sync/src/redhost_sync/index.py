@@ -130,7 +130,7 @@ class Index:
 
     @cached_property
     def _opener(self) -> OpenerDirector:
-        return build_opener(_Redirects)
+        return build_opener(Redirects)
 
     def _get(
         self, url: str, *, most: int, absent_is_empty: bool = False
@@ -210,7 +210,7 @@ def _stored(parts: SplitResult) -> str | None:
     return None
 
 
-class _Redirects(HTTPRedirectHandler):
+class Redirects(HTTPRedirectHandler):
     """Follow redirects to servers, and none that leaves https."""
 
     def redirect_request(
