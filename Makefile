@@ -105,7 +105,7 @@ coverage: .venv/packages
 
 test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv/text docs release-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/campaigns/test_kills.py tests/tools/mutation
-	OMP_NUM_THREADS=1 MOMENTS=12 $(BIN)/pytest -q tests/plugins/sync/test_kills.py
+	OMP_NUM_THREADS=1 MOMENTS=12 $(BIN)/pytest -q tests/plugins/sync/test_kills.py tests/plugins/index/test_kills.py
 	OMP_NUM_THREADS=1 DAMAGED=1500 $(BIN)/pytest -q tests/registry/package/test_damaged.py
 	OMP_NUM_THREADS=1 EXAMPLES=12 $(BIN)/pytest -q tests/core/backbones/test_tiles.py
 	$(BIN)/pytest -q tests/browser
@@ -164,11 +164,13 @@ refusals: .venv/packages
 reference: .venv/packages
 	PYTHONPATH=tools $(BIN)/python -m reference docs/reference
 
-# A wheel of every package, the host's with the digests of the others, and an index for pip, in dist/.
+# A wheel of every package, the host's with the digests of the others, an index for pip, and a
+# catalogue of the experts, in dist/.
 wheels index: .venv/demo
 	rm -rf dist
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . $(PACKAGES:%=./%)
 	$(BIN)/python tools/release.py --index dist
+	PYTHONPATH=plugins/redhost-index/src $(BIN)/python -m redhost_index dist
 
 # The newest versions that suit everything together, written down; `make test-full` then tries them.
 constraints: .venv/packages

@@ -22,6 +22,7 @@ PLUGINS: Mapping[str, Sequence[str]] = {
     "doctor": ("doctor", "why"),
     "fleet": ("fleet", "promote", "pull", "push"),
     "generate": ("generate",),
+    "index": ("catalogue", "outdated", "search", "upgrade"),
     "merge": ("merge",),
     "mlflow": ("mlflow",),
     "onnx": ("onnx",),

@@ -25,6 +25,7 @@ SOURCES = (
             "redhost-fleet",
             "redhost-author",
             "redhost-generate",
+            "redhost-index",
             "redhost-mechanisms",
             "redhost-merge",
             "redhost-mlflow",

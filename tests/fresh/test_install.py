@@ -38,6 +38,7 @@ CODE = {
     "redhost-peft": ("export", "redhost_peft"),
     "redhost-port": ("port", "redhost_port"),
     "redhost-generate": ("generate", "redhost_generate"),
+    "redhost-index": ("search", "redhost_index"),
     "redhost-ray": ("plugins", "redhost_ray"),
     "redhost-report": ("explain", "redhost_report"),
     "redhost-revoke": ("revoke", "redhost_revoke"),
@@ -51,6 +52,7 @@ CODE = {
 LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms"}
 """Distribution → its module."""
 NEEDED = {
+    "redhost-index": ("redhost-sync",),
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
     "redhost-revoke": ("redhost-sync",),

@@ -7,12 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.request import Request
 
 import pytest
 from redhost_sync.fetched import archive_of, fetch_part
-from redhost_sync.index import Index
+from redhost_sync.index import Index, Redirects
 from redhost_sync.locks import Part
 from redhost_sync.sources import IndexSource, default_index, fitting
 
@@ -239,3 +241,22 @@ def test_the_index_of_pip_is_the_default(monkeypatch: Any) -> None:
 def test_only_wheels_for_this_machine_are_offered(file: str, version: str | None) -> None:
     found = fitting(file, "red-expert-extra")
     assert (None if found is None else str(found)) == version
+
+
+def test_no_redirect_leaves_https(server: Server) -> None:
+    redirects, headers = Redirects(), Message()
+    secure = Request("https://index.example/simple/")
+    for place in ("http://index.example/x", "ftp://index.example/x", "file:///etc/passwd"):
+        with pytest.raises(ValueError, match="a redirect from https"):
+            redirects.redirect_request(secure, None, 302, "", headers, place)
+    followed = redirects.redirect_request(secure, None, 302, "", headers, "https://files.example/x")
+    assert followed is not None and followed.full_url == "https://files.example/x"
+
+    def away(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(302)
+        request.send_header("Location", "ftp://me:secret@127.0.0.1/x")
+        request.end_headers()
+
+    server.answers["/simple/red-expert-extra/"] = away
+    with pytest.raises(InstallError, match=r"a redirect from http to ftp://127\.0\.0\.1/x"):
+        Index(server.url).links("red-expert-extra")

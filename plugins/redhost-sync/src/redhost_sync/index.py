@@ -12,11 +12,13 @@ import json
 import netrc
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from html.parser import HTMLParser
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from redhost.registry.errors import InstallError, UsageError
 from redhost.registry.package.discover import canonical
@@ -40,11 +42,33 @@ class Link:
         file: Its name.
         url: Its address.
         sha256: What the index promises; empty if it does not.
+        yanked: Why it was called back (PEP 592), which may be empty; None if it was not.
+        requires_python: The versions of Python that it needs; empty if the index does not say.
     """
 
     file: str
     url: str
     sha256: str = ""
+    yanked: str | None = None
+    requires_python: str = ""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What an index says of a distribution.
+
+    Attributes:
+        links: Its files.
+        status: ``archived``, ``quarantined`` or ``deprecated`` (PEP 792); empty or ``active``
+            otherwise.
+        reason: Why.
+        known: Whether the index has a page of it.
+    """
+
+    links: tuple[Link, ...] = ()
+    status: str = ""
+    reason: str = ""
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,13 +92,22 @@ class Index:
         Raises:
             InstallError: If it cannot be read in time.
         """
+        return self.project(dist).links
+
+    def project(self, dist: str) -> Project:
+        """Return what the index says of a distribution.
+
+        Raises:
+            InstallError: If it cannot be read in time.
+        """
         page = urljoin(f"{self.url.rstrip('/')}/", f"{canonical(dist)}/")
-        data, kind = self._get(page, most=MAX_PAGE, absent_is_empty=True)
+        answer = self._get(page, most=MAX_PAGE, absent_is_empty=True)
+        if answer is None:
+            return Project(known=False)
         try:
-            found = _of_json(data) if "json" in kind else _of_html(data)
+            return parse_page(*answer, page)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise InstallError(f"cannot read {_public(page)}", found=str(e)[:120]) from e
-        return tuple(Link(file, urljoin(page, url), sha) for file, url, sha in found)
 
     def read(self, link: Link, *, most: int = MAX_WHEEL) -> bytes:
         """Download a file of at most so many bytes.
@@ -82,12 +115,29 @@ class Index:
         Raises:
             InstallError: If it cannot be read in time.
         """
-        return self._get(link.url, most=most)[0]
+        answer = self._get(link.url, most=most)
+        return b"" if answer is None else answer[0]
 
-    def _get(self, url: str, *, most: int, absent_is_empty: bool = False) -> tuple[bytes, str]:
+    def beside(self, name: str, *, most: int) -> bytes | None:
+        """Download a file of the index itself; None if there is none.
+
+        Raises:
+            InstallError: If it cannot be read in time.
+        """
+        url = urljoin(f"{self.url.rstrip('/')}/", name)
+        answer = self._get(url, most=most, absent_is_empty=True)
+        return None if answer is None else answer[0]
+
+    @cached_property
+    def _opener(self) -> OpenerDirector:
+        return build_opener(Redirects)
+
+    def _get(
+        self, url: str, *, most: int, absent_is_empty: bool = False
+    ) -> tuple[bytes, str] | None:
         problem = f"cannot read {_public(url)}"
         try:
-            with urlopen(self._request(url), timeout=self.timeout) as answer:  # noqa: S310
+            with self._opener.open(self._request(url), timeout=self.timeout) as answer:
                 size = int(answer.headers.get("Content-Length") or 0)
                 limit = time.monotonic() + self.timeout + min(size, most) / SLOWEST
                 data = bytearray()
@@ -110,7 +160,7 @@ class Index:
                 return bytes(data), answer.headers.get_content_type()
         except HTTPError as e:
             if absent_is_empty and e.code == http.client.NOT_FOUND:
-                return b"", "text/html"
+                return None
             raise InstallError(problem, found=f"HTTP {e.code}", hint=_UNCHANGED) from e
         except (OSError, http.client.HTTPException, ValueError) as e:
             found = str(getattr(e, "reason", e)) or type(e).__name__
@@ -160,35 +210,91 @@ def _stored(parts: SplitResult) -> str | None:
     return None
 
 
-Found = list[tuple[str, str, str]]
-"""Name, address and sha256 of files."""
+class Redirects(HTTPRedirectHandler):
+    """Follow redirects to servers, and none that leaves https."""
+
+    def redirect_request(
+        self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        """Return the request to follow with."""
+        scheme = urlsplit(newurl).scheme
+        if scheme not in {"http", "https"} or (req.type == "https" and scheme != "https"):
+            raise ValueError(f"a redirect from {req.type} to {_public(newurl)}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _of_json(data: bytes) -> Found:
-    files = json.loads(data)["files"]
-    return [(f["filename"], f["url"], f.get("hashes", {}).get("sha256", "")) for f in files]
+def parse_page(data: bytes, kind: str, page: str) -> Project:
+    """Return what a page of an index says.
+
+    Args:
+        data: The page.
+        kind: Its content type.
+        page: Its address.
+    """
+    found = _of_json(data) if "json" in kind else _of_html(data)
+    links = (replace(link, url=urljoin(page, link.url)) for link in found.links)
+    return replace(found, links=tuple(links))
 
 
-def _of_html(data: bytes) -> Found:
+def _of_json(data: bytes) -> Project:
+    page = json.loads(data)
+    status = page.get("project-status") or {}
+    return Project(
+        links=tuple(
+            Link(
+                file=f["filename"],
+                url=f["url"],
+                sha256=f.get("hashes", {}).get("sha256", ""),
+                yanked=_yanked(f.get("yanked")),
+                requires_python=f.get("requires-python") or "",
+            )
+            for f in page["files"]
+        ),
+        status=str(status.get("status") or ""),
+        reason=str(status.get("reason") or ""),
+    )
+
+
+def _yanked(value: object) -> str | None:
+    """Return the reason of a yank, which JSON writes as true or as a text."""
+    return None if not value else value if isinstance(value, str) else ""
+
+
+def _of_html(data: bytes) -> Project:
     page = _Page()
     page.feed(data.decode("utf-8", "replace"))
-    found = Found()
-    for address in page.addresses:
-        url, fragment = urldefrag(address)
-        algorithm, _, value = fragment.partition("=")
-        file = unquote(urlsplit(url).path.rpartition("/")[2])
-        found.append((file, url, value if algorithm == "sha256" else ""))
-    return found
+    status = page.named.get("pypi:project-status", "")
+    reason = page.named.get("pypi:project-status-reason", "")
+    return Project(links=tuple(page.links), status=status, reason=reason)
 
 
 class _Page(HTMLParser):
-    """The addresses of a page's links."""
+    """The links of a page, and what its head names.
+
+    Attributes:
+        links: The links.
+        named: Name → content of each meta element.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.addresses: list[str] = []
+        self.links: list[Link] = []
+        self.named: dict[str, str] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect the address of a link."""
-        values = (value for name, value in attrs if tag == "a" and name == "href")
-        self.addresses += filter(None, values)
+        """Collect a link, or what a meta element names."""
+        given = dict(attrs)
+        if tag == "meta":
+            self.named[given.get("name") or ""] = given.get("content") or ""
+        if tag != "a" or not (address := given.get("href")):
+            return
+        url, fragment = urldefrag(address)
+        algorithm, _, value = fragment.partition("=")
+        link = Link(
+            file=unquote(urlsplit(url).path.rpartition("/")[2]),
+            url=url,
+            sha256=value if algorithm == "sha256" else "",
+            yanked=given.get("data-yanked") or ("" if "data-yanked" in given else None),
+            requires_python=given.get("data-requires-python") or "",
+        )
+        self.links.append(link)

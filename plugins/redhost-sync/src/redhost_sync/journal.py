@@ -72,8 +72,21 @@ def read_journal(home: Path) -> Journal | None:
         raise StoreError(f"cannot read {path}", found=str(e), hint=hint) from e
 
 
-def write_journal(home: Path, journal: Journal, fetched: Sequence[Fetched]) -> None:
-    """Write the journal of a home and the wheels that are to be installed, at once."""
+def write_journal(
+    home: Path,
+    journal: Journal,
+    fetched: Sequence[Fetched],
+    *,
+    routers: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write the journal of a home and the wheels that are to be installed, at once.
+
+    Args:
+        home: The state folder.
+        journal: What is about to be done.
+        fetched: The wheels.
+        routers: Digest → weights of routers that no generation here has yet.
+    """
     files = {f.file: f.data for f in fetched}
     entries = tuple(
         WheelEntry(
@@ -86,7 +99,10 @@ def write_journal(home: Path, journal: Journal, fetched: Sequence[Fetched]) -> N
         )
         for f in fetched
     )
-    files |= {_PLAN: dumps(journal), MANIFEST: atomic.with_digest(WheelList(wheels=entries))}
+    names = {digest: f"router-{digest[:16]}.safetensors" for digest in routers or {}}
+    files |= {names[digest]: data for digest, data in (routers or {}).items()}
+    listed = WheelList(wheels=entries, routers=names)
+    files |= {_PLAN: dumps(journal), MANIFEST: atomic.with_digest(listed)}
     atomic.write_folder(home / FOLDER, files)
 
 

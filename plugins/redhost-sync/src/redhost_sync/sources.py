@@ -6,11 +6,11 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
-from packaging.tags import sys_tags
+from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -152,6 +152,12 @@ class IndexSource:
         return None
 
 
+@cache
+def _tags() -> frozenset[Tag]:
+    """Return what this interpreter can install; listing it takes longer than comparing."""
+    return frozenset(sys_tags())
+
+
 def fitting(file: str, dist: str) -> Version | None:
     """Return the version of a wheel by its name, None if it is of another package or machine."""
     if not file.endswith(".whl"):
@@ -160,7 +166,7 @@ def fitting(file: str, dist: str) -> Version | None:
         name, version, _, tags = parse_wheel_filename(file)
     except (InvalidWheelFilename, InvalidVersion):
         return None
-    return version if name == canonical(dist) and tags & frozenset(sys_tags()) else None
+    return version if name == canonical(dist) and tags & _tags() else None
 
 
 def read_offer(offer: Offer, source: Source, *, pinned: str = "") -> bytes:
@@ -190,10 +196,11 @@ def read_offer(offer: Offer, source: Source, *, pinned: str = "") -> bytes:
 
 def default_index(*, timeout: float = TIMEOUT) -> IndexSource:
     """Return the index that the user set for pip or uv, or PyPI."""
-    return IndexSource(Index(next(_set_by_user(), PYPI), timeout))
+    return IndexSource(Index(next(set_by_user(), PYPI), timeout))
 
 
-def _set_by_user() -> Iterator[str]:
+def set_by_user() -> Iterator[str]:
+    """Yield the indexes that the user set for pip or uv, the first that counts first."""
     for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         if url := os.environ.get(name):
             yield url

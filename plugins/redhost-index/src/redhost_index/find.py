@@ -1,0 +1,136 @@
+"""Search a catalogue by words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from redhost.registry.errors import RedhostError, excerpt
+from redhost.registry.home.generations import Generations
+from redhost.registry.package.discover import canonical
+
+from .fits import Fit, fit_of_entry
+from .schema import Catalogue, Version
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A version that has every word.
+
+    Attributes:
+        id: Its id.
+        dist: Its distribution.
+        version: Its version.
+        domain: The inputs it is for.
+        question: The question it answers; empty for the default one.
+        labels: Its first labels.
+        label_count: How many it has.
+        accuracy: Its accuracy on its own gate rows, as its author measured it.
+        backbone: The name of its backbone.
+        fits: Whether it fits the current backbone; null if that is not known.
+        why: Why not, or why it is not known.
+        sha256: The sha256 of its wheel.
+    """
+
+    id: str
+    dist: str
+    version: str
+    domain: str
+    question: str
+    labels: tuple[str, ...]
+    label_count: int
+    accuracy: float | None
+    backbone: str
+    fits: bool | None
+    why: str
+    sha256: str
+
+
+def search(catalogue: Catalogue, words: Sequence[str], *, home: Path) -> tuple[Found, ...]:
+    """Return every expert that has all words, the closest first.
+
+    Of its versions the newest that fits is returned; if none does, the newest.
+
+    Args:
+        catalogue: The catalogue.
+        words: Words in the id, distribution, domain, question, labels or backbone's name.
+        home: The state folder, whose backbone they should fit.
+    """
+    wanted, matches = [word.casefold() for word in words], list[tuple[int, Found]]()
+    for version, fit in _chosen(catalogue, current_fingerprint(home)):
+        if (distance := _distance(version, wanted)) is not None:
+            matches.append((distance, _found(version, fit)))
+    return tuple(found for _, found in sorted(matches, key=lambda pair: pair[0]))
+
+
+def _chosen(catalogue: Catalogue, fingerprint: str) -> Iterable[tuple[Version, Fit]]:
+    """Return of each expert the newest version that fits, else the newest."""
+    chosen = dict[str, tuple[Version, Fit]]()
+    for version in catalogue.versions:  # the newest of each distribution comes first
+        dist = canonical(version.dist)
+        if version.kind != "expert" or (dist in chosen and chosen[dist][1].fits):
+            continue
+        fit = fit_of_entry(version, fingerprint)
+        if fit.fits or dist not in chosen:
+            chosen[dist] = (version, fit)
+    return chosen.values()
+
+
+def _distance(version: Version, words: Sequence[str]) -> int | None:
+    """Return how far words are from a version, None if it lacks one: id 0, domain 1, labels 2."""
+    fields = (
+        f"{version.id}\n{version.dist}\n{canonical(version.dist)}".casefold(),
+        f"{version.domain}\n{version.question}".casefold(),
+        "\n".join((*version.labels, version.backbone, version.form)).casefold(),
+    )
+    total = 0
+    for word in words:
+        forms = {word, canonical(word)}
+        where = (n for n, text in enumerate(fields) if any(form in text for form in forms))
+        if (nearest := next(where, None)) is None:
+            return None
+        total += nearest
+    return total
+
+
+def current_fingerprint(home: Path) -> str:
+    """Return the fingerprint of the composed backbone, else of the only one installed."""
+    try:
+        generations = Generations(home)
+        number = generations.current()
+        if number is not None:
+            return generations.load(number).backbone.fingerprint
+        return _installed_fingerprint(home)
+    except RedhostError:
+        return ""
+
+
+def _installed_fingerprint(home: Path) -> str:
+    from redhost.registry.package.discover import discover
+    from redhost.registry.queries.settings import (
+        choose_backbone,
+        installed_backbone,
+        wanted_backbone,
+    )
+
+    package = choose_backbone(discover("backbone"), wanted_backbone(home))
+    read = installed_backbone(package).value
+    return read[0].fingerprint if read else ""
+
+
+def _found(version: Version, fit: Fit) -> Found:
+    return Found(
+        id=version.id,
+        dist=version.dist,
+        version=version.version,
+        domain=excerpt(version.domain),
+        question=version.question,
+        labels=version.labels,
+        label_count=version.label_count,
+        accuracy=version.accuracy,
+        backbone=version.backbone,
+        fits=fit.fits,
+        why=fit.why,
+        sha256=version.sha256,
+    )

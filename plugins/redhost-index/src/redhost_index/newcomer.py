@@ -1,0 +1,123 @@
+"""Download the wheel of a newer version, and audit exactly those bytes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from redhost_sync.fetched import Fetched, archive_of
+from redhost_sync.index import Link
+from redhost_sync.locks import Part
+
+from redhost.registry.errors import ContractError, IntegrityError, RedhostError, short
+from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.wheel.signing import PublicKey, signature_path
+from redhost.registry.wheel.wheel import Wheel, open_wheel
+
+from .composed import InUse
+from .outdated import Offered
+from .place import Place
+
+MAX_SIGNATURE = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newcomer:
+    """A newer version of a member, audited.
+
+    Attributes:
+        member: The member that it replaces.
+        wheel: Its wheel.
+        digest: The digest of its content.
+    """
+
+    member: InUse
+    wheel: Wheel
+    digest: str
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        return self.wheel.package.version
+
+    @property
+    def fetched(self) -> Fetched:
+        """The wheel as `redhost_sync` installs it."""
+        wheel = self.wheel
+        part = Part(
+            kind="expert",
+            id=self.member.id,
+            dist=wheel.package.dist,
+            version=wheel.package.version,
+            digest=self.digest,
+            wheel=wheel.sha256,
+            source=wheel.source,
+        )
+        names = tuple(archive_of(wheel.name, wheel.data))
+        return Fetched(
+            part=part,
+            file=wheel.name,
+            data=wheel.data,
+            source=wheel.source,
+            names=names,
+            wheel=wheel,
+        )
+
+
+def fetch_newest(one: Offered, version: str, *, keys: Sequence[PublicKey] = ()) -> Newcomer:
+    """Download the newest fitting version of a package, and check it.
+
+    Args:
+        one: The package and what its place has.
+        version: The version to take.
+        keys: If there are any, one of them must have signed it.
+
+    Raises:
+        RedhostError: If it cannot be had, or is not what index and catalogue promise.
+    """
+    link, place = one.links[version], one.place
+    if place is None:  # there would be no link
+        raise RedhostError(f"no place has {one.package.dist} {version}")
+    data = place.read(link)
+    for promise, who in ((link.sha256, place.name), (one.promised.get(link.file), "its catalogue")):
+        if promise and promise != sha256_hex(data):
+            raise IntegrityError(
+                f"{link.file} of {place.name} has other bytes than {who} promises",
+                expected=short(promise),
+                found=short(sha256_hex(data)),
+                hint="Nothing was changed. Tell who keeps the index.",
+            )
+    wheel = replace(_opened(link, data, place, keys=keys), source=place.name)
+    return Newcomer(member=one.package, wheel=wheel, digest=_digest(wheel, one.package))
+
+
+def _opened(link: Link, data: bytes, place: Place, *, keys: Sequence[PublicKey]) -> Wheel:
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+        path = Path(folder, Path(link.file).name)
+        path.write_bytes(data)
+        if keys:
+            # An index has no place for signatures: it may lie beside the wheel.
+            with suppress(RedhostError):  # its absence is reported where it is read
+                parts = urlsplit(link.url)
+                beside = replace(link, url=parts._replace(path=f"{parts.path}.sig").geturl())
+                signature_path(path).write_bytes(place.read(beside, most=MAX_SIGNATURE))
+        return open_wheel(path, keys=keys)
+
+
+def _digest(wheel: Wheel, member: InUse) -> str:
+    """Return the digest of a wheel's expert, which must be a version of that member."""
+    files = wheel.expert.unwrap(f"{wheel.package} was not attached")
+    question = files.manifest.question or ""
+    if (files.manifest.id, question) != (member.id, member.question):
+        named = f"{files.manifest.id!r}" + (f" of question {question!r}" if question else "")
+        raise ContractError(
+            f"{wheel.package} was not attached: it is no version of {member.id!r}",
+            expected=f"{member.id!r}" + (f" of {member.question!r}" if member.question else ""),
+            found=named,
+            hint="Take it by name if you want it: 'redhost add WHEEL'.",
+        )
+    return files.digest
