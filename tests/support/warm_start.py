@@ -50,6 +50,8 @@ MODULES = (
     "safetensors.torch",
     "tokenizers",
     "transformers",
+    "pip._internal.commands.install",
+    "pip._internal.commands.uninstall",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
 
