@@ -25,7 +25,7 @@ PYTHONS ?= python3.12 python3.13 python3.14
 # What torch.compile says under Python 3.13.0, of that release alone.
 SLOW_GUARDS := 'ignore:Guards may run slower on Python 3.13.0:RuntimeWarning'
 
-.PHONY: demo demo-text test test-full matrix screenshots lint types mypy pyright docs wheels index constraints matrix-one sizes results bench reference refusals coverage mutate kills mutants release release-test clean
+.PHONY: demo demo-text test pytest test-full matrix screenshots lint types mypy pyright docs wheels index constraints matrix-one sizes results bench reference refusals coverage mutate kills mutants release release-test clean
 
 # What the demo needs, and what developers need on top: each says what it installs and how large it is.
 .venv/demo: pyproject.toml $(patsubst %,plugins/redhost-%/pyproject.toml,author serve words) constraints.txt
@@ -62,10 +62,15 @@ $(TEXT)/.installed: .venv/demo $(wildcard plugins/red-backbone-minilm/src/*/*)
 demo-text: $(TEXT)/.installed
 	$(TEXT)/env/bin/python tools/demo_text.py $(TEXT)/work
 
+# The type checkers beside the tests: by themselves they leave a core idle for most of their time.
+test: .venv/packages lint
+	@$(MAKE) --no-print-directory -j3 mypy pyright pytest
+
 # Two workers of one thread each: on two cores, torch's threads would wait for each other. Each takes
 # a half, file by file, so that what a file's tests share is made once; who is done first helps.
-test: .venv/packages lint types
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+pytest: .venv/packages
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal --junitxml build/tests.xml
+	@$(BIN)/python tools/dearest.py build/tests.xml
 
 # Branches of core/ and of registry/, each at least 90 %: see [tool.coverage] in pyproject.toml.
 coverage: .venv/packages

@@ -271,7 +271,7 @@ class Venv:
     def pip(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the real pip of this environment, without any index."""
         return subprocess.run(
-            [self.python, "-m", "pip", "--disable-pip-version-check", *arguments],
+            warm_command("-m", "pip", "--disable-pip-version-check", *arguments, python=self.python),
             check=False,
             capture_output=True,
             text=True,
@@ -283,7 +283,8 @@ class Venv:
 
     def install_each(self, *wheels: Path) -> None:
         """Install wheels one after the other by the real pip; what it refuses is passed over."""
-        subprocess.run([self.python, "-c", PIP_EACH, *wheels], check=True, capture_output=True)
+        command = warm_command("-c", PIP_EACH, *map(str, wheels), python=self.python)
+        subprocess.run(command, check=True, capture_output=True)
 
     def contents(self) -> dict[str, bytes]:
         """Return every file of the environment, byte code included."""

@@ -25,19 +25,15 @@ def blocks(heading: str) -> list[str]:
     return [re.sub(r"^\+", "", block, flags=re.MULTILINE) for block in found]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of the code, with links as links, and of its tests."""
+def copied(folder: Path) -> Path:
+    """Copy the code, with links as links, and its tests."""
     for name in CODE:
         shutil.copytree(
-            ROOT / name,
-            tmp_path / name,
-            symlinks=True,
-            ignore=shutil.ignore_patterns("__pycache__"),
+            ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
     for name in ("cli.py", "pyproject.toml", "tests/conftest.py"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
+        shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 def insert(path: Path, text: str, *, before: str) -> None:
@@ -47,10 +43,10 @@ def insert(path: Path, text: str, *, before: str) -> None:
     path.write_text(f"{head}\n{text}{before}{rest}", "utf-8")
 
 
-def passed(tree: Path, *arguments: str) -> int:
-    """Run tests of the copy against the copy's code; return how many passed, where all did."""
+def passed(tree: Path, *arguments: str) -> list[str]:
+    """Run tests of the copy against the copy's code; return those that passed, where all did."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *NO_OTHERS, *arguments],
+        [sys.executable, "-m", "pytest", "-rpE", "-p", "no:cacheprovider", *NO_OTHERS, *arguments],
         cwd=tree,
         check=False,
         capture_output=True,
@@ -58,29 +54,22 @@ def passed(tree: Path, *arguments: str) -> int:
         env={**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stdout
-    [count] = re.findall(r"(\d+) passed", done.stdout)
-    return int(count)
+    return re.findall(r"^PASSED (.+)$", done.stdout, re.MULTILINE)
 
 
-def test_a_router_kind_is_one_file_and_its_test(tree: Path) -> None:
+def add_router_kind(tree: Path) -> None:
     source, test = blocks("Adding a router kind")
     (tree / "core/routers/manhattan.py").write_text(source, "utf-8")
     (tree / "tests/core/routers/test_manhattan.py").write_text(test, "utf-8")
-    # Its own test, and those of every kind: separable domains, same bits, all frozen, level `row`.
-    tests = ("tests/core/routers/test_manhattan.py", "tests/core/routers/test_routers.py")
-    assert passed(tree, *tests, "-k", "manhattan") >= 5
 
 
-def test_a_form_is_one_entry_and_its_rows(tree: Path) -> None:
+def add_form(tree: Path) -> None:
     entry, rows = blocks("Adding an expert form")
     insert(tree / "registry/package/forms.py", entry, before='    "mlp": FormSpec')
     insert(tree / "tests/registry/package/test_forms.py", rows, before='        ("mlp", "logits"')
-    # Its rows, and the tests of every form: it changes nothing at first, learns, and comes back.
-    tests = ("tests/registry/package/test_forms.py", "tests/core/bus/test_experts.py")
-    assert passed(tree, *tests, "-k", "gate") >= 12
 
 
-def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
+def add_check(tree: Path) -> None:
     source, line, test = blocks("Adding a check to the contract")
     fields, tests = (
         tree / "registry/package/rules.py",
@@ -89,7 +78,40 @@ def test_a_check_is_a_function_its_line_and_its_test(tree: Path) -> None:
     insert(fields, f"{source}\n\n", before="def check_valid")
     insert(fields, line, before="        *_form(manifest),")
     tests.write_text(f"{tests.read_text('utf-8')}\n\n{test}", "utf-8")
-    assert passed(tree, "tests/registry/package/test_compatibility.py", "-k", "is_a_sentence") == 2
+
+
+RECIPES = {
+    # Its own test, and those of every kind: separable domains, same bits, all frozen, level `row`.
+    "manhattan": ("core/routers/test_manhattan.py", "core/routers/test_routers.py"),
+    # Its rows, and the tests of every form: it changes nothing at first, learns, and comes back.
+    "gate": ("registry/package/test_forms.py", "core/bus/test_experts.py"),
+    "is_a_sentence": ("registry/package/test_compatibility.py",),
+}
+"""Files of the tests that a recipe adds to, by what their names have."""
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The tests of every recipe that passed on one copy of the tree: each run starts torch."""
+    tree = copied(tmp_path_factory.mktemp("tree"))
+    add_router_kind(tree)
+    add_form(tree)
+    add_check(tree)
+    files = [f"tests/{name}" for names in RECIPES.values() for name in names]
+    return passed(tree, *files, "-k", " or ".join(RECIPES))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("manhattan", range(5, 99)), ("gate", range(12, 99)), ("is_a_sentence", range(2, 3))],
+)
+def test_a_recipe_adds_what_it_says_and_its_tests(
+    name: str, count: range, carried_out: list[str]
+) -> None:
+    for file in RECIPES[name]:
+        assert [test for test in carried_out if test.startswith(f"tests/{file}::") and name in test]
+    of_files = tuple(f"tests/{file}::" for file in RECIPES[name])
+    assert len([t for t in carried_out if t.startswith(of_files) and name in t]) in count
 
 
 def test_a_backbones_own_test(tmp_path: Path) -> None:
@@ -99,7 +121,7 @@ def test_a_backbones_own_test(tmp_path: Path) -> None:
     (tmp_path / "test_backbone_mini.py").write_text(test, "utf-8")
     (tmp_path / "src").mkdir()
     (tmp_path / "src/redhost").symlink_to(ROOT / "src/redhost")
-    assert passed(tmp_path, "test_backbone_mini.py") == 1
+    assert len(passed(tmp_path, "test_backbone_mini.py")) == 1
 
 
 NAMED = sorted(set(re.findall(r"`((?:tests|tools|core|registry|docs|src)/[^`\s]*)`", PAGE)))

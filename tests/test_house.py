@@ -37,6 +37,10 @@ class File:
         return ast.parse(self.text, self.name)
 
     @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @cached_property
     def nodes(self) -> list[ast.AST]:
         return list(ast.walk(self.tree))
 
@@ -81,14 +85,14 @@ def public(body: list[ast.stmt]) -> list[Function | ast.ClassDef]:
 
 
 def long_files(file: File) -> Iterator[str]:
-    lines = len(file.text.splitlines())
+    lines = len(file.lines)
     if lines > LINES:
         yield f"{lines} lines"
 
 
 def long_functions(file: File) -> Iterator[str]:
     for f in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef):
-        text = file.text.splitlines()[f.lineno - 1 : f.end_lineno]
+        text = file.lines[f.lineno - 1 : f.end_lineno]
         lines = sum(not line.lstrip().startswith("#") for line in text)  # what explains, no line
         if ast.get_docstring(f) is not None:
             lines -= f.body[0].end_lineno - f.body[0].lineno + 1

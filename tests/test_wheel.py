@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import release
@@ -16,26 +17,24 @@ import release
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT, *sorted(p.parent for p in (ROOT / "plugins").glob("*/pyproject.toml"))]
 
+BUILD = """
+import os, sys, tomllib
+for project in sys.argv[2:]:
+    os.chdir(project)
+    with open("pyproject.toml", "rb") as file:
+        assert tomllib.load(file)["build-system"]["build-backend"] == "hatchling.build"
+    from hatchling.build import build_wheel
+    build_wheel(sys.argv[1])
+"""
+"""What `python -m build` and pip do, of all projects in one process: each would start three."""
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every package of the project as a wheel, by distribution."""
     out = tmp_path_factory.mktemp("wheels")
-    for project in PACKAGES:
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "build",
-                "--wheel",
-                "--no-isolation",
-                "--outdir",
-                str(out),
-                str(project),
-            ],
-            check=True,
-            capture_output=True,
-        )
+    command = [sys.executable, "-c", BUILD, str(out), *map(str, PACKAGES)]
+    subprocess.run(command, check=True, capture_output=True)
     release.write_digests(out)
     return {path.name.split("-")[0]: path for path in out.glob("*.whl")}
 
@@ -108,6 +107,21 @@ def test_a_code_plugins_wheel_holds_exactly_its_package(wheels: dict[str, Path],
     assert names(wheels[name.replace("-", "_")]) == expected
 
 
+SESSION = """
+import contextlib, io, json
+from redhost.cli import main
+
+def run(command):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(command)
+        except SystemExit as e:
+            return int(e.code or 0), out.getvalue(), err.getvalue()
+
+print(json.dumps([run(command) for command in json.loads(sys.argv[1])]))
+"""
+
 TRUST = """
 import sys
 sys.path[:] = [*sys.argv[1:3], *(p for p in sys.path if not p.endswith("-packages"))]
@@ -170,12 +184,12 @@ def test_wheels_do_the_main_job_without_the_checkout(
         "others = [p for p in sys.path if root not in p or 'site-packages' in p]\n"
         "sys.path[:] = [site, *others]\n"
         "import redhost; assert redhost.__file__.startswith(site), redhost.__file__\n"
-        "from redhost.cli import main; main(sys.argv[1:])"
+        f"{SESSION}"
     )
 
-    def run(*arguments: str) -> str:
+    def run(*commands: tuple[str, ...]) -> list[Any]:
         done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-c", code, json.dumps(commands)],
             cwd=tmp_path,
             check=False,
             capture_output=True,
@@ -183,10 +197,14 @@ def test_wheels_do_the_main_job_without_the_checkout(
             env={**os.environ, "REDHOST_HOME": str(tmp_path / "h")},
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        ended = json.loads(done.stdout)
+        assert [code for code, _, _ in ended] == [0] * len(commands), ended
+        return [json.loads(out) for _, out, _ in ended]
 
-    listed = json.loads(run("list-experts", "--json"))
+    listed, composed = run(("list-experts", "--json"), ("recompose", "--json"))
     assert [x["state"] for x in listed] == ["enabled"] * 5
-    assert json.loads(run("recompose", "--json"))["accuracy"]["overall"] >= 0.95
-    assert json.loads(run("predict", "--json", "What is 37 plus 12?"))[0]["label"] == "49"
-    assert json.loads(run("check", "--json", str(wheels["red_expert_range3"])))[0]["ok"]
+    assert composed["accuracy"]["overall"] >= 0.95
+    predict = ("predict", "--json", "What is 37 plus 12?")
+    predicted, checked = run(predict, ("check", "--json", str(wheels["red_expert_range3"])))
+    assert predicted[0]["label"] == "49"
+    assert checked[0]["ok"]

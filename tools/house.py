@@ -197,9 +197,11 @@ def count_words(
                 if tokenize.tok_name[token.type] in {"COMMENT", "STRING", "FSTRING_MIDDLE"}:
                     prose.append(token.string)
             elif not keyword.iskeyword(token.string):
-                parts = banned_parts.intersection(split_name(token.string))
-                strange = bool(parts) or token.string in banned.exact
-                names[token.string] += strange and token.string not in banned.allowed
+                names[token.string] += 1
+        for name in [*names]:  # each once: names recur
+            parts = banned_parts.intersection(split_name(name))
+            if not (parts or name in banned.exact) or name in banned.allowed:
+                del names[name]
     strange_words = banned.everywhere - banned.allowed
     counted = Counter(w for text in prose for w in split_name(text) if w in strange_words)
     return +names, counted

@@ -21,6 +21,7 @@ import inspect
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -98,13 +99,24 @@ def python(*arguments: str, program: str = sys.executable, **variables: str) -> 
     return done.stdout
 
 
-def walk(command: str) -> Walk:
-    """Trace a command in a fresh process, on a home of its own."""
+def compose(home: Path) -> Path:
+    """Compose a home, as commands other than `recompose` need one."""
+    python("-m", "redhost", "recompose", "--home", str(home))
+    return home
+
+
+def walk(command: str, *, composed: Path | None = None) -> Walk:
+    """Trace a command in a fresh process, on a home of its own.
+
+    Args:
+        command: Its name.
+        composed: A home to copy, for commands that need one; by default one is composed.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         home, out = folder / "home", folder / "trace.json"
         if command != "recompose":
-            python("-m", "redhost", "recompose", "--home", str(home))
+            compose(home) if composed is None else shutil.copytree(composed, home)
         program, extra = sys.executable, {"predict": [TEXT]}.get(command, [])
         if command == "add":
             # The tests' environments see this one's packages in the same way.

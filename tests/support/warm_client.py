@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import _signal  # type: ignore[import-not-found]  # pyright: ignore  (`signal` imports enum)
+import _socket
+import marshal
 import os
-import signal
-import socket
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
 
 LENGTH = 8
 """Bytes of a message's length."""
@@ -18,13 +16,13 @@ READ_AT_IMPORT = ("HF_", "LANG", "LC_", "LD_", "MKL_", "OMP_", "PYTHON", "TRANSF
 """Starts of the names of variables that are read while Python starts or a library is imported."""
 
 
-def at_import(environment: Mapping[str, str]) -> dict[str, str]:
+def at_import(environment: dict[str, str]) -> dict[str, str]:
     """Return the variables that a copy can no longer read."""
     names = sorted(n for n in environment if n.startswith(READ_AT_IMPORT) and n != "PYTHONPATH")
     return {name: environment[name] for name in names}
 
 
-def read_exactly(source: socket.socket, count: int) -> bytes:
+def read_exactly(source: _socket.socket, count: int) -> bytes:
     """Read as many bytes, or all there are if the other side ends before."""
     parts = b""
     while len(parts) < count and (part := source.recv(count - len(parts))):
@@ -33,10 +31,19 @@ def read_exactly(source: socket.socket, count: int) -> bytes:
 
 
 def is_open(number: int) -> bool:
-    with suppress(OSError):
+    try:
         os.fstat(number)
-        return True
-    return False
+    except OSError:
+        return False
+    return True
+
+
+def send_all(server: _socket.socket, message: bytes, streams: list[int]) -> None:
+    """Send a message's length with the open streams, and then the message."""
+    numbers = b"".join(n.to_bytes(4, sys.byteorder) for n in streams)
+    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)]
+    server.sendmsg([len(message).to_bytes(LENGTH, "big")], rights if streams else [])
+    server.sendall(message)
 
 
 def main(address: str, python: str, *arguments: str) -> None:
@@ -45,40 +52,38 @@ def main(address: str, python: str, *arguments: str) -> None:
     for number in STREAMS:  # a closed stream's number is not to be taken by another file
         if number not in streams:
             os.open(os.devnull, os.O_RDONLY)
-    with open(f"{address}.env", encoding="utf-8") as file:  # noqa: PTH123  (pathlib is slow to import)
-        if json.load(file) != at_import(os.environ):
+    environment = dict(os.environ)
+    with open(f"{address}.env", "rb") as file:  # noqa: PTH123  (pathlib is slow to import)
+        if marshal.load(file) != at_import(environment):
             for number in STREAMS:
                 if number not in streams:
                     os.close(number)
             os.execv(python, [python, *arguments])
     umask = os.umask(0)
     os.umask(umask)
-    message = json.dumps(
-        {
-            "python": python,
-            "arguments": arguments,
-            "folder": os.getcwd(),  # noqa: PTH109
-            "environment": dict(os.environ),
-            "umask": umask,
-            "ignored": [
-                s
-                for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-                if signal.getsignal(s) == signal.SIG_IGN
-            ],
-            "open": streams,
-        }
-    ).encode()
-    server = socket.socket(socket.AF_UNIX)
+    message = {
+        "python": python,
+        "arguments": arguments,
+        "folder": os.getcwd(),  # noqa: PTH109
+        "environment": environment,
+        "umask": umask,
+        "ignored": [
+            s
+            for s in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}
+            if _signal.getsignal(s) == _signal.SIG_IGN
+        ],
+        "open": streams,
+    }
+    server = _socket.socket(_socket.AF_UNIX)
     server.connect(address)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda n, _: server.sendall(bytes([n])))
-    socket.send_fds(server, [len(message).to_bytes(LENGTH, "big")], streams)
-    server.sendall(message)
+    for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM):
+        if _signal.getsignal(number) != _signal.SIG_IGN:
+            _signal.signal(number, lambda n, _: server.sendall(bytes([n])))
+    send_all(server, marshal.dumps(message), streams)
     status = int.from_bytes(read_exactly(server, 4), "big")
     if os.WIFSIGNALED(status):
-        if os.WTERMSIG(status) != signal.SIGKILL:
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        if os.WTERMSIG(status) != _signal.SIGKILL:
+            _signal.signal(os.WTERMSIG(status), _signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
 

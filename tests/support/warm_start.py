@@ -16,7 +16,7 @@ import functools
 import gc
 import importlib
 import io
-import json
+import marshal
 import os
 import runpy
 import select
@@ -31,7 +31,9 @@ import tempfile
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,6 +50,8 @@ MODULES = (
     "safetensors.torch",
     "tokenizers",
     "transformers",
+    "pip._internal.commands.install",
+    "pip._internal.commands.uninstall",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
 
@@ -101,56 +105,75 @@ class _Order:
     streams: dict[int, int]
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """A process that runs, its descriptor, and the client that waits for its end."""
+
+    pid: int
+    ended: int
+    client: socket.socket
+
+
 def serve(address: str) -> _Order | None:
     """Listen until standard input ends; in a copy, return what it is to run."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
-    Path(f"{address}.env").write_text(json.dumps(at_import(os.environ)), "utf-8")
+    Path(f"{address}.env").write_bytes(marshal.dumps(at_import(dict(os.environ))))
     sys.stdout.write("listening\n")
     sys.stdout.flush()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
-    while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
+    sources: list[Any] = [listener, sys.stdin]
+    copies: list[_Copy] = []
+    while sources or copies:
+        waiting = [*sources, *(c.ended for c in copies), *(c.client for c in copies)]
+        ready, _, _ = select.select(waiting, [], [])
+        copies = [copy for copy in copies if is_running(copy, ready)]
         if sys.stdin in ready:
-            return None
-        client, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            return keep(client)
-        client.close()
+            sources.clear()
+        elif listener in ready:
+            client, _ = listener.accept()
+            order = receive(client)
+            if order is None:
+                client.close()
+                continue
+            if (pid := os.fork()) == 0:
+                for copy in copies:
+                    os.close(copy.ended)
+                    copy.client.close()
+                listener.close()
+                client.close()
+                return order
+            copies.append(_Copy(pid, os.pidfd_open(pid), client))
+            for descriptor in order.streams.values():
+                os.close(descriptor)
+    return None
 
 
-def keep(client: socket.socket) -> _Order:
-    """Start the copy, pass signals on to it, and tell the client how it ended.
-
-    Returns only in the copy; the process that keeps it ends here.
-    """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    order = receive(client)
-    pid = os.fork()
-    if pid == 0:
-        client.close()
-        return order
-    for descriptor in order.streams.values():
-        os.close(descriptor)
-    ended = os.pidfd_open(pid)
-    while True:
-        ready, _, _ = select.select([client, ended], [], [])
-        if ended in ready:
-            _, status = os.waitpid(pid, 0)
-            client.sendall(status.to_bytes(4, "big"))
-            os._exit(0)
-        number = client.recv(1)
-        os.kill(pid, number[0] if number else signal.SIGKILL)  # no number: the client is dead
-        if not number:
-            os._exit(0)
+def is_running(copy: _Copy, ready: Sequence[object]) -> bool:
+    """Pass a client's signals on to its copy, or tell it how that ended."""
+    if copy.ended in ready:
+        _, status = os.waitpid(copy.pid, 0)
+        with suppress(BrokenPipeError):
+            copy.client.sendall(status.to_bytes(4, "big"))
+        os.close(copy.ended)
+        copy.client.close()
+        return False
+    if copy.client in ready:
+        number = copy.client.recv(1)
+        os.kill(copy.pid, number[0] if number else signal.SIGKILL)  # no number: the client is dead
+    return True
 
 
-def receive(client: socket.socket) -> _Order:
-    """Receive the order of a client, with its open streams."""
+def receive(client: socket.socket) -> _Order | None:
+    """Receive the order of a client, with its open streams; none of one that was killed."""
     head, descriptors, _, _ = socket.recv_fds(client, LENGTH, len(STREAMS))
-    message = json.loads(read_exactly(client, int.from_bytes(head, "big")))
+    length = int.from_bytes(head, "big")
+    data = read_exactly(client, length)
+    if not head or len(data) < length:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return None
+    message = marshal.loads(data)
     streams = dict(zip(message.pop("open"), descriptors, strict=True))
     return _Order(**message, streams=streams)
 
@@ -260,6 +283,8 @@ def enter(python: str) -> None:
 if __name__ == "__main__":
     for module in MODULES:
         importlib.import_module(module)
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
     order = serve(sys.argv[1])
     if order is not None:

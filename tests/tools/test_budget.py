@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import house
 import pytest
+from house_calls import compose
 
 BUDGET = house.read_budget(house.BUDGET.read_text("utf-8"))
 
@@ -16,9 +19,14 @@ def test_names_for_users_and_options_of_commands_keep_the_budget():
     assert house.broken(house.public_names(), BUDGET) == []
 
 
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compose(tmp_path_factory.mktemp("composed") / "home")
+
+
 @pytest.mark.parametrize("command", house.WALKS)
-def test_the_functions_that_a_command_enters_keep_the_budget(command: str):
-    figures = house.walk_figures({command: house.walk(command)})
+def test_the_functions_that_a_command_enters_keep_the_budget(command: str, composed: Path):
+    figures = house.walk_figures({command: house.walk(command, composed=composed)})
     assert figures[f"functions entered: {command}"] > 50  # it was traced
     assert house.broken(figures, BUDGET) == []
 
