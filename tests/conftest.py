@@ -95,9 +95,10 @@ def _hub_settings() -> dict[str, str]:
 def shared_trial() -> Iterator[None]:
     """Let one process try every backbone that tests make: each start takes seconds."""
     from redhost_author.backbone import making
+    from redhost_author.backbone.trial import BackboneTrial as start  # noqa: N813
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        start, started, hub = making.BackboneTrial, [], _hub_settings()
+        started, hub = [], _hub_settings()
 
         def shared() -> AbstractContextManager[BackboneTrial]:
             if _hub_settings() != hub:  # a hub of the test's own, which the process has not seen
