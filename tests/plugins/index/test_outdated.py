@@ -302,3 +302,24 @@ def test_each_project_is_one_request(index: Any, using: Any) -> None:
     pages = [f"/simple/red-expert-x{n}/" for n in range(200)]
     others = ["/simple/red-expert-a/", "/simple/catalogue.json", "/catalogue.json"]
     assert sorted(index.requests) == sorted([*pages, *others])
+
+
+def test_a_plugin_of_another_redhost_does_not_fit(serve: Any, tmp_path: Path) -> None:
+    """PEP 658: METADATA beside the wheel is read, and not the wheel."""
+    page = tmp_path / "simple" / "redhost-late" / "index.html"
+    page.parent.mkdir(parents=True)
+    lines = []
+    for version, needs in (("0.2.0", "redhost>=0.1"), ("0.3.0", "redhost==7.0"), ("0.4.0", "?")):
+        wheel = f"redhost_late-{version}-py3-none-any.whl"
+        lines.append(f'<a href="../../{wheel}" data-core-metadata="true">{wheel}</a>')
+        text = f"Metadata-Version: 2.1\nName: redhost-late\nVersion: {version}\n"
+        (tmp_path / f"{wheel}.metadata").write_text(f"{text}Requires-Dist: {needs}\n")
+    page.write_text("\n".join(lines))
+    index = serve(tmp_path)
+    late = InUse(
+        kind="plugin", id="redhost-late", dist="redhost-late", version="0.1.0", home=tmp_path
+    )
+    one = standings(look([late], place=index.url))["redhost-late"]
+    assert {n.version: n.fits for n in one.newer} == {"0.4.0": None, "0.3.0": False, "0.2.0": True}
+    assert one.newer[1].why == "needs redhost==7.0"
+    assert downloads(index) == []

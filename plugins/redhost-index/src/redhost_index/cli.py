@@ -287,7 +287,8 @@ def _lines_of(one: Standing) -> list[str]:
         why = f": {one.yanked}" if one.yanked else ""
         lines.append(f"{name} {one.version}: called back{why}")
     for newer in one.newer:
-        state = _FITS[newer.fits] if one.kind in {"expert", "backbone"} else "newer"
+        unknown = "not known" if one.kind == "expert" else "newer"
+        state = unknown if newer.fits is None else _FITS[newer.fits]
         why = f": {newer.why}" if newer.why else ""
         if newer.yanked is not None:
             state, why = "called back", f": {newer.yanked}" if newer.yanked else ""

@@ -21,7 +21,7 @@ from .composed import InUse, in_use
 from .fits import Fit, fit_of_entry
 from .place import Place, place_at
 from .schema import Version
-from .wheel_fits import SMALL, fit_of_python, fit_of_wheel
+from .wheel_fits import SMALL, fit_of_metadata, fit_of_python, fit_of_wheel
 
 WORKERS = 16
 """Requests at a time."""
@@ -336,6 +336,8 @@ def _examine(
     entries, examined = catalogues.get(id(one.place), {}), 0
     for link in one.links.values():
         fit = fit_of_python(link)
+        if fit is None and one.package.kind == "plugin" and link.metadata and one.place:
+            fit = fit_of_metadata(link, one.place)
         if fit is None and _needs_fit(one):
             entry = _matching(entries.get(link.file), link, one, warnings)
             if entry is not None:

@@ -44,6 +44,7 @@ class Link:
         sha256: What the index promises; empty if it does not.
         yanked: Why it was called back (PEP 592), which may be empty; None if it was not.
         requires_python: The versions of Python that it needs; empty if the index does not say.
+        metadata: Whether its METADATA lies beside it (PEP 658).
     """
 
     file: str
@@ -51,6 +52,7 @@ class Link:
     sha256: str = ""
     yanked: str | None = None
     requires_python: str = ""
+    metadata: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ def _of_json(data: bytes) -> Project:
                 sha256=f.get("hashes", {}).get("sha256", ""),
                 yanked=_yanked(f.get("yanked")),
                 requires_python=f.get("requires-python") or "",
+                metadata=bool(f.get("core-metadata") or f.get("dist-info-metadata")),
             )
             for f in page["files"]
         ),
@@ -296,5 +299,6 @@ class _Page(HTMLParser):
             sha256=value if algorithm == "sha256" else "",
             yanked=given.get("data-yanked") or ("" if "data-yanked" in given else None),
             requires_python=given.get("data-requires-python") or "",
+            metadata=not {"data-core-metadata", "data-dist-info-metadata"}.isdisjoint(given),
         )
         self.links.append(link)
