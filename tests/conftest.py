@@ -270,7 +270,9 @@ class Venv:
     def pip(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the real pip of this environment, without any index."""
         return subprocess.run(
-            warm_command("-m", "pip", "--disable-pip-version-check", *arguments, python=self.python),
+            warm_command(
+                "-m", "pip", "--disable-pip-version-check", *arguments, python=self.python
+            ),
             check=False,
             capture_output=True,
             text=True,
