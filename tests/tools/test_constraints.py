@@ -6,10 +6,11 @@ import re
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 import install
 import pytest
@@ -113,8 +114,10 @@ def test_a_report_of_pip_becomes_constraints_without_what_is_ours() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("environment") / "venv"
+def folder(make_venv: Callable[[Path], Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that is there already, and sees the pip of this one."""
+    folder: Path = make_venv(tmp_path_factory.mktemp("environment") / "venv").folder
+    return folder
 
 
 @pytest.mark.parametrize(("marker", "refused"), [("==", True), ("!=", False)])

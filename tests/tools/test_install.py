@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import install
 import pytest
@@ -65,8 +67,9 @@ def test_a_step_says_what_it_is_how_large_and_how_long(
 
 
 def test_a_step_that_fails_is_named_and_ends_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_venv: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_venv(tmp_path / "venv")
     wrong, never = (install.Step(t, ("--no-index", "no-such-part")) for t in ("wrong", "never"))
     monkeypatch.setattr(install, "STEPS", {"demo": (wrong, never)})
     with pytest.raises(SystemExit, match=r"\[1/2\] wrong: pip failed"):

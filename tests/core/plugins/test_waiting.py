@@ -17,48 +17,50 @@ from redhost.registry.package.discover import plugin_entry_points
 from redhost.registry.package.forms import TASKS
 
 WAITING = {f"redhost-{extra}" for names in OF_THIS_PROJECT.values() for extra in names.values()}
+CASES = {
+    "": [],
+    "plugins.task('classification')": [],
+    "plugins.providers('redhost_register_routers', 'evidence')": [],
+    "plugins.task('spans')": ["redhost_spans"],
+    "plugins.providers('redhost_register_forms', 'lora')": ["redhost_peft"],
+    "plugins.providers('redhost_register_recipes', 'open')": ["redhost_words"],
+    "plugins.names('redhost_register_routers')": [
+        "redhost_generate",
+        "redhost_robust",
+        "redhost_words",
+    ],
+    "plugins.providers('redhost_register_routers', 'blend')": ["redhost_robust"],
+}
 IMPORTED = """
-import sys
+import os, sys
 from redhost.core.plugins.manager import Plugins
 
-plugins = Plugins()
-{statement}
-names = {{name.partition(".")[0] for name in sys.modules}}
-print(*sorted(name for name in names if name.startswith("redhost_")))
+for statement in sys.argv[1:]:
+    if os.fork():
+        assert os.wait()[1] == 0, statement
+        continue
+    plugins = Plugins()
+    exec(statement)
+    names = {name.partition(".")[0] for name in sys.modules}
+    print(*sorted(name for name in names if name.startswith("redhost_")), flush=True)
+    os._exit(0)
 """
 
 
-def imported(statement: str) -> list[str]:
-    """Return the plugins of this project that a process imports for a statement."""
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED.format(statement=statement)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
+@pytest.fixture(scope="module")
+def imported() -> dict[str, list[str]]:
+    """The plugins of this project that a process imports for each statement, a process each."""
+    command = [sys.executable, "-c", IMPORTED, *CASES]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    return {statement: line.split() for statement, line in zip(CASES, lines, strict=True)}
 
 
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("", []),
-        ("plugins.task('classification')", []),
-        ("plugins.providers('redhost_register_routers', 'evidence')", []),
-        ("plugins.task('spans')", ["redhost_spans"]),
-        ("plugins.providers('redhost_register_forms', 'lora')", ["redhost_peft"]),
-        ("plugins.providers('redhost_register_recipes', 'open')", ["redhost_words"]),
-        (
-            "plugins.names('redhost_register_routers')",
-            ["redhost_generate", "redhost_robust", "redhost_words"],
-        ),
-        ("plugins.providers('redhost_register_routers', 'blend')", ["redhost_robust"]),
-    ],
-)
+@pytest.mark.parametrize("statement", CASES)
 def test_a_plugin_of_this_project_is_imported_once_a_part_of_it_is_named(
-    statement, expected
+    statement, imported
 ) -> None:
-    assert imported(statement) == expected
+    assert imported[statement] == CASES[statement]
 
 
 def test_the_tables_name_every_part_that_plugins_of_this_project_register() -> None:

@@ -105,7 +105,8 @@ class World:
 
     def pip(self, arguments: str) -> str:
         """Run the environment's pip, which finds the wheels and no index."""
-        return self.run(f"{self.bin}/python -m pip -q {arguments}", env=self.offline)
+        pip = shlex.join(warm_command("-m", "pip", "-q", python=f"{self.bin}/python"))
+        return self.run(f"{pip} {arguments}", env=self.offline)
 
     @property
     def offline(self) -> dict[str, str]:
