@@ -1,4 +1,4 @@
-"""Commands of other packages: listed by their distribution's summary, imported when invoked."""
+"""Commands of other packages: listed with a summary, imported when invoked."""
 
 from __future__ import annotations
 
@@ -17,27 +17,78 @@ import click
 if TYPE_CHECKING:
     from ..registry.package.discover import EntryPointInfo
 
-PLUGINS: Mapping[str, Sequence[str]] = {
-    "author": ("new-backbone", "new-plugin", "new-workflow"),
-    "doctor": ("doctor", "why"),
-    "fleet": ("fleet", "promote", "pull", "push"),
-    "generate": ("generate",),
-    "index": ("catalogue", "outdated", "search", "upgrade"),
-    "merge": ("merge",),
-    "mlflow": ("mlflow",),
-    "onnx": ("onnx",),
-    "peft": ("export",),
-    "port": ("migrate", "port"),
-    "ray": ("deploy", "sweep", "train-many"),
-    "report": ("explain", "report"),
-    "revoke": ("revoke", "revoked"),
-    "robust": ("advise",),
-    "serve": ("serve", "serve-bench", "serve-soak", "serve-storm"),
-    "spans": (),
-    "sync": ("export-wheels", "sync"),
-    "words": (),
+PLUGINS: Mapping[str, Mapping[str, str]] = {
+    "author": {
+        "new-backbone": "Make a backbone package from any model.",
+        "new-plugin": "Make a plugin's project, which works as it is.",
+        "new-workflow": "Write a workflow that checks and publishes the expert of PROJECT.",
+    },
+    "doctor": {
+        "doctor": "Examine the environment and the home, and say how to mend what is wrong.",
+        "why": "Say where the expert ID came from, whether it answers, and if not, why.",
+    },
+    "fleet": {
+        "fleet": "Show and control replicas that follow one store.",
+        "promote": "Make a stage serve generation NUMBER, which was pushed; every replica follows.",
+        "pull": "Download the generation that a stage serves, and make it current here.",
+        "push": "Upload a generation, all its bytes, to the store at URL; it is not served yet.",
+    },
+    "generate": {
+        "generate": "Continue PROMPT, token by token; - reads standard input.",
+    },
+    "index": {
+        "catalogue": "List the experts in a FOLDER of wheels.",
+        "outdated": "Show which newer versions there are of what is composed.",
+        "search": "Find experts of an index that have every WORD.",
+        "upgrade": "Compose the newest fitting versions of all experts, or of those with an ID.",
+    },
+    "merge": {
+        "merge": "Merge the current generation into one expert.",
+    },
+    "mlflow": {
+        "mlflow": "Export a generation to MLflow.",
+    },
+    "onnx": {
+        "onnx": "Answer with a generation on onnxruntime, without torch.",
+    },
+    "peft": {
+        "export": "Export an expert's adapter as PEFT's two files.",
+    },
+    "port": {
+        "migrate": "Move the whole composition to another backbone.",
+        "port": "Port an expert to another backbone.",
+    },
+    "ray": {
+        "deploy": "Run replicas on Ray Serve that follow the store at URL, until Ctrl-C.",
+        "sweep": "Try routers on the composed experts, and compare them.",
+        "train-many": "Train many experts, those that PLAN lists.",
+    },
+    "report": {
+        "explain": "Explain the answers to TEXTS (or lines of standard input, with -).",
+        "report": "Document the current generation in FILE: one self-contained page.",
+    },
+    "revoke": {
+        "revoke": "Add an expert or backbone to a signed list of what is revoked.",
+        "revoked": "Show what this home knows to be revoked; fetch a list if an index is named.",
+    },
+    "robust": {
+        "advise": "Report whether the composed domains should be one model or several.",
+    },
+    "serve": {
+        "serve": "Serve the current generation over HTTP; swap it under load.",
+        "serve-bench": "Time a query over HTTP against a call in process.",
+        "serve-soak": "Answer a million texts while experts change; record the server's memory.",
+        "serve-storm": "Swap generations under load, a third of them broken; count the errors.",
+    },
+    "spans": {},
+    "sync": {
+        "export-wheels": "Write wheels of all that the project's locks need into FOLDER.",
+        "sync": "Make environment and compositions what the project's locks name.",
+    },
+    "words": {},
 }
-"""Extra of redhost → the commands of the plugin that it installs, ``redhost-EXTRA``."""
+"""Extra of redhost → the commands of the plugin that it installs, ``redhost-EXTRA``, each with its
+first line of help, which is listed before the plugin is imported."""
 
 
 class PluginGroup(click.Group):
@@ -140,9 +191,12 @@ def _typed(ctx: click.Context, name: str) -> bool:
 
 
 def _summary(entry: EntryPointInfo, installed: Mapping[str, list[EntryPointInfo]]) -> str:
-    """Return a command's summary for lists: the distribution's own for its first command."""
+    """Return a command's summary for lists: of others' plugins, their distribution's own."""
     first = min(name for name, by in installed.items() if entry.dist in {e.dist for e in by})
-    return entry.summary if entry.name == first else f"Comes with {first!r}; has its own --help."
+    return PLUGINS.get(entry.dist.removeprefix("redhost-"), {}).get(
+        entry.name,
+        entry.summary if entry.name == first else f"Comes with {first!r}; has its own --help.",
+    )
 
 
 def _load(entry: EntryPointInfo, others: Sequence[EntryPointInfo]) -> click.Command:

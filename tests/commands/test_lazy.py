@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -140,10 +141,11 @@ def test_the_table_of_commands_and_the_extras_are_those_of_the_plugins() -> None
         plugin = project(folder)
         if points := plugin.get("entry-points"):
             extra = plugin["name"].removeprefix("redhost-")
-            declared[extra] = tuple(sorted(points.get("redhost.commands", ())))
+            declared[extra] = sorted(points.get("redhost.commands", ()))
             assert f"redhost-{extra}=={host['version']}" in host["optional-dependencies"][extra]
             assert plugin["version"] == host["version"]
-    assert declared == PLUGINS and {*PLUGIN_TASKS.values()} <= declared.keys()
+    assert declared == {extra: [*commands] for extra, commands in PLUGINS.items()}
+    assert {*PLUGIN_TASKS.values()} <= declared.keys()
     assert host["optional-dependencies"]["all"] == [f"redhost[{','.join(sorted(declared))}]"]
 
 
@@ -166,13 +168,23 @@ def test_more_of_evaluate_without_its_plugin_says_what_to_install(home, call, mo
     assert (code, out, err) == (3, "", f"redhost: {line}\n")
 
 
+def test_a_plugins_commands_are_listed_as_they_describe_themselves() -> None:
+    found = {
+        (e.dist.name.removeprefix("redhost-"), e.name): e.load().get_short_help_str(200)
+        for e in entry_points(group="redhost.commands")
+        if e.dist is not None and e.dist.name != "red-lab"
+    }
+    listed = {(x, name): line for x, lines in PLUGINS.items() for name, line in lines.items()}
+    assert listed == found
+
+
 def test_what_a_command_needs_is_taken_from_its_plugin_and_from_no_other(environment) -> None:
     files = {"__init__.py": "", "evaluation.py": "raise SystemExit('imported')"}
     environment.install_code("thief", files, {"redhost.commands": "someones = thief:hello"})
     points = [e for e in plugin_entry_points("redhost.commands") if e.name == "someones"]
     assert [e.dist for e in points] == ["thief"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PLUGINS, "others", ("someones",))
+        patch.setitem(PLUGINS, "others", {"someones": ""})
         with pytest.raises(MissingError, match="redhost-others"):
             import_beside("someones", "thief.evaluation:Extras", needed_for="evaluate --plot")
 

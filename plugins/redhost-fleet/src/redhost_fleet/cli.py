@@ -42,7 +42,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def push(
     *, url: str, generation: int | None, home: Path | None, question: str | None, as_json: bool
 ) -> None:
-    """Upload a generation, with all its bytes, to the store at URL; it is not served yet.
+    """Upload a generation, all its bytes, to the store at URL; it is not served yet.
 
     What the home knows to be revoked goes along, and that counts at once.
     URL is a folder or an object store (s3://bucket/folder); REDHOST_FLEET sets the default. Each
@@ -78,7 +78,7 @@ def pull(
     question: str | None,
     as_json: bool,
 ) -> None:
-    """Download the generation that a stage serves from the store at URL; make it current here."""
+    """Download the generation that a stage serves, and make it current here."""
     import redhost
     from redhost_fleet.fleet import Fleet
 

@@ -124,7 +124,7 @@ def serve(
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
 def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
-    """Swap generations under load, a third of the swaps broken; count the errors."""
+    """Swap generations under load, a third of them broken; count the errors."""
     from redhost_serve.load_test_run import measure
     from redhost_serve.report import note
 
@@ -150,7 +150,7 @@ def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
 def soak(*, answers: int, changes: int, out: Path) -> None:
-    """Answer a million texts while experts are added and removed; record the server's memory."""
+    """Answer a million texts while experts change; record the server's memory."""
     from redhost_serve.report import note
     from redhost_serve.soak import measure
 
@@ -177,7 +177,7 @@ def soak(*, answers: int, changes: int, out: Path) -> None:
     "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
 )
 def bench(*, clients: int, seconds: float, out: Path) -> None:
-    """Time one query over HTTP against a call in process, and the gain from micro-batching."""
+    """Time a query over HTTP against a call in process."""
     from redhost_serve.http_cost import measure
     from redhost_serve.report import note
 
