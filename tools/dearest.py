@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,9 +16,9 @@ SHOWN = 10
 """Files that are listed in any case."""
 
 
-def seconds_by_file(report: Path) -> Counter[str]:
+def seconds_by_file(report: Path) -> dict[str, float]:
     """Sum what the tests of each file took, their fixtures included."""
-    seconds = Counter[str]()
+    seconds = defaultdict[str, float](float)
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314  (pytest wrote it)
         module = re.match(r"(?:\w+\.)*?test_\w+", case.get("classname", ""))
         name = f"{module[0].replace('.', '/')}.py" if module else "elsewhere"
@@ -25,9 +26,9 @@ def seconds_by_file(report: Path) -> Counter[str]:
     return seconds
 
 
-def lines(seconds: Counter[str]) -> list[str]:
+def lines(seconds: Mapping[str, float]) -> list[str]:
     """Return a line for each of the dearest files and all above the limit, and a last one."""
-    ordered = seconds.most_common()
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
     over = sum(spent > LIMIT for _, spent in ordered)
     listed = [f"{spent:7.1f} s  {name}" for name, spent in ordered[: max(SHOWN, over)]]
     total = f"{sum(seconds.values()):.0f} s in {len(seconds)} files"
