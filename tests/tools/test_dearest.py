@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import dearest
@@ -39,8 +38,8 @@ def test_a_files_tests_are_summed_with_their_fixtures_in_classes_too(tmp_path: P
 
 
 def test_all_over_the_limit_are_listed_and_ten_in_any_case() -> None:
-    few = Counter({f"tests/test_{n}.py": float(n) for n in range(1, 13)})
+    few = {f"tests/test_{n}.py": float(n) for n in range(1, 13)}
     listed = dearest.lines(few)
     assert [line.split()[2] for line in listed[:2]] == ["tests/test_12.py", "tests/test_11.py"]
     assert (len(listed), listed[-1]) == (11, "78 s in 12 files, of which 2 are over 10 s")
-    assert len(dearest.lines(Counter({f"tests/test_{n}.py": 11.0 for n in range(12)}))) == 13
+    assert len(dearest.lines({f"tests/test_{n}.py": 11.0 for n in range(12)})) == 13
