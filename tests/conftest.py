@@ -16,7 +16,14 @@ import venv
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    chdir,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -104,7 +111,8 @@ def shared_trial() -> Iterator[None]:
             if _hub_settings() != hub:  # a hub of the test's own, which the process has not seen
                 return start()
             if not started:
-                started.append(stack.enter_context(start()))
+                with chdir(Path(__file__).parent):  # a test's own folder may be gone later
+                    started.append(stack.enter_context(start()))
             return nullcontext(started[0])
 
         patch.setattr(making, "BackboneTrial", shared)
