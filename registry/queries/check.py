@@ -7,15 +7,17 @@ packages may claim one id; their weights are not.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from ..environment.installed import audit_installed, files_below
 from ..environment.status import check_packages
 from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
+from ..home.revoked import Revocation
+from ..home.store import Store
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Kind, Package, canonical, discover_all, from_folder
 from ..package.manifest import ExpertManifest, parse_backbone, parse_expert, parts_of
@@ -103,7 +105,14 @@ def resolve_targets(
             targets += (_backbone(name, p, audit_installed(p, owners)) for p in backbones)
         else:
             targets += _installed(name, experts, against, owners=owners, home=home)
-    return tuple(targets)
+    revoked = Store(home).revoked()
+    return tuple(replace(t, violations=(*_revoked(t, revoked), *t.violations)) for t in targets)
+
+
+def _revoked(target: Target, revoked: Mapping[str, Revocation]) -> tuple[Violation, ...]:
+    """Return the violation of an expert whose content is called back."""
+    entry = None if target.files is None else revoked.get(target.files.digest)
+    return () if entry is None else (entry.violation(),)
 
 
 def _backbones(installed: Sequence[Package], *, backbone: str | None, home: Path) -> Against:

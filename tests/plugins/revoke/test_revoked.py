@@ -38,6 +38,9 @@ def test_a_revoked_member_is_named_refused_and_composed_without(
     code, out, _ = call("list-experts", "--json")
     states = {x["id"]: (x["state"], x["code"]) for x in json.loads(out)}
     assert states["range2"] == ("compatible", "revoked") and states["range1"] == ("attached", None)
+    code, out, _ = call("check", "range1", "range2", "--json")
+    found = {x["target"]: [v["code"] for v in x["violations"]] for x in json.loads(out)}
+    assert code == 1 and found == {"range1": [], "range2": ["revoked"]}
     drift = json.loads(call("status", "--json")[1])["drift"]
     assert [(d["id"], d["kind"], d["installed"]) for d in drift] == [
         ("range2", "revoked", "leaks rows")
@@ -84,6 +87,8 @@ def test_a_wheel_of_revoked_content_is_not_added(
     fetch()
     code, _, err = call("add", str(wheel), "--accept")
     assert code == 1 and err.count("\n") == 1 and "revoked" in err and "no good" in err
+    code, out, _ = call("check", str(wheel))
+    assert code == 1 and "no good" in out
     assert json.loads(call("status", "--json")[1])["generation"] == 1
 
 
