@@ -179,8 +179,8 @@ redhost, a backbone and its experts each come from a wheel of their own.
     redhost list-experts
     redhost recompose
 
-To call a version back, yank it on the index that has it: pip then passes it over, unless named.
-Nobody's copy is removed: tell users which version to install, or that the package has to go.
+To call a version back, yank it on the index that has it: pip then passes it over, unless named. Hosts
+that fetch your list stop using what 'redhost revoke' adds to it. Nobody's copy is removed: tell users.
 """)
 
 
