@@ -179,8 +179,8 @@ redhost, a backbone and its experts each come from a wheel of their own.
     redhost list-experts
     redhost recompose
 
-To call a version back, yank it on the index that has it: pip then passes it over, unless named. Hosts
-that fetch your list stop using what 'redhost revoke' adds to it. Nobody's copy is removed: tell users.
+To call a version back, yank it on the index, which pip then passes over unless named, and revoke it
+with 'redhost revoke': hosts that fetch your list stop using it. Copies stay: tell their users.
 """)
 
 
