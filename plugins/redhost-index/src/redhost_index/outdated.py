@@ -250,8 +250,8 @@ def look(
     """
     places = _Places(given=place, timeout=timeout)
     awaiting = places.all(packages)
-    asked = [_with_one_problem(one) for one in _in_parallel(_ask, awaiting)]
-    offered = [replace(one, revoked=revoked or Revoked()) for one in asked]
+    answers = [_with_one_problem(one) for one in _in_parallel(_ask, awaiting)]
+    offered = [replace(one, revoked=revoked or Revoked()) for one in answers]
     warnings = list[str]()
     catalogues = dict[int, dict[str, Version]]()
     for one in offered:

@@ -120,8 +120,8 @@ def revoked(
     places = (index_url,) if index_url else recorded_places(where) if fetch else ()
     if places:
         trusted = chosen_keys(keys)
-        kept = keep_lists(where, fetch_lists(places, timeout=timeout), keys=trusted)
-        changed, lifted = kept.changed, kept.lifted
+        change = keep_lists(where, fetch_lists(places, timeout=timeout), keys=trusted)
+        changed, lifted = change.changed, change.lifted
     if forgotten:
         changed = forget(where, forgotten) or changed
     if allowed or forbid:

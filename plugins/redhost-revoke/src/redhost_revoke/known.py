@@ -60,7 +60,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class Change:
     """What newer lists changed.
 
     Attributes:
@@ -72,7 +72,7 @@ class Kept:
     lifted: tuple[Revocation, ...] = ()
 
 
-def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicKey]) -> Kept:
+def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicKey]) -> Change:
     """Verify lists, and store those that are newer; all of them or none.
 
     Raises:
@@ -95,11 +95,11 @@ def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicK
             _require_newer(lists.get(key.fingerprint), newer, where=one.where)
             lists[key.fingerprint] = newer
         if lists == known.lists:
-            return Kept(changed=False)
+            return Change(changed=False)
         generations.store.write_revocations(msgspec.structs.replace(known, lists=lists))
     before, after = _entries(known.lists), _entries(lists)
     lifted = tuple(entry for digest, entry in before.items() if digest not in after)
-    return Kept(changed=True, lifted=lifted)
+    return Change(changed=True, lifted=lifted)
 
 
 def _entries(lists: Mapping[str, RevokedList]) -> dict[str, Revocation]:
