@@ -108,8 +108,8 @@ def test_a_new_list_says_that_it_is_new_and_what_it_lifts(
     assert f"begins {published.path}:" in revoke("range2") and "begins" not in revoke("range1")
     assert "lifts" not in fetch()[1]
     published.path.unlink()
-    said = [revoke("range1") for _ in range(3)]  # the serial is higher than before
-    assert ["begins" in out for out in said] == [True, False, False]
+    printed = [revoke("range1") for _ in range(3)]  # the serial is higher than before
+    assert ["begins" in out for out in printed] == [True, False, False]
     out = fetch()[1]
     assert f"lifts red-expert-range2 0.1.0 ({digests['range2'][:12]}…)" in out
     assert out.count("lifts ") == 1 and "lifts" not in call("revoked")[1]
