@@ -196,6 +196,32 @@ class JsonPages:
         return Json(*arguments, **self.handler.keywords)
 
 
+def test_a_page_that_is_none_of_an_index_is_a_problem(index: Any, using: Any) -> None:
+    page = index.page("red-expert-a")
+    for text in ("", "<html><h1>Log in</h1><a href='/lost'>Lost your password?</a></html>"):
+        page.write_text(text)
+        for place in (index.url, str(index.folder / "simple")):
+            seen = standings(look([using("a"), using("b")], place=place))
+            assert "PEP 503" in seen["a"].problem and not seen["a"].listed, (text, place)
+            assert seen["b"].listed and seen["b"].problem == ""
+    for text in (
+        "<title>Links for red-expert-a</title>",
+        '<meta name="pypi:repository-version" content="1.0">',
+    ):
+        page.write_text(text)
+        a = standings(look([using("a")], place=index.url))["a"]
+        assert a.listed and a.problem == "" and a.newer == ()
+
+
+def test_an_index_without_a_page_of_four_still_has_the_fifth(index: Any, using: Any) -> None:
+    for name in "wxyz":
+        page = index.page(f"red-expert-{name}")
+        page.parent.mkdir()
+        page.write_text("<h1>Not here</h1>")
+    seen = standings(look([*map(using, "wxyz"), using("b")], place=index.url))
+    assert len({seen[name].problem for name in "wxyz"}) == 1 and seen["b"].listed
+
+
 def test_an_index_that_is_gone_gets_few_requests(using: Any) -> None:
     refused = list[int]()
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -17,6 +17,8 @@ from redhost_index.schema import CATALOGUE, Catalogue, StaticCheck, Version, dec
 
 import redhost
 from redhost.registry.errors import InstallError, MissingError, StoreError
+from redhost.registry.home.generations import Generations
+from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
 
 PRINT = "c67d8e0db53588867d3f0f9f17cd41783738370a33d11870164de9e136bcb925"
 
@@ -71,6 +73,28 @@ def test_of_several_versions_the_newest_that_fits(tmp_path: Path) -> None:
     assert {x.id: (x.version, x.fits) for x in found} == {
         "a": ("0.3.0", True),
         "b": ("0.4.0", False),
+    }
+
+
+def test_a_revoked_version_is_marked_and_another_preferred(tmp_path: Path) -> None:
+    entries = tuple(
+        Revocation(digest=f"{n}" * 64, dist=dist, version=v, reason="leaks", revoked_at="now")
+        for n, (dist, v) in enumerate((("Red_Expert.A", "0.3.0"), ("red-expert-b", "0.1")))
+    )
+    generations = Generations(tmp_path)
+    with generations.writer():
+        lists = {"1" * 64: RevokedList(serial=1, entries=entries)}
+        generations.store.write_revocations(Revocations(lists=lists))
+    listed = catalogue(
+        version("a", "0.3.0"),
+        version("a", "0.2.0", fingerprint="1" * 64),
+        version("a", "0.1.0"),
+        version("b", "0.1.0"),
+    )
+    found = search(listed, ["red"], home=tmp_path)
+    assert {x.id: (x.version, x.revoked) for x in found} == {
+        "a": ("0.1.0", None),
+        "b": ("0.1.0", "leaks"),
     }
 
 

@@ -5,13 +5,35 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from redhost_index.catalogue import write_catalogue
 from release import write_index
 
+from redhost.registry.home.generations import Generations
+from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
 from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.wheel.wheel import open_wheel
 
 BOTH = {"red_expert_extra": "0.2.0", "red_expert_more": "0.2.0"}
 OLD = {"red_expert_extra": "0.1.0", "red_expert_more": "0.1.0"}
+
+
+def revoke(world: Any, *entries: dict[str, str]) -> None:
+    """Let the home know of what is revoked, as `redhost revoked` stores it."""
+    made = (Revocation(reason="leaks rows", revoked_at="2026-01-01", **entry) for entry in entries)
+    lists = {"1" * 64: RevokedList(serial=1, entries=tuple(made))}
+    generations = Generations(world.home)
+    with generations.writer():
+        generations.store.write_revocations(Revocations(lists=lists))
+
+
+def digest_of(world: Any, version: str) -> str:
+    wheel = open_wheel(world.index.folder / f"red_expert_extra-{version}-py3-none-any.whl")
+    return wheel.expert.unwrap("extra").digest
+
+
+def named(version: str, digest: str = "9" * 64) -> dict[str, str]:
+    return {"digest": digest, "dist": "red-expert-extra", "version": version}
 
 
 def test_all_newer_versions_that_fit_become_one_generation(world: Any) -> None:
@@ -43,6 +65,8 @@ def test_one_that_does_harm_is_refused_by_name_and_nothing_changes(harmful: Any)
     done = harmful.run("upgrade")
     assert done.returncode == 1
     assert "extra 0.1.0 was not upgraded to 0.3.0" in done.stderr and "harm" in done.stderr
+    assert "'redhost add red-expert-extra==0.3.0 --router KIND'" in done.stderr
+    assert "Another --router" not in done.stderr
     assert harmful.versions() == OLD and harmful.lock() == lock
     assert harmful.predict() == before and not (harmful.home / "sync").exists()
 
@@ -52,9 +76,12 @@ def test_with_keep_going_the_others_are_upgraded(harmful: Any) -> None:
     [refused] = done["refused"]
     assert (refused["id"], refused["version"]) == ("extra", "0.3.0")
     assert "harm" in refused["reason"]
-    assert [x["id"] for x in done["upgraded"]] == ["more"]
-    assert harmful.versions() == {**OLD, "red_expert_more": "0.2.0"}
-    assert harmful.lock()["experts"]["extra"]["version"] == "0.1.0"
+    # The next lower version that fits is taken in its place.
+    assert {x["id"]: x["version"] for x in done["upgraded"]} == {"extra": "0.2.0", "more": "0.2.0"}
+    assert harmful.versions() == BOTH
+    assert harmful.lock()["experts"]["extra"]["version"] == "0.2.0"
+    done = harmful.json("upgrade", "extra", "--keep-going", code=1)
+    assert [x["version"] for x in done["refused"]] == ["0.3.0"] and done["upgraded"] == []
     done = harmful.json("upgrade", "extra", "--accept")
     assert [x["version"] for x in done["upgraded"]] == ["0.3.0"]
 
@@ -132,3 +159,59 @@ def test_every_question_gets_one_generation(world: Any, version_of: Any) -> None
     numbers = {name: receipt["generation"] for name, receipt in done["receipts"].items()}
     assert numbers == {"": 3, "mood": 2} and len(done["upgraded"]) == 3
     assert world.versions() == {**BOTH, "red_expert_mood": "0.2.0"}
+
+
+@pytest.mark.parametrize("catalogued", [False, True])
+@pytest.mark.parametrize("known", ["name", "digest"])
+def test_of_a_revoked_version_the_next_lower_one_is_taken(
+    world: Any, version_of: Any, known: str, catalogued: bool
+) -> None:
+    """A catalogue saves the download by which a digest is known; then `upgrade` tries the next."""
+    folder = world.index.folder
+    version_of("extra", "0.4.0", domain="sums, best").write(folder)
+    write_index(folder)
+    if catalogued:
+        write_catalogue(folder)
+    digest = digest_of(world, "0.4.0")
+    revoke(world, named("0.4.0") if known == "name" else {"digest": digest})
+    done = world.json("upgrade", "extra")
+    assert [x["version"] for x in done["upgraded"]] == ["0.2.0"] and done["refused"] == []
+    [left] = done["left"]
+    assert (left["id"], left["version"]) == ("extra", "0.4.0") and "leaks rows" in left["reason"]
+    assert world.versions()["red_expert_extra"] == "0.2.0"
+    [staying] = world.json("upgrade", "extra")["staying"]
+    assert staying["reason"] == "0.4.0 is revoked: leaks rows"
+
+
+def test_what_is_revoked_is_named_by_outdated(world: Any) -> None:
+    current = world.lock()["experts"]["extra"]["digest"]
+    revoke(world, named("0.2.0"), named("0.1.0", current))
+    shown = {x["id"]: x for x in world.json("outdated")["packages"]}
+    assert shown["extra"]["revoked"] == "leaks rows" and shown["extra"]["newest"] == ""
+    assert [(n["version"], n["revoked"]) for n in shown["extra"]["newer"]] == [
+        ("0.2.0", "leaks rows")
+    ]
+    assert shown["more"]["revoked"] is None and shown["more"]["newest"] == "0.2.0"
+    text = world.run("outdated").stdout
+    assert "0.1.0: revoked: leaks rows; next: 'redhost add red-expert-extra==VERSION'" in text
+    assert "0.1.0 → 0.2.0  revoked: leaks rows" in text
+    reasons = {x["id"]: x["reason"] for x in world.json("upgrade", "--dry-run")["staying"]}
+    assert reasons["extra"].startswith("it is revoked: leaks rows, and no newer version fits")
+
+
+def test_a_revoked_version_in_use_is_upgraded(world: Any) -> None:
+    revoke(world, named("0.1.0", world.lock()["experts"]["extra"]["digest"]))
+    assert "next: 'redhost upgrade extra'" in world.run("outdated").stdout
+    assert [x["version"] for x in world.json("upgrade", "extra")["upgraded"]] == ["0.2.0"]
+    assert world.json("outdated")["packages"][0]["revoked"] is None
+
+
+def test_a_yanked_version_in_use_with_nothing_newer(world: Any) -> None:
+    page = world.index.page("red-expert-extra")
+    [link] = [x for x in page.read_text().splitlines() if "extra-0.1.0" in x]
+    page.write_text(link.replace("<a ", '<a data-yanked="too slow" '))
+    done = world.json("upgrade")
+    reasons = {x["id"]: x["reason"] for x in done["staying"]}
+    assert reasons["extra"] == "it is yanked: too slow, and there is no newer version"
+    text = world.run("outdated").stdout
+    assert "0.1.0: yanked: too slow; next: 'redhost add red-expert-extra==VERSION'" in text

@@ -101,6 +101,28 @@ def test_a_withdrawal_lifts_an_entry(call, fetch, published, digests) -> None:
     assert call("predict", TEXT)[0] == 0
 
 
+def test_a_new_list_says_that_it_is_new_and_what_it_lifts(
+    call, published, digests, fetch, home
+) -> None:
+    def revoke(name: str):
+        return call(
+            *("revoke", digests[name], "--reason", "no good"),
+            *("--key", str(published.keys["ours"][0]), "--list", str(published.path)),
+        )[1]
+
+    assert f"begins {published.path}:" in revoke("range2") and "begins" not in revoke("range1")
+    assert "lifts" not in fetch()[1]
+    published.path.unlink()
+    printed = [revoke("range1") for _ in range(3)]  # the serial is higher than before
+    assert ["begins" in out for out in printed] == [True, False, False]
+    out = fetch()[1]
+    assert f"lifts red-expert-range2 0.1.0 ({digests['range2'][:12]}…)" in out
+    assert out.count("lifts ") == 1 and "lifts" not in call("revoked")[1]
+    published.revoke(digests["range1"], withdraw=True)
+    lifted = json.loads(fetch("--json")[1])["lifted"]
+    assert [entry["digest"] for entry in lifted] == [digests["range1"]]
+
+
 def test_an_older_list_is_refused(call, fetch, published, digests) -> None:
     old = published.revoke(digests["range1"])
     published.revoke(digests["range2"])

@@ -196,7 +196,7 @@ def test_credentials_go_to_their_own_server_and_are_not_printed(
     server: Server, wheel: bytes
 ) -> None:
     other = Server()
-    other.put("/moved", b"")
+    other.put("/moved", b"<title>Links for away</title>")
 
     def redirect(request: BaseHTTPRequestHandler) -> None:
         request.send_response(302)

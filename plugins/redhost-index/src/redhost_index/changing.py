@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from redhost.core.composition.gates import HARM_HINT, TRY_HINT
 from redhost.core.composition.options import RecomposeKeywords
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose_selection
@@ -25,8 +26,8 @@ from redhost.registry.home.composition import (
 
 from .newcomer import Newcomer
 
-Refuse = Callable[[Newcomer, RedhostError], None]
-"""Called with a newcomer that is refused: raises, or leaves it out."""
+Refuse = Callable[[Newcomer, RedhostError], Newcomer | None]
+"""Called with a newcomer that is refused: raises, or returns what to try instead, if anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +72,20 @@ def compose_newer(
     """
     stored = select_stored(record, session.store)
     trial = _Trial(session=session, record=record, stored=stored, keywords=keywords)
-    left = [one for one in newcomers if trial.read(one, refuse)]
+    left = _present(trial.read(one, refuse) for one in newcomers)
     while left:
         outcome = trial.compose(left)
         blamed = trial.faults(outcome, left)
         if not blamed and isinstance(outcome, RecomposeResult):
             lock = _lock(record, outcome, left)
             return Changed(session=session, result=outcome, lock=lock, newcomers=tuple(left))
-        for one, error in blamed:
-            refuse(one, error)
-        left = [one for one in left if one not in [fault for fault, _ in blamed]]
+        faults = {one.member.id: error for one, error in blamed}
+        left = _present(trial.next(one, faults.get(one.member.id), refuse) for one in left)
     return None
+
+
+def _present(found: Iterable[Newcomer | None]) -> list[Newcomer]:
+    return [one for one in found if one is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +98,25 @@ class _Trial:
     keywords: RecomposeKeywords
     statuses: dict[str, PackageStatus] = field(default_factory=dict)
 
-    def read(self, one: Newcomer, refuse: Refuse) -> bool:
-        """Check a newer version against the backbone; return whether it may be composed."""
-        try:
-            self.statuses[one.member.id] = read_source(
-                one.wheel,
-                backbone=self.stored.files.manifest,
-                home=self.session.home,
-                keys=self.session.settings.keys or (),
-            )
-        except RedhostError as e:
-            refuse(one, e)
-            return False
-        return True
+    def read(self, one: Newcomer | None, refuse: Refuse) -> Newcomer | None:
+        """Check a newer version against the backbone; return it, or what to try instead."""
+        while one is not None:
+            try:
+                self.statuses[one.member.id] = read_source(
+                    one.wheel,
+                    backbone=self.stored.files.manifest,
+                    home=self.session.home,
+                    keys=self.session.settings.keys or (),
+                )
+            except RedhostError as e:
+                one = refuse(one, e)
+            else:
+                return one
+        return None
+
+    def next(self, one: Newcomer, error: RedhostError | None, refuse: Refuse) -> Newcomer | None:
+        """Return a newer version, or what to try instead if it is at fault."""
+        return one if error is None else self.read(refuse(one, error), refuse)
 
     def compose(self, newcomers: Sequence[Newcomer]) -> RecomposeResult | Refusal:
         """Compose with these newer versions."""
@@ -152,13 +162,17 @@ class _Trial:
 
 def _error(one: Newcomer, refusal: Refusal) -> RedhostError:
     """Return the error of a newer version that is refused."""
-    error, first = refusal.error(), refusal.violations[0]
+    error, hint = refusal.error(), refusal.violations[0].hint
+    if hint in {HARM_HINT, TRY_HINT}:  # `upgrade` has no --router
+        wanted = f"{one.wheel.package.dist}=={one.version}"
+        hint = f"Nothing was changed. 'redhost add {wanted} --router KIND' may do better; "
+        hint += "--accept goes on even so."
     return refusal.code.error(ContractError)(
         f"{one.member.id} {one.member.version} was not upgraded to {one.version}",
         expected=error.expected,
         found=f"{refusal.code.value}: {error.problem}"
         + (f": {error.found}" if error.found else ""),
-        hint=first.hint,
+        hint=hint,
     )
 
 

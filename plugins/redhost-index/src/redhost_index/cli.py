@@ -140,7 +140,7 @@ def outdated(
     """Show which newer versions there are of what is composed.
 
     Each expert is looked for where the lock says that it came from; all else in the index that you
-    set for pip. Names what fits the backbone, and what was called back.
+    set for pip. Names what fits the backbone, and what was yanked or revoked.
     """
     from redhost.registry.queries.settings import resolve_home
     from redhost_index.outdated import outdated as compare
@@ -186,8 +186,8 @@ def upgrade(
     """Compose the newest fitting versions of all experts, or of those with an ID.
 
     All are composed at once, judged, installed and published as one generation. If one is refused,
-    nothing changes, unless --keep-going is given. If it is killed, the next 'redhost upgrade' or
-    'redhost sync' finishes its work.
+    nothing changes; with --keep-going the next lower version is tried. Revoked ones are not taken.
+    If it is killed, the next 'redhost upgrade' or 'redhost sync' finishes its work.
     """
     from redhost.registry.queries.settings import resolve_home
     from redhost_index.upgrade import UpgradeOptions
@@ -242,7 +242,7 @@ def _print_found(found: tuple[Found, ...], limit: int) -> None:
             x.domain[:80],
             one_line(", ".join(x.labels[:4])) + (f", … ({x.label_count})" * (x.label_count > 4)),  # noqa: PLR2004
             "" if x.accuracy is None else f"{x.accuracy:.3f}",
-            _FITS[x.fits],
+            _FITS[x.fits] if x.revoked is None else "revoked",
         )
         for x in found[:limit]
     ]
@@ -283,17 +283,30 @@ def _lines_of(one: Standing) -> list[str]:
     if one.status:
         why = f": {one.status_reason}" if one.status_reason else ""
         lines.append(f"{name}: {one.status} at {one.source}{why}")
-    if one.yanked is not None:
-        why = f": {one.yanked}" if one.yanked else ""
-        lines.append(f"{name} {one.version}: called back{why}")
+    for word, reason in (("revoked", one.revoked), ("yanked", one.yanked)):
+        if reason is not None:
+            why = f": {reason}" if reason else ""
+            lines.append(f"{name} {one.version}: {word}{why}; next: {_next_step(one)}")
     for newer in one.newer:
         unknown = "not known" if one.kind == "expert" else "newer"
         state = unknown if newer.fits is None else _FITS[newer.fits]
         why = f": {newer.why}" if newer.why else ""
-        if newer.yanked is not None:
-            state, why = "called back", f": {newer.yanked}" if newer.yanked else ""
+        for word, reason in (("yanked", newer.yanked), ("revoked", newer.revoked)):
+            if reason is not None:
+                state, why = word, f": {reason}" if reason else ""
         lines.append(f"{name} {one.version} → {newer.version}  {state}{why}")
     return lines
+
+
+def _next_step(one: Standing) -> str:
+    """Return what to do about a version in use that is yanked or revoked."""
+    if one.kind != "expert":
+        return f"install another version of {one.dist}"
+    if one.newest:
+        return f"'redhost upgrade {one.id}'"
+    if one.revoked is not None:
+        return f"'redhost add {one.dist}==VERSION', or 'redhost recompose' goes on without it"
+    return f"'redhost add {one.dist}==VERSION'"
 
 
 def _print_upgrades(done: Upgrades) -> None:
@@ -309,6 +322,8 @@ def _print_upgrades(done: Upgrades) -> None:
     word = "to upgrade" if done.dry_run else "upgraded  "
     for step in done.upgraded:
         click.echo(f"{word} {step.id} {step.before} → {step.version} of {step.source}")
+    for left in done.left:
+        click.echo(f"left       {left.id} {left.version}: {left.reason}")
     for staying in done.staying:
         click.echo(f"stays      {staying.id} {staying.version}: {staying.reason}")
     if not done.upgraded and not done.refused:

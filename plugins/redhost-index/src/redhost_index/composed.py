@@ -29,6 +29,7 @@ class InUse:
         dist: Its distribution.
         version: The version in use.
         home: The folder of the composition that it is a member of; the root for other packages.
+        digest: The digest of its content; empty for code.
         source: Where it was taken from; empty if that is not recorded.
         fingerprint: The fingerprint of that composition's backbone.
         backbone: That backbone's manifest, if the store has it.
@@ -39,6 +40,7 @@ class InUse:
     dist: str
     version: str
     home: Path
+    digest: str = ""
     source: str = ""
     fingerprint: str = ""
     backbone: BackboneManifest | None = None
@@ -74,6 +76,7 @@ def in_use(home: Path) -> tuple[InUse, ...]:
                 dist=member.dist,
                 version=member.version,
                 home=where,
+                digest=member.digest,
                 source=member.source,
                 fingerprint=record.backbone.fingerprint,
                 backbone=backbone,
@@ -88,6 +91,7 @@ def in_use(home: Path) -> tuple[InUse, ...]:
                 dist=base.dist,
                 version=base.version,
                 home=where,
+                digest=base.digest,
                 fingerprint=base.fingerprint,
                 backbone=backbone,
             )

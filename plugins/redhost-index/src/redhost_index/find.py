@@ -12,6 +12,7 @@ from redhost.registry.home.generations import Generations
 from redhost.registry.package.discover import canonical
 
 from .fits import Fit, fit_of_entry
+from .revocations import Revoked, revoked_in
 from .schema import Catalogue, Version
 
 
@@ -31,6 +32,7 @@ class Found(Struct, frozen=True, kw_only=True):
         fits: Whether it fits the current backbone; null if that is not known.
         why: Why not, or why it is not known.
         sha256: The sha256 of its wheel.
+        revoked: Why it is revoked, as the home knows by name and version; null if it is not.
     """
 
     id: str
@@ -45,12 +47,14 @@ class Found(Struct, frozen=True, kw_only=True):
     fits: bool | None
     why: str
     sha256: str
+    revoked: str | None = None
 
 
 def search(catalogue: Catalogue, words: Sequence[str], *, home: Path) -> tuple[Found, ...]:
     """Return every expert that has all words, the closest first.
 
-    Of its versions the newest that fits is returned; if none does, the newest.
+    Of its versions the newest that fits is returned; if none does, the newest. One that is
+    revoked is returned only if all are.
 
     Args:
         catalogue: The catalogue.
@@ -58,22 +62,27 @@ def search(catalogue: Catalogue, words: Sequence[str], *, home: Path) -> tuple[F
         home: The state folder, whose backbone they should fit.
     """
     wanted, matches = [word.casefold() for word in words], list[tuple[int, Found]]()
-    for version, fit in _chosen(catalogue, current_fingerprint(home)):
+    revoked = revoked_in(home)
+    for version, fit in _chosen(catalogue, current_fingerprint(home), revoked):
         if (distance := _distance(version, wanted)) is not None:
-            matches.append((distance, _found(version, fit)))
+            matches.append((distance, _found(version, fit, revoked)))
     return tuple(found for _, found in sorted(matches, key=lambda pair: pair[0]))
 
 
-def _chosen(catalogue: Catalogue, fingerprint: str) -> Iterable[tuple[Version, Fit]]:
-    """Return of each expert the newest version that fits, else the newest."""
-    chosen = dict[str, tuple[Version, Fit]]()
+def _chosen(
+    catalogue: Catalogue, fingerprint: str, revoked: Revoked
+) -> Iterable[tuple[Version, Fit]]:
+    """Return of each expert the newest version that fits, else the newest; no revoked one first."""
+    chosen, ranks = dict[str, tuple[Version, Fit]](), dict[str, int]()
     for version in catalogue.versions:  # the newest of each distribution comes first
         dist = canonical(version.dist)
-        if version.kind != "expert" or (dist in chosen and chosen[dist][1].fits):
+        if version.kind != "expert" or ranks.get(dist) == 0:
             continue
         fit = fit_of_entry(version, fingerprint)
-        if fit.fits or dist not in chosen:
-            chosen[dist] = (version, fit)
+        usable = revoked.reason(dist, version.version) is None
+        rank = 2 * (not usable) + (not fit.fits)
+        if dist not in chosen or rank < ranks[dist]:
+            chosen[dist], ranks[dist] = (version, fit), rank
     return chosen.values()
 
 
@@ -119,7 +128,7 @@ def _installed_fingerprint(home: Path) -> str:
     return read[0].fingerprint if read else ""
 
 
-def _found(version: Version, fit: Fit) -> Found:
+def _found(version: Version, fit: Fit, revoked: Revoked) -> Found:
     return Found(
         id=version.id,
         dist=version.dist,
@@ -133,4 +142,5 @@ def _found(version: Version, fit: Fit) -> Found:
         fits=fit.fits,
         why=fit.why,
         sha256=version.sha256,
+        revoked=revoked.reason(version.dist, version.version),
     )

@@ -17,10 +17,12 @@ class Fit(Struct, frozen=True, kw_only=True):
     Attributes:
         fits: Whether it can; null if that is not known.
         why: Why not, or why it is not known.
+        digest: The digest of its content, if that was read.
     """
 
     fits: bool | None
     why: str = ""
+    digest: str = ""
 
 
 def fit_of_entry(entry: Version, fingerprint: str) -> Fit:

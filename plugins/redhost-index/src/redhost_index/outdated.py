@@ -20,6 +20,7 @@ from .catalogue import number_of
 from .composed import InUse, in_use
 from .fits import Fit, fit_of_entry
 from .place import Place, place_at
+from .revocations import Revoked, revoked_in
 from .schema import Version
 from .wheel_fits import SMALL, fit_of_metadata, fit_of_python, fit_of_wheel
 
@@ -45,7 +46,8 @@ class Newer(Struct, frozen=True, kw_only=True):
         sha256: The sha256 that index or catalogue promise; empty if neither does.
         fits: Whether it can be composed here; null if that is not known or is no question.
         why: Why not, or why it is not known.
-        yanked: Why it was called back; null if it was not.
+        yanked: Why it was yanked; null if it was not.
+        revoked: Why it is revoked, as this home knows; null if it is not.
     """
 
     version: str
@@ -54,6 +56,7 @@ class Newer(Struct, frozen=True, kw_only=True):
     fits: bool | None = None
     why: str = ""
     yanked: str | None = None
+    revoked: str | None = None
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -67,9 +70,11 @@ class Standing(Struct, frozen=True, kw_only=True):
         question: The question that it answers; empty for the default one.
         source: The index or folder that was asked; empty if none is known.
         listed: Whether that has the project.
-        newest: The newest version that fits and was not called back; empty if there is none.
+        newest: The newest version that fits and is neither yanked nor revoked; empty if there is
+            none.
         newer: The newer versions, the newest first.
-        yanked: Why the version in use was called back; null if it was not.
+        yanked: Why the version in use was yanked; null if it was not.
+        revoked: Why the version in use is revoked, as this home knows; null if it is not.
         status: ``archived``, ``quarantined`` or ``deprecated``, as the index says; else empty.
         status_reason: Why.
         problem: Why the index could not be asked; empty if it was.
@@ -85,6 +90,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     newest: str = ""
     newer: tuple[Newer, ...] = ()
     yanked: str | None = None
+    revoked: str | None = None
     status: str = ""
     status_reason: str = ""
     problem: str = ""
@@ -116,6 +122,8 @@ class Offered:
         links: Version → its wheel, of the newer versions, the newest first.
         fits: File → whether it fits.
         promised: File → the sha256 that a catalogue promises.
+        revoked: What the home knows to be revoked.
+        refused: Versions that were refused; they are not offered again.
     """
 
     package: InUse
@@ -125,12 +133,14 @@ class Offered:
     links: Mapping[str, Link] = field(default_factory=dict)
     fits: dict[str, Fit] = field(default_factory=dict)
     promised: dict[str, str] = field(default_factory=dict)
+    revoked: Revoked = field(default_factory=Revoked)
+    refused: set[str] = field(default_factory=set)
 
     @property
     def standing(self) -> Standing:
         """The package beside what the place has."""
         package, project = self.package, self.project
-        newer = tuple(self._newer(version, link) for version, link in self.links.items())
+        newer = tuple(self.newer(version) for version in self.links)
         return Standing(
             kind=package.kind,
             id=package.id,
@@ -142,6 +152,7 @@ class Offered:
             newest=next((n.version for n in newer if self.candidate(n)), ""),
             newer=newer,
             yanked=self._yanked(),
+            revoked=self.revoked.reason(package.dist, package.version, digest=package.digest),
             status="" if project.status == "active" else excerpt(project.status, most=40),
             status_reason=excerpt(project.reason, most=300),
             problem=self.problem,
@@ -150,9 +161,13 @@ class Offered:
     def candidate(self, newer: Newer) -> bool:
         """Return whether a newer version can be upgraded to."""
         ruled_out = newer.fits is False or (newer.fits is None and self.package.kind == "expert")
-        return not ruled_out and newer.yanked is None and self.project.status != "quarantined"
+        withdrawn = newer.yanked is not None or newer.revoked is not None
+        quarantined = self.project.status == "quarantined"
+        return not (ruled_out or withdrawn or quarantined or newer.version in self.refused)
 
-    def _newer(self, version: str, link: Link) -> Newer:
+    def newer(self, version: str) -> Newer:
+        """Return what is known of a newer version by now."""
+        link = self.links[version]
         fit = self.fits.get(link.file, Fit(fits=None))
         yanked = None if link.yanked is None else excerpt(link.yanked, most=300)
         return Newer(
@@ -162,6 +177,7 @@ class Offered:
             fits=fit.fits,
             why=fit.why,
             yanked=yanked,
+            revoked=self.revoked.reason(self.package.dist, version, digest=fit.digest),
         )
 
     def _yanked(self) -> str | None:
@@ -171,7 +187,7 @@ class Offered:
             if (n := fitting(link.file, self.package.dist)) is not None
             and n == number_of(self.package.version)
         ]
-        # A version is called back if all of its files are.
+        # A version is yanked if all of its files are.
         reasons = [link.yanked for link in wheels if link.yanked is not None]
         whole = bool(wheels) and len(reasons) == len(wheels)
         return excerpt(reasons[0], most=300) if whole else None
@@ -184,10 +200,12 @@ class Look:
     Attributes:
         offered: What the places have.
         warnings: What is odd about them.
+        examine: Fills in which versions of an offer fit; again, after some were refused.
     """
 
     offered: tuple[Offered, ...]
     warnings: tuple[str, ...]
+    examine: Callable[[Offered], None]
 
 
 def outdated(home: Path, *, place: str | None = None, timeout: float = TIMEOUT) -> Outdated:
@@ -202,7 +220,7 @@ def outdated(home: Path, *, place: str | None = None, timeout: float = TIMEOUT) 
         MissingError: If nothing is composed.
         UsageError: If the place is an address of another kind.
     """
-    seen = look(in_use(home), place=place, timeout=timeout)
+    seen = look(in_use(home), place=place, timeout=timeout, revoked=revoked_in(home))
     return Outdated(
         home=str(home),
         packages=tuple(one.standing for one in seen.offered),
@@ -217,6 +235,7 @@ def look(
     timeout: float = TIMEOUT,
     most: int = SMALL,
     until_one_fits: bool = False,
+    revoked: Revoked | None = None,
 ) -> Look:
     """Ask the place of each package for newer versions, and see which of them fit.
 
@@ -227,10 +246,12 @@ def look(
         timeout: How long an index may be silent.
         most: Bytes of the largest wheel that is downloaded to be examined.
         until_one_fits: Examine no older version of a package than the first that fits.
+        revoked: What the home knows to be revoked.
     """
     places = _Places(given=place, timeout=timeout)
     awaiting = places.all(packages)
-    offered = [_with_one_problem(one) for one in _in_parallel(_ask, awaiting)]
+    answers = [_with_one_problem(one) for one in _in_parallel(_ask, awaiting)]
+    offered = [replace(one, revoked=revoked or Revoked()) for one in answers]
     warnings = list[str]()
     catalogues = dict[int, dict[str, Version]]()
     for one in offered:
@@ -240,7 +261,8 @@ def look(
         _examine, catalogues=catalogues, warnings=warnings, most=most, until_one_fits=until_one_fits
     )
     _in_parallel(examine, offered)
-    return Look(offered=tuple(offered), warnings=tuple(dict.fromkeys(warnings)))
+    named = tuple(dict.fromkeys(warnings))
+    return Look(offered=tuple(offered), warnings=named, examine=examine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,8 +356,10 @@ def _examine(
 ) -> None:
     """Fill in which newer versions fit."""
     entries, examined = catalogues.get(id(one.place), {}), 0
-    for link in one.links.values():
-        fit = fit_of_python(link)
+    for version, link in one.links.items():
+        if one.newer(version).revoked is not None:
+            continue
+        fit = one.fits.get(link.file) or fit_of_python(link)
         if fit is None and one.package.kind == "plugin" and link.metadata and one.place:
             fit = fit_of_metadata(link, one.place)
         if fit is None and _needs_fit(one):
@@ -348,7 +372,7 @@ def _examine(
                 fit = _by_wheel(one, link, most=most if examined <= EXAMINED else 0)
         if fit is not None:
             one.fits[link.file] = fit
-        if until_one_fits and fit is not None and fit.fits and link.yanked is None:
+        if until_one_fits and fit is not None and fit.fits and one.candidate(one.newer(version)):
             return
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from redhost_sync.index import MAX_WHEEL, TIMEOUT, Index, Link, Project, parse_page
+from redhost_sync.index import MAX_WHEEL, TIMEOUT, Index, Link, NoPageError, Project, parse_page
 
 from redhost.registry.atomic import read_regular
 from redhost.registry.errors import InstallError, MissingError, StoreError, UsageError
@@ -72,7 +72,11 @@ class FolderPlace:
         page = self.folder / canonical(dist) / "index.html"
         if page.is_file():
             where = page.resolve().as_uri()
-            found = parse_page(self._read(page, most=MAX_PAGE), "text/html", where)
+            try:
+                found = parse_page(self._read(page, most=MAX_PAGE), "text/html", where)
+            except NoPageError as e:
+                problem = f"cannot read {page}"
+                raise StoreError(problem, expected=e.expected, found=e.problem) from e
             # Only what lies here: a page in a folder sends nobody to the network.
             local = (link for link in found.links if urlsplit(link.url).scheme == "file")
             return Project(tuple(local), found.status, found.reason)
@@ -127,6 +131,8 @@ class IndexPlace:
             raise InstallError(why)
         try:
             return self.index.project(dist)
+        except NoPageError:  # it answers: other projects may have a page
+            raise
         except InstallError as e:
             with self.guard:
                 self.failed.append(e)

@@ -7,7 +7,7 @@ composition is the old one or the new one at every moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -39,9 +39,12 @@ from redhost.registry.home.questions import question_of, root_of
 from redhost.registry.queries.settings import Disabled
 from redhost.registry.wheel.signing import PublicKey
 
+from .catalogue import number_of
 from .composed import in_use, records_of
+from .fits import Fit
 from .newcomer import Newcomer, fetch_newest
-from .outdated import Offered, Standing, look
+from .outdated import Newer, Offered, Standing, look
+from .revocations import revoked_in
 
 if TYPE_CHECKING:
     from .changing import Changed
@@ -98,7 +101,9 @@ class Upgrades(Struct, frozen=True, kw_only=True):
         resumed: Whether it finished first what a killed one had begun.
         upgraded: The experts in newer versions.
         refused: The newer versions that are refused, with ``--keep-going``.
-        staying: Experts that were named or are outdated, and for which nothing fits.
+        left: Newer versions that are revoked, beside the older ones that were taken.
+        staying: Experts that were named, are outdated, yanked or revoked, and for which nothing
+            fits.
         receipts: Question → the receipt of its composition; the default one has an empty name.
     """
 
@@ -107,6 +112,7 @@ class Upgrades(Struct, frozen=True, kw_only=True):
     resumed: bool
     upgraded: tuple[Upgraded, ...] = ()
     refused: tuple[NotUpgraded, ...] = ()
+    left: tuple[NotUpgraded, ...] = ()
     staying: tuple[NotUpgraded, ...] = ()
     receipts: dict[str, Receipt] = {}
 
@@ -154,8 +160,7 @@ def upgrade(home: Path, ids: Sequence[str], options: UpgradeOptions) -> Upgrades
     resumed = not options.dry_run and _finish(home, options)
     with alone(home):
         run = _Run(home=home, options=options, lock=WriterLock(home))
-        chosen = run.choose(ids)
-        newcomers = run.fetch(chosen.candidates)
+        newcomers = run.fetch(run.choose(ids), named=bool(ids))
         with Generations(home, lock=run.lock).writer() as writer:
             changed = run.compose(newcomers)
             receipts = run.publish(changed, writer)
@@ -165,7 +170,8 @@ def upgrade(home: Path, ids: Sequence[str], options: UpgradeOptions) -> Upgrades
         resumed=resumed,
         upgraded=tuple(_upgraded(one) for each in changed for one in each.newcomers),
         refused=tuple(run.refused),
-        staying=chosen.staying,
+        left=tuple(run.left(changed)),
+        staying=tuple(run.staying),
         receipts=receipts,
     )
 
@@ -183,25 +189,30 @@ def _finish(home: Path, options: UpgradeOptions) -> bool:
     return True
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
-    """What is to be upgraded, with the version to take, and what is not."""
-
-    candidates: tuple[tuple[Offered, str], ...]
-    staying: tuple[NotUpgraded, ...]
-
-
 def _why_not(standing: Standing, *, named: bool) -> str:
     """Return why there is nothing to upgrade to, if that is worth knowing."""
+    withdrawn = _withdrawn(standing)
+    if withdrawn and not standing.newer:
+        return f"it is {withdrawn}, and there is no newer version"
     if not standing.listed:
         where = standing.source
         reason = f"{where} has no such project" if where else "no index of it is known"
         return reason if named else ""
     if standing.newer:
         first = standing.newer[0]
-        why = first.why if first.yanked is None else f"called back: {first.yanked}".rstrip(": ")
-        return f"{first.version} {why or standing.status}"
+        state = _withdrawn(first)
+        why = f"is {state}" if state else first.why or standing.status
+        prefix = f"it is {withdrawn}, and no newer version fits: " if withdrawn else ""
+        return f"{prefix}{first.version} {why}"
     return "it is the newest" if named else ""
+
+
+def _withdrawn(one: Standing | Newer) -> str:
+    """Return that a version is revoked or yanked, and why; empty if it is neither."""
+    for word, reason in (("revoked", one.revoked), ("yanked", one.yanked)):
+        if reason is not None:
+            return f"{word}: {reason}" if reason else word
+    return ""
 
 
 def _left_alone(standing: Standing, off: AbstractSet[str]) -> str:
@@ -235,9 +246,12 @@ class _Run:
     def __init__(self, *, home: Path, options: UpgradeOptions, lock: WriterLock) -> None:
         self.home, self.options, self.lock = home, options, lock
         self.refused: list[NotUpgraded] = []
+        self.staying: list[NotUpgraded] = []
+        self.offers: dict[tuple[str, str], Offered] = {}
+        self.examine: Callable[[Offered], None]
 
-    def choose(self, ids: Sequence[str]) -> _Chosen:
-        """Ask where the experts came from, and choose the version to take of each."""
+    def choose(self, ids: Sequence[str]) -> list[Offered]:
+        """Ask where the experts came from; return what has a version to take."""
         experts = [package for package in in_use(self.home) if package.kind == "expert"]
         if unknown := sorted(set(ids) - {package.id for package in experts}):
             raise UnknownNameError("composed expert", unknown[0], (p.id for p in experts))
@@ -249,34 +263,64 @@ class _Run:
             timeout=options.timeout,
             most=MAX_WHEEL,
             until_one_fits=True,
+            revoked=revoked_in(self.home),
         )
-        candidates, staying = list[tuple[Offered, str]](), list[NotUpgraded]()
+        self.examine = seen.examine
+        candidates = list[Offered]()
         off = Disabled(self.home).names()
         for one in seen.offered:
             standing = one.standing
             if not ids and standing.newest and (reason := _left_alone(standing, off)):
-                staying.append(_stays(standing, reason))
+                self.staying.append(_stays(standing, reason))
             elif standing.problem:
                 error = InstallError(standing.problem, hint="Nothing was changed.")
                 self._refuse(standing.id, standing.dist, standing.version, error)
             elif standing.newest:
-                candidates.append((one, standing.newest))
+                candidates.append(one)
             elif reason := _why_not(standing, named=bool(ids)):
-                staying.append(_stays(standing, reason))
-        return _Chosen(candidates=tuple(candidates), staying=tuple(staying))
+                self.staying.append(_stays(standing, reason))
+        return candidates
 
-    def fetch(self, candidates: Sequence[tuple[Offered, str]]) -> list[Newcomer]:
+    def fetch(self, candidates: Sequence[Offered], *, named: bool) -> list[Newcomer]:
         """Download the wheels and check that they can be installed here."""
         found = list[Newcomer]()
-        for one, version in candidates:
+        for one in candidates:
+            self.offers[one.package.id, one.package.question] = one
+            if (newcomer := self._fetch(one)) is not None:
+                found.append(newcomer)
+            elif not one.refused and (reason := _why_not(one.standing, named=named)):
+                self.staying.append(_stays(one.standing, reason))
+        return found
+
+    def _fetch(self, one: Offered) -> Newcomer | None:
+        """Download the newest version that fits and is neither revoked nor refused."""
+        while version := one.standing.newest:
             try:
                 newcomer = fetch_newest(one, version, keys=self.options.keys)
-                require_installable(newcomer.fetched)
+                # Only now its digest is known, by which it may be revoked.
+                one.fits[one.links[version].file] = Fit(fits=True, digest=newcomer.digest)
+                if one.newer(version).revoked is None:
+                    require_installable(newcomer.fetched)
+                    return newcomer
             except RedhostError as e:
                 self._refuse(one.package.id, one.package.dist, version, e)
-            else:
-                found.append(newcomer)
-        return found
+                one.refused.add(version)
+            self.examine(one)
+        return None
+
+    def left(self, changed: Sequence[Changed]) -> Iterator[NotUpgraded]:
+        """Yield the revoked versions that are newer than those that were taken."""
+        for newcomer in (one for each in changed for one in each.newcomers):
+            member = newcomer.member
+            for newer in self.offers[member.id, member.question].standing.newer:
+                above = number_of(newer.version) > number_of(newcomer.version)
+                if above and newer.revoked is not None:
+                    yield NotUpgraded(
+                        id=member.id,
+                        dist=member.dist,
+                        version=newer.version,
+                        reason=_withdrawn(newer),
+                    )
 
     def compose(self, newcomers: Sequence[Newcomer]) -> list[Changed]:
         """Compose every question that has a newer version."""
@@ -341,8 +385,13 @@ class _Run:
         routers = {one.lock.router.digest: one.result.router_bytes for one in changed}
         write_journal(self.home, journal, fetched, routers=routers)
 
-    def _refuse_newcomer(self, one: Newcomer, error: RedhostError) -> None:
+    def _refuse_newcomer(self, one: Newcomer, error: RedhostError) -> Newcomer | None:
+        """Note a newer version that is refused; return the next lower one that fits."""
         self._refuse(one.member.id, one.member.dist, one.version, error)
+        offered = self.offers[one.member.id, one.member.question]
+        offered.refused.add(str(number_of(one.version)))
+        self.examine(offered)
+        return self._fetch(offered)
 
     def _refuse(self, expert_id: str, dist: str, version: str, error: RedhostError) -> None:
         """Note a newer version that is refused; without ``--keep-going`` nothing goes on.

@@ -69,9 +69,11 @@ def fit_of_wheel(link: Link, place: Place, backbone: BackboneManifest, *, most: 
     if read.value.package.kind != "expert":
         return Fit(fits=False, why="it is no expert any more")
     expert = read.value.expert
-    violations = expert.violations
+    violations, digest = expert.violations, ""
     if expert.value is not None:
         files = expert.value
+        digest = files.digest
         violations = check_compatible(files.manifest, backbone, classes=files.classes)
     first = violations[0] if violations else None
-    return Fit(fits=first is None, why="" if first is None else f"{first.code}: {first.reason}")
+    why = "" if first is None else f"{first.code}: {first.reason}"
+    return Fit(fits=first is None, why=why, digest=digest)

@@ -59,6 +59,8 @@ def revoke(
         print_json(done)
         return
     what = "lifts" if withdraw else "revokes"
+    if done.begun:
+        click.echo(f"begins {file}: an earlier list of this key elsewhere is not continued")
     click.echo(f"{file} {what} {done.digest[:12]}…: {done.entries} entries, serial {done.serial}")
     click.echo("next: publish it as revoked.json beside the pages of your index")
 
@@ -109,20 +111,22 @@ def revoked(
     A list counts if a trusted key signed it and it is not older than the last one of that key.
     What it names is neither composed, loaded nor served any more.
     """
+    from redhost.registry.home.revoked import Revocation
     from redhost.registry.queries.settings import resolve_home
     from redhost_revoke.fetch import fetch_lists, recorded_places
     from redhost_revoke.known import allow, forget, keep_lists, known_in, lines_of
 
-    where, changed = resolve_home(home), False
+    where, changed, lifted = resolve_home(home), False, tuple[Revocation, ...]()
     places = (index_url,) if index_url else recorded_places(where) if fetch else ()
     if places:
         trusted = chosen_keys(keys)
-        changed = keep_lists(where, fetch_lists(places, timeout=timeout), keys=trusted)
+        change = keep_lists(where, fetch_lists(places, timeout=timeout), keys=trusted)
+        changed, lifted = change.changed, change.lifted
     if forgotten:
         changed = forget(where, forgotten) or changed
     if allowed or forbid:
         changed = allow(where, allowed, forbid=forbid) or changed
-    known = known_in(where, changed=changed)
+    known = known_in(where, changed=changed, lifted=lifted)
     if as_json:
         print_json(known)
         return

@@ -49,6 +49,7 @@ class Edited(Struct, frozen=True, kw_only=True):
         signer: The fingerprint of the key that signed it.
         digest: The digest that was added or withdrawn.
         withdrawn: Whether it was withdrawn.
+        begun: Whether the file was not there: a new list, with serial 1.
     """
 
     file: str
@@ -57,6 +58,7 @@ class Edited(Struct, frozen=True, kw_only=True):
     signer: str
     digest: str
     withdrawn: bool
+    begun: bool = False
 
 
 def target_of(name: str, *, home: Path) -> Target:
@@ -111,11 +113,11 @@ def edit_list(
         UsageError: If there is no such entry to withdraw.
     """
     public, before = public_key_of(key), RevokedList(serial=1)
-    serial = 1
+    serial, begun = 1, False
     try:
         data = read_regular(path, limit=MOST)
     except FileNotFoundError:
-        pass
+        begun = True
     except OSError as e:
         raise StoreError(f"cannot read {path}", found=str(e)) from e
     else:
@@ -142,4 +144,5 @@ def edit_list(
         signer=public.fingerprint,
         digest=target.digest,
         withdrawn=withdraw,
+        begun=begun,
     )

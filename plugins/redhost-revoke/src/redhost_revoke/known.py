@@ -6,7 +6,8 @@ is trusted for one publisher's wheels can neither lift nor hold back what anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,7 @@ class Known(Struct, frozen=True, kw_only=True):
         revoked: Digests that may not be used.
         composed: Of these, the ones that a current generation has.
         changed: Whether the command changed anything.
+        lifted: What the lists that were fetched no longer revoke, and no other list does.
     """
 
     home: str
@@ -54,13 +56,24 @@ class Known(Struct, frozen=True, kw_only=True):
     revoked: tuple[str, ...]
     composed: tuple[str, ...]
     changed: bool
+    lifted: tuple[Revocation, ...] = ()
 
 
-def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicKey]) -> bool:
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What newer lists changed.
+
+    Attributes:
+        changed: Whether anything was new.
+        lifted: What is no longer revoked by any list.
+    """
+
+    changed: bool
+    lifted: tuple[Revocation, ...] = ()
+
+
+def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicKey]) -> Change:
     """Verify lists, and store those that are newer; all of them or none.
-
-    Returns:
-        Whether anything was new.
 
     Raises:
         UsageError: If no key is trusted.
@@ -82,9 +95,16 @@ def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicK
             _require_newer(lists.get(key.fingerprint), newer, where=one.where)
             lists[key.fingerprint] = newer
         if lists == known.lists:
-            return False
+            return Change(changed=False)
         generations.store.write_revocations(msgspec.structs.replace(known, lists=lists))
-    return True
+    before, after = _entries(known.lists), _entries(lists)
+    lifted = tuple(entry for digest, entry in before.items() if digest not in after)
+    return Change(changed=True, lifted=lifted)
+
+
+def _entries(lists: Mapping[str, RevokedList]) -> dict[str, Revocation]:
+    """Return what lists revoke, by digest."""
+    return {entry.digest: entry for one in lists.values() for entry in one.entries}
 
 
 def _require_newer(old: RevokedList | None, new: RevokedList, *, where: str) -> None:
@@ -158,8 +178,13 @@ def _require(digest: str, digests: Iterable[str], problem: str) -> None:
         )
 
 
-def known_in(home: Path, *, changed: bool = False) -> Known:
+def known_in(home: Path, *, changed: bool = False, lifted: tuple[Revocation, ...] = ()) -> Known:
     """Return what a home knows.
+
+    Args:
+        home: The state folder.
+        changed: Whether the command changed anything.
+        lifted: What the command lifted.
 
     Raises:
         StoreError: If that cannot be read.
@@ -181,6 +206,7 @@ def known_in(home: Path, *, changed: bool = False) -> Known:
         revoked=tuple(sorted(revoked)),
         composed=tuple(sorted(composed)),
         changed=changed,
+        lifted=lifted,
     )
 
 
@@ -196,4 +222,7 @@ def lines_of(known: Known) -> list[str]:
             state = "allowed here" if entry.digest in known.allowed else "revoked"
             composed = ", composed here" if entry.digest in known.composed else ""
             lines.append(f"  {entry.digest}  {name}: {state}{composed}, {entry.reason}")
+    for entry in known.lifted:
+        name = f"{entry.dist} {entry.version}".strip() or "unknown"
+        lines.append(f"lifts {name} ({entry.digest[:12]}…)")
     return lines

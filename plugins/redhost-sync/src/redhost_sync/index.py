@@ -31,6 +31,12 @@ SLOWEST = 50_000
 
 MAX_PAGE, MAX_WHEEL, CHUNK = 2**26, 2**32, 2**16
 
+FILES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".tar.xz", ".tgz", ".egg", ".exe", ".metadata")
+"""How the names of files of an index end."""
+
+TITLES = ("links for", "index of", "directory listing")
+"""What names a page that has links to files, or a folder of them."""
+
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
@@ -73,6 +79,10 @@ class Project:
     known: bool = True
 
 
+class NoPageError(InstallError):
+    """A server answers with something that is no page of an index."""
+
+
 @dataclass(frozen=True)
 class Index:
     """An index at an address.
@@ -108,6 +118,8 @@ class Index:
             return Project(known=False)
         try:
             return parse_page(*answer, page)
+        except NoPageError as e:
+            raise NoPageError(f"cannot read {self}", expected=e.expected, found=e.problem) from e
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             raise InstallError(f"cannot read {_public(page)}", found=str(e)[:120]) from e
 
@@ -232,6 +244,9 @@ def parse_page(data: bytes, kind: str, page: str) -> Project:
         data: The page.
         kind: Its content type.
         page: Its address.
+
+    Raises:
+        NoPageError: If it is HTML, and no page of an index.
     """
     found = _of_json(data) if "json" in kind else _of_html(data)
     links = (replace(link, url=urljoin(page, link.url)) for link in found.links)
@@ -268,6 +283,9 @@ def _of_html(data: bytes) -> Project:
     page.feed(data.decode("utf-8", "replace"))
     status = page.named.get("pypi:project-status", "")
     reason = page.named.get("pypi:project-status-reason", "")
+    if not page.is_simple:
+        expected = "a page of links (PEP 503) or its JSON (PEP 691)"
+        raise NoPageError("another page", expected=expected)
     return Project(links=tuple(page.links), status=status, reason=reason)
 
 
@@ -277,16 +295,38 @@ class _Page(HTMLParser):
     Attributes:
         links: The links.
         named: Name → content of each meta element.
+        title: The text of title and first heading.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.links: list[Link] = []
         self.named: dict[str, str] = {}
+        self.title = ""
+        self._inside = ""
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it is the page of a project, which may have no file."""
+        has_file = any(link.file.endswith(FILES) for link in self.links)
+        named = any(name.startswith("pypi:") for name in self.named)
+        return has_file or named or any(words in self.title.casefold() for words in TITLES)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave a title or heading."""
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        """Collect title and heading."""
+        if self._inside:
+            self.title += data
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect a link, or what a meta element names."""
         given = dict(attrs)
+        if tag in {"title", "h1"}:
+            self._inside = tag
         if tag == "meta":
             self.named[given.get("name") or ""] = given.get("content") or ""
         if tag != "a" or not (address := given.get("href")):
