@@ -103,7 +103,7 @@ def test_a_changed_file_that_came_from_an_index_is_installed_again(world, flip_b
     [file] = world.site.glob("red_expert_apples-*.dist-info/direct_url.json")
     file.unlink()
     [fault] = world.doctor("experts")
-    assert "pip" not in fault["mend"] and "is not recorded" in fault["text"]
+    assert "pip" not in fault["mend"] and "no source of red-" in fault["text"]
     withdrawn = f"{fault['next']} && redhost enable red-expert-apples"
     added = f"redhost add red-expert-apples==0.1.0 --find-links {world.wheels} --tolerance 100"
     world.run(f"{withdrawn} && {added}")
@@ -117,8 +117,10 @@ def test_a_changed_file_that_nothing_can_put_back_is_left_out(world, flip_byte) 
     flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
     flip_byte(world.stored("apples") / "expert.safetensors")
     forget_wheel(world)
-    world.mended("experts --deep")
-    assert world.members == ["pears"]
+    [fault] = world.doctor("experts --deep")
+    assert (fault["state"], fault["mend"]) == ("fail", "redhost sync")
+    after = world.doctor("experts --deep", before=fault["next"])
+    assert [f["state"] for f in after] == ["ok"] and world.members == ["pears"]
 
 
 def install_copy(world, expert_id: str, **fields: object) -> None:
@@ -276,7 +278,7 @@ def test_a_backbone_that_is_not_installed_is_installed(world) -> None:
     world.pip("uninstall -y red-backbone-tiny-random")
     [fault] = world.doctor("backbone")
     assert (fault["mend"], fault["next"]) == ("", "redhost sync")
-    assert "red-backbone-tiny-random" in fault["text"] and "is not recorded" in fault["text"]
+    assert "red-backbone-tiny-random" in fault["text"] and "no source of red-" in fault["text"]
     from_wheels = f"{fault['next']} --from {world.wheels}"
     assert [f["state"] for f in world.doctor("backbone", before=from_wheels)] == ["ok"]
 

@@ -56,4 +56,4 @@ def unknown_source(command: str, dist: str, version: str = "") -> str:
     if command:
         return ""
     name = f"{dist} {version}".rstrip()
-    return f"; where {name} came from is not recorded: install it from an index or wheel you trust"
+    return f"; no source of {name} is known: install it from an index or wheel that you trust"
