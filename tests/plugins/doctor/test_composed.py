@@ -187,17 +187,17 @@ def test_a_revoked_expert_is_composed_without_and_never_installed_again(world, r
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line"),
     [
         ("[tool.redhost\n", "cannot read pyproject.toml"),
         ("[tool.redhost]\nbakcbone = 'tiny'\n", "Did you mean 'backbone'?"),
         ("[tool.redhost]\nkeys = ['gone.pem']\n", "gone.pem"),
     ],
 )
-def test_settings_of_a_project_that_the_host_refuses_are_found(world, text, said) -> None:
+def test_settings_of_a_project_that_the_host_refuses_are_found(world, text, line) -> None:
     (world.folder / "pyproject.toml").write_text(text)
     [fault] = world.doctor("settings")
-    assert (fault["state"], fault["mend"]) == ("fail", "") and said in fault["text"]
+    assert (fault["state"], fault["mend"]) == ("fail", "") and line in fault["text"]
     (world.folder / "pyproject.toml").write_text("[tool.redhost]\nseed = 1\n")
     assert [f["state"] for f in world.doctor("settings")] == ["ok"]
 

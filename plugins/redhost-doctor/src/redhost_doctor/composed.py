@@ -243,8 +243,8 @@ def _experts(composed: Comparison) -> Iterator[Finding]:
     else:
         members = record.members()
         yield from _revoked(composed, record.experts)
-        kept = {i for i, digest in members.items() if digest not in composed.revoked}
-        differences = [d for d in drift(lock_for(record), inventory.statuses) if d.id in kept]
+        staying = {i for i, digest in members.items() if digest not in composed.revoked}
+        differences = [d for d in drift(lock_for(record), inventory.statuses) if d.id in staying]
         yield from _changed(composed, differences)
         yield from _new(composed, [x for x in usable if x.id not in members])
     for status in inventory.statuses:
