@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from warm_start import warm_command
 
+from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
+from redhost.registry.home.store import Store
 from redhost.registry.wheel.wheel import build_wheel
 from redhost.testing import Environment
 from redhost.testing.certify import expert_project
@@ -149,6 +151,18 @@ def flip(path: Path) -> None:
 def flip_byte() -> Callable[[Path], None]:
     """Return the function that changes a byte of a file."""
     return flip
+
+
+@pytest.fixture(scope="session")
+def revoke() -> Callable[[World, str], None]:
+    """Return the function that lets a home know that a digest is revoked."""
+
+    def write(world: World, digest: str) -> None:
+        entry = Revocation(digest=digest, reason="leaks rows", revoked_at="2026-11-28")
+        lists = {"key": RevokedList(serial=1, entries=(entry,))}
+        Store(world.home).write_revocations(Revocations(lists=lists))
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -40,8 +40,28 @@ def test_what_people_read_has_the_mend_below_its_line(world) -> None:
 
 def test_an_expert_that_is_not_installed_any_more_is_withdrawn(world) -> None:
     world.pip("uninstall -y red-expert-pears")
-    assert "pears" in world.mended("experts", state="warn")["text"]
+    [fault] = world.doctor("experts")
+    assert (fault["state"], fault["mend"]) == ("warn", "redhost sync") and "pears" in fault["text"]
+    assert [f["state"] for f in world.doctor("experts", before=fault["next"])] == ["ok"]
     assert world.members == ["apples"]
+
+
+def test_what_the_lock_names_is_synced_before_it_is_withdrawn(world) -> None:
+    world.pip("uninstall -y red-expert-pears")
+    [fault] = world.doctor("experts")
+    from_wheels = f"{fault['mend']} --from {world.wheels}"
+    assert [f["state"] for f in world.doctor("experts", before=from_wheels)] == ["ok"]
+    assert world.members == ["apples", "pears"]
+    file = world.site / "red_expert_apples" / "expert.json"
+    manifest = json.loads(file.read_text())
+    other = {**manifest["backbone"], "name": "tiny", "fingerprint": "0" * 64}
+    file.write_text(json.dumps({**manifest, "backbone": other}))
+    Environment(world.site).seal("red-expert-apples")
+    [fault] = world.doctor("experts")
+    assert (fault["state"], fault["mend"]) == ("fail", "redhost sync")
+    assert "backbone_mismatch" in fault["text"] and "recompose" in fault["next"]
+    assert world.why("apples")["command"] == "redhost sync"
+    assert [f["state"] for f in world.doctor("experts", before=from_wheels)] == ["ok"]
 
 
 def test_an_expert_of_another_version_is_taken_up(world, wheels) -> None:
@@ -82,16 +102,25 @@ def test_a_changed_file_that_came_from_an_index_is_installed_again(world, flip_b
     flip_byte(world.stored("apples") / "expert.safetensors")
     [file] = world.site.glob("red_expert_apples-*.dist-info/direct_url.json")
     file.unlink()
-    fault = world.mended("experts", env=world.offline)
-    assert "red-expert-apples==0.1.0" in fault["mend"]
+    [fault] = world.doctor("experts")
+    assert "pip" not in fault["mend"] and "no source of red-" in fault["text"]
+    withdrawn = f"{fault['next']} && redhost enable red-expert-apples"
+    added = f"redhost add red-expert-apples==0.1.0 --find-links {world.wheels} --tolerance 100"
+    world.run(f"{withdrawn} && {added}")
+    flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
+    flip_byte(world.stored("apples") / "expert.safetensors")
+    mend = world.mended("experts")["mend"]
+    assert mend.endswith(f" --no-index --find-links {world.wheels} red-expert-apples==0.1.0")
 
 
 def test_a_changed_file_that_nothing_can_put_back_is_left_out(world, flip_byte) -> None:
     flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
     flip_byte(world.stored("apples") / "expert.safetensors")
     forget_wheel(world)
-    world.mended("experts --deep")
-    assert world.members == ["pears"]
+    [fault] = world.doctor("experts --deep")
+    assert (fault["state"], fault["mend"]) == ("fail", "redhost sync")
+    after = world.doctor("experts --deep", before=fault["next"])
+    assert [f["state"] for f in after] == ["ok"] and world.members == ["pears"]
 
 
 def install_copy(world, expert_id: str, **fields: object) -> None:
@@ -142,6 +171,35 @@ def test_experts_that_nothing_is_composed_of_are_composed(world) -> None:
     fault = world.mended("experts", state="warn")
     assert "nothing is composed" in fault["text"]
     assert world.members == ["apples", "pears"]
+
+
+def test_a_revoked_expert_is_composed_without_and_never_installed_again(world, revoke) -> None:
+    revoke(world, world.stored("apples").name)
+    [fault] = world.doctor("experts")
+    assert (fault["state"], fault["mend"], fault["next"]) == ("fail", "", "redhost recompose")
+    assert "leaks rows" in fault["text"] and "redhost add red-expert-apples==" in fault["text"]
+    world.run(fault["next"])
+    assert world.members == ["pears"]
+    assert "pip uninstall --yes red-expert-apples" in world.mended("experts", state="warn")["mend"]
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[tool.redhost\n", "cannot read pyproject.toml"),
+        ("[tool.redhost]\nbakcbone = 'tiny'\n", "Did you mean 'backbone'?"),
+        ("[tool.redhost]\nkeys = ['gone.pem']\n", "gone.pem"),
+    ],
+)
+def test_settings_of_a_project_that_the_host_refuses_are_found(world, text, line) -> None:
+    (world.folder / "pyproject.toml").write_text(text)
+    [fault] = world.doctor("settings")
+    assert (fault["state"], fault["mend"]) == ("fail", "") and line in fault["text"]
+    (world.folder / "pyproject.toml").write_text("[tool.redhost]\nseed = 1\n")
+    assert [f["state"] for f in world.doctor("settings")] == ["ok"]
 
 
 # -- the lock --------------------------------------------------------------------------------------
@@ -218,7 +276,19 @@ def test_a_question_of_its_own_is_examined_and_mended_like_the_default_one(world
 
 def test_a_backbone_that_is_not_installed_is_installed(world) -> None:
     world.pip("uninstall -y red-backbone-tiny-random")
-    assert "red-backbone-tiny-random==0.1.0" in world.mended("backbone", env=world.offline)["mend"]
+    [fault] = world.doctor("backbone")
+    assert (fault["mend"], fault["next"]) == ("", "redhost sync")
+    assert "red-backbone-tiny-random" in fault["text"] and "no source of red-" in fault["text"]
+    from_wheels = f"{fault['next']} --from {world.wheels}"
+    assert [f["state"] for f in world.doctor("backbone", before=from_wheels)] == ["ok"]
+
+
+def test_a_backbone_that_is_revoked_is_not_put_back(world, revoke) -> None:
+    lock = json.loads((world.home / "redhost.lock").read_text())
+    revoke(world, lock["backbone"]["digest"])
+    [fault] = world.doctor("backbone")
+    assert (fault["state"], fault["mend"], fault["next"]) == ("fail", "", "")
+    assert "leaks rows" in fault["text"]
 
 
 def test_a_backbone_without_a_file_is_put_back(world) -> None:

@@ -58,18 +58,16 @@ def test_a_plugin_of_another_version_is_installed_in_this_one(world) -> None:
     assert "redhost-merge is 0.0.9" in fault["text"] and "plugins/redhost-merge" in fault["mend"]
 
 
-def test_a_plugin_of_others_for_another_redhost_is_upgraded(world, stub_wheel) -> None:
+def test_a_plugin_of_others_for_another_redhost_is_not_upgraded_by_its_name(world) -> None:
     needs = "Requires-Dist: redhost==99\n"
     entries = {"redhost.commands": "shout = shouter:shout"}
     Environment(world.site).write_info("shouter", "1.0", "shouter", entries)
     [info] = world.site.glob("shouter-1.0.dist-info")
     with (info / "METADATA").open("a") as file:
         file.write(needs)
-    folder = world.folder / "index"
-    folder.mkdir()
-    stub_wheel(folder, "shouter", "2.0", {"shouter.py": ""})
-    env = {**world.offline, "PIP_FIND_LINKS": str(folder)}
-    assert "redhost==99" in world.mended("versions", env=env)["text"]
+    [fault] = world.doctor("versions")
+    assert (fault["state"], fault["mend"]) == ("fail", "")
+    assert "redhost==99" in fault["text"] and "no source of shouter is known" in fault["text"]
 
 
 def test_a_library_that_is_too_old_is_upgraded(world, stub_wheel) -> None:

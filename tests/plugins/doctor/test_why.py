@@ -84,7 +84,8 @@ def test_what_is_uninstalled_answers_from_the_store_until_it_is_withdrawn(world)
     assert (answer["state"], answer["installed"]) == ("uninstalled", [])
     assert answer["membership"] is not None
     assert {*answer["offer"]["labels"]} == {"pears", "no pears"}
-    world.run(answer["command"])
+    assert answer["command"] == "redhost sync"
+    world.run("redhost recompose")
     answer = world.why("pears")
     assert (answer["state"], answer["membership"], answer["gate"]) == ("withdrawn", None, None)
     assert {*answer["offer"]["labels"]} == {"pears", "no pears"}
@@ -230,6 +231,21 @@ def test_what_is_only_disabled_can_be_enabled(world, name) -> None:
     assert (answer["state"], answer["installed"], answer["offer"]) == ("disabled", [], None)
     world.run(answer["command"])
     assert world.shell(f"redhost why {name}").returncode == 2
+
+
+def test_one_that_is_revoked_leads_to_a_recompose_and_another_version(world, revoke) -> None:
+    revoke(world, world.stored("apples").name)
+    answer = world.why("apples")
+    assert (answer["state"], answer["command"]) == ("revoked", "redhost recompose")
+    assert (
+        "leaks rows" in answer["reason"] and "redhost add red-expert-apples==" in answer["reason"]
+    )
+    world.run(answer["command"])
+    answer = world.why("apples")
+    assert (answer["state"], answer["membership"]) == ("revoked", None)
+    assert answer["command"].endswith("pip uninstall --yes red-expert-apples")
+    stays = next(x for x in world.run("redhost sync").splitlines() if "red-expert-apples" in x)
+    assert "it is revoked: leaks rows" in stays and "not composed in this" not in stays
 
 
 def test_every_state_has_been_seen() -> None:

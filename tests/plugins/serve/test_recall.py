@@ -80,12 +80,15 @@ def test_a_process_goes_back_and_answers_503_when_nothing_is_left(home, newest) 
         assert client.infer([TEXT]).generation == 4
 
 
-def test_it_starts_with_the_newest_generation_that_may_answer(home, newest, open_live) -> None:
+def test_it_starts_with_the_newest_generation_that_may_answer(
+    home, newest, open_live, caplog
+) -> None:
     revoke(home, newest)
     live = open_live(home)
     assert live.generation is None
     with running(live) as (url, service), Client(url) as client:
         Recall(service).look()  # as `redhost serve` does before its first request
+        assert "generation 5 left, 4 is served" in caplog.text and "None" not in caplog.text
         assert client.infer([TEXT]).generation == 4
         assert models(client)["recalled"]["generation"] == 5
 

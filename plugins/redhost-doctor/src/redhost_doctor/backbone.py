@@ -15,13 +15,13 @@ from redhost.registry.home.store import Store
 from redhost.registry.package.discover import Package, canonical, discover
 from redhost.registry.package.manifest import BackboneManifest, parts_of
 from redhost.registry.package.readers import read_backbone
+from redhost.registry.queries.settings import installed_backbone
 from redhost_doctor.base import damage_of_base
 from redhost_doctor.composed import Comparison, compositions
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import pip_command
-
-EXAMPLE = "red-backbone-tiny"
+from redhost_doctor.source import EXAMPLE, unknown_source
 
 
 def check_backbone(subject: Subject) -> Iterator[Finding]:
@@ -48,11 +48,20 @@ def _problem(composed: Comparison) -> Finding | None:
     if isinstance(problem, SettingsError):
         mend = composed.command("recompose", "--backbone", _mostly_wanted(composed))
         return warn("backbone", text, then=mend)
+    if isinstance(problem, ContractError) and _is_revoked(composed):
+        return fail("backbone", f"{text}. {problem.hint}")
     dist, version = _dist(composed, problem)
     for package in discover("backbone"):
         if canonical(package.dist) == canonical(dist):
-            return fail("backbone", text, mend=_restore(composed, package))
-    return fail("backbone", text, mend=install_command(dist, version))
+            return _failing(composed, text, package.dist, _restore(composed, package))
+    return _failing(composed, text, dist, install_command(dist, version))
+
+
+def _is_revoked(composed: Comparison) -> bool:
+    """Return whether the chosen backbone is revoked: no other copy of it helps."""
+    package = composed.inventory.package
+    read = installed_backbone(package).value if package is not None else None
+    return read is not None and read[1] in composed.revoked
 
 
 def _difference(composed: Comparison) -> Finding | None:
@@ -67,7 +76,7 @@ def _difference(composed: Comparison) -> Finding | None:
         mend = _restore(composed, package)
         if package.version != record.backbone.version:
             mend = install_command(record.backbone.dist, record.backbone.version)
-        return fail("backbone", composed.about + text, mend=mend)
+        return _failing(composed, composed.about + text, record.backbone.dist, mend)
     if record.backbone.digest and inventory.digest not in {None, record.backbone.digest}:
         text = f"another build of {package} is installed than the composed one"
         return warn("backbone", composed.about + text, then=composed.command("recompose"))
@@ -88,7 +97,17 @@ def _damage(composed: Comparison, subject: Subject) -> Finding | None:
     fault = _fault(package, package.folder, manifest, deep=subject.deep)
     if fault is None:
         return None
-    return fail("backbone", f"{package}: {fault}", mend=_restore(composed, package))
+    mend = _restore(composed, package)
+    return _failing(composed, f"{package}: {fault}", package.dist, mend)
+
+
+def _failing(composed: Comparison, text: str, dist: str, mend: str) -> Finding:
+    """Return a failure with the command that mends it; without one, what may, or what is missing.
+
+    `redhost sync` compares what it obtains with the lock, wherever that is from.
+    """
+    text += unknown_source(mend, dist)
+    return fail("backbone", text, mend=mend, then="" if mend else composed.sync())
 
 
 def _fault(package: Package, folder: Path, manifest: BackboneManifest, *, deep: bool) -> str | None:

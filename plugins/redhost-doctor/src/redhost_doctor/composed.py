@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,14 @@ from redhost.errors import IntegrityError, StoreError, UnknownNameError
 from redhost.registry.environment.status import PackageStatus
 from redhost.registry.environment.trust import config_folder, digest_of, is_trusted, trusted
 from redhost.registry.errors import RedhostError, short
-from redhost.registry.home.composition import LOCK, Composition, LockFile, lock_for, read_lock
+from redhost.registry.home.composition import (
+    LOCK,
+    Composition,
+    LockFile,
+    Member,
+    lock_for,
+    read_lock,
+)
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import (
     composed_questions,
@@ -27,6 +34,7 @@ from redhost.registry.home.questions import (
     question_of,
     root_of,
 )
+from redhost.registry.home.revoked import Revocation
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import MANIFESTS, discover
 from redhost.registry.queries.inventory import (
@@ -37,10 +45,13 @@ from redhost.registry.queries.inventory import (
     questions_of,
     take_inventory,
 )
-from redhost.registry.queries.settings import Disabled, wanted_backbone
+from redhost.registry.queries.settings import Disabled, load_settings, wanted_backbone
+from redhost.registry.wheel.signing import read_keys
+from redhost_doctor.environment import installed_version
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
-from redhost_doctor.shell import redhost_command
+from redhost_doctor.shell import pip_command, redhost_command
+from redhost_doctor.source import source_of, unknown_source
 from redhost_doctor.stored import RECEIPT, fault_of_copy
 
 COMPUTED = frozenset(
@@ -67,6 +78,29 @@ class Comparison:
         """Return a command of redhost that acts on this composition."""
         question = question_of(self.where)
         return redhost_command(*arguments, home=root_of(self.where), question=question)
+
+    def sync(self, expert_id: str | None = None) -> str:
+        """Return the command that installs what the lock names; empty if there is none.
+
+        Args:
+            expert_id: An expert that the lock has to name.
+        """
+        lock = None
+        with suppress(StoreError):
+            lock = read_lock(self.where / LOCK)
+        if lock is None or installed_version("redhost-sync") is None:
+            return ""
+        digests = {lock.backbone.digest, *(e.digest for e in lock.experts.values())}
+        if not lock.backbone.dist or "" in digests or digests & self.revoked.keys():
+            return ""
+        if expert_id is not None and expert_id not in lock.experts:
+            return ""
+        return redhost_command("sync", home=root_of(self.where))
+
+    @cached_property
+    def revoked(self) -> Mapping[str, Revocation]:
+        """What the home knows to be revoked, by digest."""
+        return Store(self.where).revoked()
 
     @property
     def about(self) -> str:
@@ -208,12 +242,19 @@ def _experts(composed: Comparison) -> Iterator[Finding]:
         members = dict[str, str]()
     else:
         members = record.members()
-        differences = [d for d in drift(lock_for(record), inventory.statuses) if d.id in members]
+        yield from _revoked(composed, record.experts)
+        staying = {i for i, digest in members.items() if digest not in composed.revoked}
+        differences = [d for d in drift(lock_for(record), inventory.statuses) if d.id in staying]
         yield from _changed(composed, differences)
         yield from _new(composed, [x for x in usable if x.id not in members])
     for status in inventory.statuses:
-        if status.code not in {None, "disabled"} and status not in inventory.elsewhere:
-            yield _broken(composed, status, members.get(status.id or ""))
+        digest = members.get(status.id or "")
+        if status.code in {None, "disabled"} or digest in composed.revoked:
+            continue
+        if digest is not None and status.id in {x.id for x in usable}:
+            digest = None if status in inventory.elsewhere else digest
+        if digest is not None or status not in inventory.elsewhere:
+            yield _broken(composed, status, digest)
 
 
 _CHANGES = {
@@ -232,7 +273,23 @@ def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Fin
         if ids := by_kind[kind]:
             line = f"{composed.about}{text} {_few(ids)}"
             dry = ("--dry-run",) if kind == "changed" else ()
-            yield warn("experts", line, then=composed.command("recompose", *dry))
+            sync = composed.sync(ids[0]) if kind == "missing" else ""
+            yield warn("experts", line, mend=sync, then=composed.command("recompose", *dry))
+
+
+def revoked_text(revocation: Revocation, dist: str) -> str:
+    """Return that an expert is revoked, why, and how another version of it is added."""
+    why = f"revoked at {revocation.revoked_at}: {revocation.reason}"
+    return f"{why}; another version is added by 'redhost add {dist}==VERSION'"
+
+
+def _revoked(composed: Comparison, members: Sequence[Member]) -> Iterator[Finding]:
+    """Report members that are revoked; a recompose composes without them."""
+    for member in members:
+        if (entry := composed.revoked.get(member.digest)) is not None:
+            text = f"{member.id} ({member.dist} {member.version}) is "
+            text += revoked_text(entry, member.dist)
+            yield fail("experts", composed.about + text, then=composed.command("recompose"))
 
 
 def _new(composed: Comparison, statuses: Sequence[PackageStatus]) -> Iterator[Finding]:
@@ -255,11 +312,16 @@ def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> 
     package = status.package
     store = Store(composed.where) if digest else None
     text = f"{composed.about}{status.name}: {status.code}: {status.reason}"
+    if status.code == "revoked":  # not composed, or composed from another build
+        text = f"{composed.about}{status.name} is "
+        text += revoked_text(composed.revoked[status.digest or ""], package.dist)
+        return warn("experts", text, mend=pip_command("uninstall", "--yes", package.dist))
     off = redhost_command("disable", package.dist, home=root_of(composed.where))
     about_files = status.code not in {"backbone_mismatch", "duplicate_id", "labels_unknown"}
     mend = ""
     if about_files:
-        mend = restore_command(package, store=store, digest=digest or "", name=status.id or "")
+        mend = restored(composed, status, store=store, digest=digest or "")
+        text += unknown_source(mend, package.dist, package.version)
     if digest is None:
         return warn("experts", text, mend=mend or off)
     if status.code == "duplicate_id":
@@ -267,7 +329,19 @@ def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> 
     # Without its stored copy, the current generation cannot be compared with.
     lost = fault_of_copy(Store(composed.where), digest, deep=True) is not None
     anew = composed.command("recompose", *(("--accept",) if lost else ()))
-    return fail("experts", text, mend=mend, then="" if mend else f"{off} && {anew}")
+    withdraw = f"{off} && {anew}"
+    if not mend and (sync := composed.sync(status.id)):
+        return fail("experts", text, mend=sync, then=withdraw)
+    return fail("experts", text, mend=mend, then="" if mend else withdraw)
+
+
+def restored(
+    composed: Comparison, status: PackageStatus, *, store: Store | None = None, digest: str = ""
+) -> str:
+    """Return the command that puts an expert's package back as it was; empty if there is none."""
+    package = status.package
+    source = source_of(composed.where, package.dist)
+    return restore_command(package, store=store, digest=digest, name=status.id or "", source=source)
 
 
 def _without_rival(composed: Comparison, status: PackageStatus) -> str:
@@ -280,7 +354,7 @@ def _without_rival(composed: Comparison, status: PackageStatus) -> str:
 
 
 def check_settings(subject: Subject) -> Iterator[Finding]:
-    """Check the small files in which the user's decisions are: who is disabled, what is trusted."""
+    """Check the user's decisions: who is disabled, what is trusted, the project's settings."""
     findings = []
     disabled = Disabled(subject.home)
     for read, path in (
@@ -291,6 +365,10 @@ def check_settings(subject: Subject) -> Iterator[Finding]:
             read()
         except StoreError as e:
             findings.append(fail("settings", e.reason, mend=f"rm {shlex.quote(str(path))}"))
+    try:
+        read_keys(load_settings().keys or ())
+    except RedhostError as e:
+        findings.append(fail("settings", str(e)))
     yield from findings or [ok("settings", f"{len(disabled.names())} experts are disabled")]
 
 
@@ -311,9 +389,11 @@ def _plugin(where: Path, dist: str, digest: str) -> Iterator[Finding]:
         here, agreed = digest_of(dist), is_trusted(dist)
     except UnknownNameError:
         text = f"{dist} made a part of what is composed, and is not installed"
-        yield fail("plugins", text, mend=install_command(dist))
+        mend = install_command(dist)
+        yield fail("plugins", text + unknown_source(mend, dist), mend=mend)
     except RedhostError as e:
-        yield fail("plugins", e.reason, mend=install_command(dist))
+        mend = install_command(dist)
+        yield fail("plugins", e.reason + unknown_source(mend, dist), mend=mend)
     else:
         if not agreed:
             text = f"{dist} made a part of what is composed, and is not trusted"

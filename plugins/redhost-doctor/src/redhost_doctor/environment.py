@@ -23,6 +23,7 @@ from redhost.registry.package.discover import canonical, plugin_entry_points
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import AGAIN, install_extra
 from redhost_doctor.shell import pip_command
+from redhost_doctor.source import arguments_for, unknown_source
 
 PATIENCE = 120
 """Seconds that the import of torch may take."""
@@ -61,7 +62,10 @@ def check_versions(_: Subject) -> Iterator[Finding]:
     for unmet in unmet_requirements():
         if canonical(unmet.requirement.name) == "redhost" and unmet.dist not in plugins:
             text = f"{unmet.dist} needs {unmet.requirement}, and redhost is {host}"
-            mend = pip_command("install", "--upgrade", "--no-deps", unmet.dist)
+            mend, named = "", arguments_for(unmet.dist)
+            if named:
+                mend = pip_command("install", "--upgrade", "--no-deps", *named)
+            text += unknown_source(mend, unmet.dist)
             findings.append(fail("versions", text, mend=mend))
     yield from findings or [ok("versions", f"redhost {host} and {len(plugins)} plugins of it")]
 

@@ -20,26 +20,29 @@ from redhost.registry.package.rules import package_digest
 from redhost.registry.wheel.archive import read_archive
 from redhost_doctor.origin import origin_of
 from redhost_doctor.shell import pip_command
+from redhost_doctor.source import arguments_for
 
 AGAIN = ("--force-reinstall", "--no-deps")
 
 
-def install_command(dist: str, version: str = "") -> str:
-    """Return the command that installs a distribution from where this redhost came from.
+def install_command(dist: str, version: str = "", *, source: str = "") -> str:
+    """Return the command that installs a distribution; empty if no source of it is known.
 
-    A clone has its project, and a wheel's folder its wheel; otherwise an index has to have it.
+    A clone has its project, and the folder of redhost's own wheel its wheel; otherwise it comes
+    from the source that is recorded.
 
     Args:
         dist: The distribution.
         version: Its version; any when empty.
+        source: The index or folder that it came from; empty if none is recorded.
     """
     tree = source_tree()
     if tree is not None and (project := tree / "plugins" / dist).is_dir():
         return pip_command("install", "--no-deps", "-e", str(project))
-    name = f"{dist}=={version}" if version else dist
     for wheel in _beside_host(dist, version):
         return pip_command("install", *AGAIN, str(wheel))
-    return pip_command("install", "--no-deps", name)
+    named = arguments_for(dist, version, source=source)
+    return pip_command("install", "--no-deps", *named) if named else ""
 
 
 def install_extra(extra: str) -> str:
@@ -49,7 +52,12 @@ def install_extra(extra: str) -> str:
 
 
 def restore_command(
-    package: Package, *, store: Store | None = None, digest: str = "", name: str = ""
+    package: Package,
+    *,
+    store: Store | None = None,
+    digest: str = "",
+    name: str = "",
+    source: str = "",
 ) -> str:
     """Return the command that puts an installed package back as it was; empty if there is none.
 
@@ -58,15 +66,15 @@ def restore_command(
         store: The store of the home it is composed in.
         digest: The digest of the stored copy of what should be installed.
         name: Its id, for messages.
+        source: The index or folder that it came from by name; empty if none is recorded.
     """
     origin = origin_of(package.info)
     if origin.kind == "wheel" and origin.is_there:
         return pip_command("install", *AGAIN, origin.place)
     if store is not None and (command := _copied(package, store, digest, name)):
         return command
-    if origin.kind == "index":
-        return pip_command("install", *AGAIN, f"{package.dist}=={package.version}")
-    return ""
+    named = arguments_for(package.dist, package.version, source=source)
+    return pip_command("install", *AGAIN, *named) if named and origin.kind == "index" else ""
 
 
 def wheel_with(kind: Kind, dist: str, version: str, *, digest: str) -> Path | None:

@@ -30,7 +30,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == "added":
             return "a wheel, by redhost add"
         if self.kind == "index":
-            return f"{self.place or 'an index'}, by name"
+            return f"{self.place or 'an index or a folder of wheels'}, by name"
         return f"{self.kind} {self.place}"
 
     @property

@@ -11,9 +11,10 @@ from redhost.registry.home.composition import Composition, Member
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import root_of
 from redhost.registry.home.store import Store
-from redhost_doctor.composed import Comparison
-from redhost_doctor.install import install_command, restore_command
-from redhost_doctor.shell import redhost_command
+from redhost_doctor.composed import Comparison, restored, revoked_text
+from redhost_doctor.install import install_command
+from redhost_doctor.shell import pip_command, redhost_command
+from redhost_doctor.source import source_of, unknown_source
 from redhost_doctor.stored import fault_of_copy, needed, roll_back, store_again
 
 DRY_RUN = "a dry run says why, or that a recompose takes it up, and changes nothing"
@@ -26,6 +27,7 @@ State = Literal[
     "damaged",
     "broken",
     "incompatible",
+    "revoked",
     "left_out",
     "new",
     "withdrawn",
@@ -72,6 +74,8 @@ class Traces:
 
 def standing(traces: Traces) -> Standing:
     """Return where an expert stands."""
+    if (revoked := _revoked(traces)) is not None:
+        return revoked
     if traces.member is not None:
         return _of_member(traces, traces.member)
     if traces.statuses:
@@ -86,6 +90,23 @@ def standing(traces: Traces) -> Standing:
     return Standing(state="uninstalled", reason=f"{reason}not installed")
 
 
+def _revoked(traces: Traces) -> Standing | None:
+    """Return where an expert stands that nobody may use; None if it may be used."""
+    composed, member = traces.composed, traces.member
+    if member is not None:
+        if (entry := composed.revoked.get(member.digest)) is None:
+            return None
+        reason = revoked_text(entry, member.dist)
+        return Standing(state="revoked", reason=reason, command=composed.command("recompose"))
+    status = next((s for s in traces.statuses[:1] if s.code == "revoked"), None)
+    if status is None:
+        return None
+    dist = status.package.dist
+    reason = revoked_text(composed.revoked[status.digest or ""], dist)
+    gone = pip_command("uninstall", "--yes", dist)
+    return Standing(state="revoked", reason=reason, command=gone)
+
+
 def _of_member(traces: Traces, member: Member) -> Standing:
     """Return where an expert stands that answers."""
     composed, statuses = traces.composed, traces.statuses
@@ -98,16 +119,19 @@ def _of_member(traces: Traces, member: Member) -> Standing:
         return Standing(state="damaged", reason=fault + again.note, command=again.command)
     if not statuses:
         reason = "not installed: it answers from the store, and the next recompose withdraws it"
-        return Standing(state="uninstalled", reason=reason, command=anew)
+        command = composed.sync(member.id) or anew
+        return Standing(state="uninstalled", reason=reason, command=command)
     status = next((s for s in statuses if s.package.dist == member.dist), statuses[0])
     if status.code == "disabled":
         reason = "by you; it answers until the next recompose withdraws it"
         return Standing(state="disabled", reason=reason, command=anew)
     if status.code is not None:
         reason = f"what is installed fails its contract ({status.code}): {status.reason}"
-        mend = restore_command(
-            status.package, store=store, digest=member.digest, name=member.id
-        ) or redhost_command("check", traces.id, home=root_of(composed.where))
+        mend = ""
+        if status.code != "backbone_mismatch":  # else the same build again mends nothing
+            mend = restored(composed, status, store=store, digest=member.digest)
+        mend = mend or composed.sync(member.id)
+        mend = mend or redhost_command("check", traces.id, home=root_of(composed.where))
         return Standing(state="broken", reason=f"{reason}. {status.hint}", command=mend)
     if status.digest != member.digest:
         reason = f"{status.package} is installed, and {member.dist} {member.version} answers"
@@ -126,7 +150,7 @@ def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
         return Standing(state="disabled", reason="by you", command=enable)
     if status.code is not None:
         state: State = "incompatible" if status.state == "valid" else "broken"
-        mend = restore_command(status.package) if state == "broken" else ""
+        mend = restored(composed, status) if state == "broken" else ""
         command = mend or redhost_command("check", status.id or status.package.dist, home=home)
         reason = f"{status.code}: {status.reason}. {status.hint}"
         return Standing(state=state, reason=reason, command=command)
@@ -156,7 +180,9 @@ def _of_former(traces: Traces) -> Standing:
     if back is not None and back.number == last.number:
         reason, command = reason + back.note, back.command
     else:
-        command = install_command(member.dist, member.version)
+        source = source_of(traces.composed.where, member.dist)
+        command = install_command(member.dist, member.version, source=source)
+        reason += unknown_source(command, member.dist, member.version)
     return Standing(state="withdrawn", reason=reason, command=command)
 
 

@@ -28,6 +28,7 @@ from redhost.registry.queries.settings import Disabled
 from redhost_doctor.finding import Finding, Step, Subject, fail, ok, warn
 from redhost_doctor.install import AGAIN, install_command, wheel_with
 from redhost_doctor.shell import pip_command, redhost_command
+from redhost_doctor.source import source_of, unknown_source
 
 RECEIPT = "receipt.json"
 
@@ -292,7 +293,16 @@ def store_again(need: Need, store: Store) -> Step:
         return back
     if of_dist:
         return Step(command=anew("recompose", "--accept"))
-    return Step(command=f"{install_command(need.dist, need.version)} && {anew('recompose')}")
+    return _installed_again(need, anew("recompose"))
+
+
+def _installed_again(need: Need, anew: str) -> Step:
+    """Return the step that installs what is gone from where it came from, and composes it."""
+    source = source_of(need.where, need.dist)
+    command = install_command(need.dist, need.version, source=source)
+    if not command:
+        return Step(command="", note=unknown_source(command, need.dist, need.version))
+    return Step(command=f"{command} && {anew}")
 
 
 def _drop(where: Path, *numbers: int) -> str:

@@ -140,7 +140,8 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         question: The question that it answers; null for the default question.
         state: Where it stands: ``composed``, or another build is installed (``changed``), or it is
             ``uninstalled``, ``disabled``, ``damaged`` in the store, ``broken`` or ``incompatible``
-            where it is installed, ``left_out`` by a recompose, ``new``, or ``withdrawn``.
+            where it is installed, ``revoked``, ``left_out`` by a recompose, ``new``, or
+            ``withdrawn``.
         reason: Why; empty for ``composed``.
         command: What to type next; empty if there is nothing to do.
         installed: Installed packages with its id.

@@ -46,7 +46,8 @@ def recall(service: Service) -> redhost.RedhostError | None:
         number = current if before is None else before
         service.recalled = Recalled(generation=number, reason=refusal.reason)
         if before != live.generation:
-            log.warning("generation %s left, %s is served: %s", before, live.generation, refusal)
+            served = live.generation or "none"
+            log.warning("generation %s left, %s is served: %s", number, served, refusal)
     elif left is not None and before is None:
         service.change(live.swap)  # the home's current one, which may answer again
         service.recalled = None
@@ -101,7 +102,9 @@ class Recall(threading.Thread):
             except redhost.errors.SwapInProgressError:
                 continue
             except redhost.RedhostError as e:
-                log.warning("generation %s goes on: %s", service.live.generation, e)
+                served = service.live.generation
+                goes_on = f"generation {served} goes on" if served else "none is served"
+                log.warning("%s: %s", goes_on, e)
             self._seen[service.question] = (state[0], service.live.generation)
 
     def _stamp(self) -> tuple[int, int, int] | None:

@@ -14,7 +14,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from redhost.registry.errors import IntegrityError, MissingError, UnknownNameError
 from redhost.registry.home.composition import LockFile
-from redhost.registry.package.discover import canonical, discover
+from redhost.registry.home.store import Store
+from redhost.registry.package.discover import Package, canonical, discover
+from redhost.registry.package.readers import read_expert
 from redhost.registry.queries.inventory import current_record, installed_manifests
 from redhost.registry.wheel.signing import PublicKey
 
@@ -185,7 +187,8 @@ def _others(
         if dist in named:
             continue
         if dist not in composed:
-            staying.append(Staying(dist=package.dist, reason="it was not composed in this project"))
+            reason = _revoked(package, locks) or "it was not composed in this project"
+            staying.append(Staying(dist=package.dist, reason=reason))
         elif needing := _needing(dist):
             reason = f"{', '.join(needing)} cannot do without it"
             staying.append(Staying(dist=package.dist, reason=reason))
@@ -196,6 +199,14 @@ def _others(
             )
             leaving.append(step)
     return tuple(leaving), tuple(staying)
+
+
+def _revoked(package: Package, locks: Mapping[Path, LockFile]) -> str:
+    """Return that an installed expert is revoked, and why; empty if it is not."""
+    revoked = {digest: entry for where in locks for digest, entry in Store(where).revoked().items()}
+    files = read_expert(package).value if revoked else None
+    entry = None if files is None else revoked.get(files.digest)
+    return "" if entry is None else f"it is revoked: {entry.reason} ({entry.revoked_at})"
 
 
 def _composed(locks: Mapping[Path, LockFile]) -> Iterator[str]:

@@ -71,7 +71,8 @@ function drawNow(generations) {
   at("now").replaceChildren(...rows.flatMap(([name, value]) =>
     [element("dt", name), element("dd", String(value))]));
   const left = model.recalled === null ? model.follows?.reason ?? ""
-    : `Generation ${model.recalled.generation ?? "none"} was left: ${model.recalled.reason}`;
+    : `${model.recalled.generation === null ? "No generation is served"
+      : `Generation ${model.recalled.generation} was left`}: ${model.recalled.reason}`;
   at("recalled").hidden = left === "";
   say("recalled", left, "bad");
   const last = model.candidate;
