@@ -74,7 +74,7 @@ function drawNow(generations) {
     : `${model.recalled.generation === null ? "No generation is served"
       : `Generation ${model.recalled.generation} was left`}: ${model.recalled.reason}`;
   at("recalled").hidden = left === "";
-  say("recalled", left, "bad");
+  say("recalled", left, left && "bad");
   const last = model.candidate;
   at("candidate").hidden = last === null;
   if (last === null) return;
