@@ -145,12 +145,14 @@ def build_wheel(project: Path, out: Path) -> Path:
             found=str(e),
             hint="Install it: pip install 'redhost[author]'.",
         ) from e
-    signed = {p.name: p.read_bytes() for p in out.glob("*.whl") if signature_path(p).exists()}
+    signed = {
+        p.name: sha256_hex(p.read_bytes()) for p in out.glob("*.whl") if signature_path(p).exists()
+    }
     try:
         builder = WheelBuilder(str(project))
         wheel = Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
         old = signature_path(wheel)
-        if old.exists() and signed.get(wheel.name) != wheel.read_bytes():
+        if old.exists() and signed.get(wheel.name) != sha256_hex(wheel.read_bytes()):
             old.unlink()
         return wheel
     except (OSError, ValueError, TypeError, KeyError) as e:

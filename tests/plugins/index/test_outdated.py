@@ -129,6 +129,18 @@ def test_what_was_called_back_is_named_and_not_taken(index: Any, using: Any) -> 
     assert b.yanked is None
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_a_yanked_file_hides_no_other_file_of_its_version(index: Any, using: Any, first) -> None:
+    """uv 21430: another build of the same version is not yanked."""
+    page = index.page("red-expert-a")
+    text = page.read_text()
+    yanked = '<a data-yanked href="red_expert_a-0.2.0-1-py3-none-any.whl">a</a>\n'
+    start = text.index("<a ") if first else text.index("</body>")
+    page.write_text(text[:start] + yanked + text[start:])
+    a = standings(look([using("a")], place=index.url))["a"]
+    assert {n.version: n.yanked for n in a.newer}["0.2.0"] is None and a.newest == "0.2.0"
+
+
 def test_a_page_of_json_with_the_projects_status(
     version_of: Any, serve: Any, using: Any, tmp_path: Path
 ) -> None:

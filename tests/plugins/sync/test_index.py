@@ -14,7 +14,7 @@ from urllib.request import Request
 
 import pytest
 from redhost_sync.fetched import archive_of, fetch_part
-from redhost_sync.index import Index, Redirects
+from redhost_sync.index import Index, Redirects, parse_page
 from redhost_sync.locks import Part
 from redhost_sync.sources import IndexSource, default_index, fitting
 
@@ -109,6 +109,17 @@ def test_pages_of_both_kinds_lead_to_the_same_bytes(server: Server, wheel: bytes
     kind = "application/vnd.pypi.simple.v1+json"
     server.put("/simple/red-expert-extra/", json.dumps({"files": files}).encode(), kind)
     assert fetch_part(part_of(wheel), [source(server)]).data == wheel
+
+
+def test_links_start_from_the_base_that_a_page_names() -> None:
+    """pip 1101 and nab 506: a base without an address is none, and only the first counts."""
+    page = b"""<title>Links for x</title><base target="_top"><base href="../../files/">
+    <base href="/later/"><a href="x-1.0-py3-none-any.whl">x</a><a href="/y/x-2.0.tar.gz">y</a>"""
+    found = parse_page(page, "text/html", "https://index.example/simple/x/")
+    assert [link.url for link in found.links] == [
+        "https://index.example/files/x-1.0-py3-none-any.whl",
+        "https://index.example/y/x-2.0.tar.gz",
+    ]
 
 
 def test_bytes_that_are_not_promised_are_refused(server: Server, wheel: bytes) -> None:

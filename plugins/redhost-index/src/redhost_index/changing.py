@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from redhost.core.composition.gates import HARM_HINT, TRY_HINT
 from redhost.core.composition.options import RecomposeKeywords
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose_selection
@@ -163,7 +162,7 @@ class _Trial:
 def _error(one: Newcomer, refusal: Refusal) -> RedhostError:
     """Return the error of a newer version that is refused."""
     error, hint = refusal.error(), refusal.violations[0].hint
-    if hint in {HARM_HINT, TRY_HINT}:  # `upgrade` has no --router
+    if refusal.retry:  # `upgrade` has no --router, which the gates propose
         wanted = f"{one.wheel.package.dist}=={one.version}"
         hint = f"Nothing was changed. 'redhost add {wanted} --router KIND' may do better; "
         hint += "--accept goes on even so."

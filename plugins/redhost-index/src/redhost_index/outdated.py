@@ -325,6 +325,8 @@ def _newer(links: Iterable[Link], package: InUse) -> dict[str, Link]:
         number = fitting(link.file, package.dist)
         if number is None or number <= current:
             continue
+        if number in found and link.yanked is not None:  # another file of it is not yanked
+            continue
         if not number.is_prerelease or current.is_prerelease:
             found[number] = link
     newest = sorted(found.items(), key=lambda pair: pair[0], reverse=True)[:NEWEST]

@@ -248,7 +248,7 @@ def parse_page(data: bytes, kind: str, page: str) -> Project:
     Raises:
         NoPageError: If it is HTML, and no page of an index.
     """
-    found = _of_json(data) if "json" in kind else _of_html(data)
+    found = _of_json(data) if "json" in kind else _of_html(data, page)
     links = (replace(link, url=urljoin(page, link.url)) for link in found.links)
     return replace(found, links=tuple(links))
 
@@ -278,7 +278,7 @@ def _yanked(value: object) -> str | None:
     return None if not value else value if isinstance(value, str) else ""
 
 
-def _of_html(data: bytes) -> Project:
+def _of_html(data: bytes, where: str) -> Project:
     page = _Page()
     page.feed(data.decode("utf-8", "replace"))
     status = page.named.get("pypi:project-status", "")
@@ -286,7 +286,9 @@ def _of_html(data: bytes) -> Project:
     if not page.is_simple:
         expected = "a page of links (PEP 503) or its JSON (PEP 691)"
         raise NoPageError("another page", expected=expected)
-    return Project(links=tuple(page.links), status=status, reason=reason)
+    base = urljoin(where, page.base)
+    links = (replace(link, url=urljoin(base, link.url)) for link in page.links)
+    return Project(links=tuple(links), status=status, reason=reason)
 
 
 class _Page(HTMLParser):
@@ -296,13 +298,14 @@ class _Page(HTMLParser):
         links: The links.
         named: Name → content of each meta element.
         title: The text of title and first heading.
+        base: What relative links start from, if not from the page: its first base element.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.links: list[Link] = []
         self.named: dict[str, str] = {}
-        self.title = ""
+        self.title = self.base = ""
         self._inside = ""
 
     @property
@@ -329,6 +332,8 @@ class _Page(HTMLParser):
             self._inside = tag
         if tag == "meta":
             self.named[given.get("name") or ""] = given.get("content") or ""
+        if tag == "base":
+            self.base = self.base or given.get("href") or ""
         if tag != "a" or not (address := given.get("href")):
             return
         url, fragment = urldefrag(address)
