@@ -137,7 +137,7 @@ class Store:
     def revocations(self) -> Revocations:
         """Return all that the home knows to be revoked; raises as `revoked` does."""
         path = self.folder.with_name(REVOKED)
-        hint = f"Remove {path}, then 'redhost revoked --index-url URL' fetches it again."
+        hint = "'redhost revoked --index-url URL' fetches it again; what you allowed is lost."
         return atomic.read_struct(path, Revocations, hint=hint) or Revocations()
 
     def write_revocations(self, revocations: Revocations) -> None:

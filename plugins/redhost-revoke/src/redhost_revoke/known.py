@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from redhost.registry.errors import IntegrityError, UsageError, short
+from redhost.registry.errors import IntegrityError, StoreError, UsageError, short
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import homes_with, root_of
-from redhost.registry.home.revoked import Revocation, RevokedList
+from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
 from redhost.registry.wheel.signing import PublicKey
 
 from .fetch import Fetched
@@ -89,7 +89,10 @@ def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicK
     verified = [(x, *verified_list(x.data, keys=keys, where=x.where)) for x in fetched]
     generations = Generations(root_of(home))
     with generations.writer():
-        known = generations.store.revocations()
+        try:
+            known = generations.store.revocations()
+        except StoreError:  # damaged: replaced at once, never removed first
+            known = Revocations()
         lists = dict(known.lists)
         for one, key, newer in verified:
             _require_newer(lists.get(key.fingerprint), newer, where=one.where)
