@@ -20,7 +20,6 @@ from .commands.printing import Printable, fill_descriptors
 from .registry.errors import RedhostError
 
 COMMANDS: Mapping[str, Sequence[str]] = {
-    "author": ("new-expert", "pack", "train-expert"),
     "compose": ("predict", "recompose", "route"),
     "evaluate": ("evaluate",),
     "experts": ("check", "disable", "enable", "list-experts", "schema"),

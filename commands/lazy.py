@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 PLUGINS: Mapping[str, Mapping[str, str]] = {
     "author": {
         "new-backbone": "Make a backbone package from any model.",
+        "new-expert": "Make an expert's project, ready to be trained.",
         "new-plugin": "Make a plugin's project, which works as it is.",
         "new-workflow": "Write a workflow that checks and publishes the expert of PROJECT.",
+        "pack": "Check PROJECT and build its wheel.",
+        "train-expert": "Train the expert of PROJECT, alone, on your data.",
     },
     "doctor": {
         "doctor": "Examine the environment and the home, and say how to mend what is wrong.",

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from redhost_author.project import ExpertPlan, package_in
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from surroundings import trusting_copies, use_memory
 from warm_start import warm_command
@@ -38,7 +39,6 @@ from warm_start import warm_command
 import redhost
 from redhost.core.types import BackgroundRow
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.testing import backbone_project, expert_project
 from warm_start import warm_command
 
 from redhost.cli import main
 from redhost.testing import Environment
-from redhost.testing.certify import backbone_project, expert_project
 
 PLUGIN = "import redhost\n\n@redhost.hookimpl\ndef redhost_composed(receipt):\n    pass\n"
 MARK = "import pathlib\npathlib.Path({mark!r}).touch()\n"

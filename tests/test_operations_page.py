@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from redhost_author.testing import backbone_project
 
 import redhost
-from redhost.testing.certify import backbone_project
 
 TEXTS = ["apples 7", "pears 8", "nothing at all"]
 BACKUP = ("store", "generations", "current", "redhost.lock")

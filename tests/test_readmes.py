@@ -6,7 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
-import redhost
+import redhost_author
+
 from redhost.cli import cli
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +21,7 @@ def test_no_shipped_package_names_a_project_of_an_index() -> None:
 
 
 def test_a_new_project_says_that_pip_installs_it_alone(tmp_path) -> None:
-    redhost.authoring.write_project(tmp_path, kind="expert", package_id="mine", summary="Mine")
+    redhost_author.write_project(tmp_path, kind="expert", package_id="mine", summary="Mine")
     for page in (tmp_path / "README.md", ROOT / "plugins/red-expert-range3/README.md"):
         text = page.read_text("utf-8")
         assert "no dependencies" in text and "redhost, a backbone and its experts" in text
@@ -29,7 +30,7 @@ def test_a_new_project_says_that_pip_installs_it_alone(tmp_path) -> None:
 
 def test_a_new_project_says_in_two_lines_how_a_version_is_called_back(tmp_path) -> None:
     for kind in ("backbone", "expert"):
-        redhost.authoring.write_project(tmp_path, kind=kind, package_id="mine", summary="Mine")
+        redhost_author.write_project(tmp_path, kind=kind, package_id="mine", summary="Mine")
         last = (tmp_path / "README.md").read_text("utf-8").rstrip().rpartition("\n\n")[2]
         assert last.count("\n") == 1 and "yank it on the index" in last
         assert not re.search(r"pypi|github|redhost-|red-(?!(backbone|expert)-mine)", last.lower())

@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 from red_lab.bench.processes import PYTHON, REDHOST
 from red_lab.hotswap_site import Site
+from redhost_author import ExpertPlan, write_project
+from redhost_author.project import write_plan
+from redhost_author.testing import backbone_project, expert_project
 from redhost_serve.process import compose_home, serving
 
 import redhost
-from redhost.authoring import ExpertPlan, write_project
 from redhost.core.types import write_rows
 from redhost.registry.environment import python_command
-from redhost.registry.package.project import write_plan
 from redhost.testing import Environment
-from redhost.testing.certify import backbone_project, expert_project
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / "redhost"
 STARTUP = ("sitecustomize", "usercustomize")

@@ -198,7 +198,7 @@ import click, redhost
 from redhost.cli import cli
 
 names = set(redhost.__all__)
-for module in "authoring errors frames pipelines plugins sklearn testing".split():
+for module in "errors frames pipelines plugins sklearn testing".split():
     # Read and not imported: some need libraries that are not installed everywhere.
     source = Path(importlib.util.find_spec(f"redhost.{module}").origin).read_text("utf-8")
     [public] = (n.value for n in ast.parse(source).body

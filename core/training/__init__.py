@@ -1,1 +1,1 @@
-"""Training: from an author's rows to a packaged expert or backbone; routers from cards alone."""
+"""Training: rows with answers, and routers from cards alone."""

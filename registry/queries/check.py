@@ -21,7 +21,6 @@ from ..home.store import Store
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Kind, Package, canonical, discover_all, from_folder
 from ..package.manifest import ExpertManifest, parse_backbone, parse_expert, parts_of
-from ..package.project import read_plan
 from ..package.readers import (
     BackboneFiles,
     ExpertFiles,
@@ -187,10 +186,10 @@ def _from_path(name: str, against: Against, keys: Sequence[PublicKey]) -> Target
 
 def _no_package(name: str) -> Violation:
     """Return the violation of a folder without a manifest, which may not be trained yet."""
-    with suppress(UsageError):
-        read_plan(Path(name))
-        expected, hint = "a trained expert", f"Run 'redhost train-expert {name} --data FILE'."
-        return Violation("package_files", name, expected, "a project not trained yet", hint)
+    with suppress(OSError, ValueError):
+        if "[tool.redhost.expert]" in (Path(name) / "pyproject.toml").read_text("utf-8"):
+            expected, hint = "a trained expert", f"Run 'redhost train-expert {name} --data FILE'."
+            return Violation("package_files", name, expected, "a project not trained yet", hint)
     expected = " or ".join(MANIFESTS.values())
     hint = "Name a package's folder, or a project that has one under src/."
     return Violation("package_files", name, f"{expected}, here or under src/", "neither", hint)

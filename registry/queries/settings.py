@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,11 +19,10 @@ from ..environment.installed import audit_installed
 from ..errors import MissingError, SettingsError, UnknownNameError, short, suggest
 from ..home.composition import LOCK, LockFile, read_lock
 from ..home.generations import Generations
-from ..home.questions import home_of, root_of
+from ..home.questions import root_of
 from ..package.checked import Checked, Violation
-from ..package.discover import MANIFESTS, Package, canonical, discover, from_folder
+from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import MAX_BYTES, BackboneManifest, BackboneRef, parse_expert
-from ..package.project import ExpertPlan
 from ..package.readers import PackageSource, read_backbone_manifest, read_part
 from ..wheel.policy import NameOwners
 
@@ -216,26 +214,6 @@ def named_backbone(source: PackageSource) -> BackboneRef | None:
     read = read_part(source, MANIFESTS["expert"], limit=MAX_BYTES)
     manifest = read.then(parse_expert).value
     return None if manifest is None else manifest.backbone
-
-
-def backbone_for(
-    project: Path, plan: ExpertPlan, *, home: Path | None, backbone: str | None
-) -> Package:
-    """Return the installed backbone to train a project on.
-
-    Args:
-        project: The project; a package left there by an earlier training names a backbone.
-        plan: Its plan, which may name one and takes precedence over that package.
-        home: The state folder; the lock of the plan's question names one as well.
-        backbone: The backbone given on the command line, which takes precedence over all.
-    """
-    backbone, home = backbone or plan.backbone, home_of(resolve_home(home), plan.question)
-    installed, named = discover("backbone"), named_backbone(from_folder(project))
-    if backbone is None and named is not None:
-        with suppress(SettingsError):
-            return choose_backbone(installed, None, named=named)
-    table = f"[tool.redhost.expert] of {project / 'pyproject.toml'}"
-    return choose_backbone(installed, wanted_backbone(home, backbone), table=table)
 
 
 def _from_lock(lock: LockFile | None) -> Settings:

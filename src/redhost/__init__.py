@@ -1,9 +1,8 @@
 """redhost: `pip install` an expert; only the router is retrained, and nothing else changes.
 
 The most used names are here and are loaded lazily: ``import redhost`` does not import torch. The
-rest of the public API has a module each: `redhost.errors`, `redhost.authoring` (from data to a
-package), `redhost.plugins` (base classes and helpers for plugins) and `redhost.testing`. The names
-and their types are in ``__init__.pyi``.
+rest of the public API has a module each: `redhost.errors`, `redhost.plugins` (base classes and
+helpers for plugins) and `redhost.testing`. The names and their types are in ``__init__.pyi``.
 """
 
 import os

@@ -1,4 +1,4 @@
-from . import authoring, errors, plugins, testing
+from . import errors, plugins, testing
 from .core.backbones.backbone import Backbone
 from .core.bus.bus import Bus, BusConfig
 from .core.bus.experts import Expert
@@ -28,7 +28,6 @@ __all__ = [
     "Router",
     "Row",
     "UsageError",
-    "authoring",
     "errors",
     "hookimpl",
     "plugins",

@@ -1,5 +1,7 @@
 """Building blocks of plugins: parts of the bus, tasks, questions, generations and leases."""
 
+from .core.backbones.encoder import TextEncoder, blocks_of
+from .core.backbones.engines import EngineEncoder
 from .core.backbones.interventions import Intervention, hooked
 from .core.bus.combiner import Combiner
 from .core.bus.head import Head
@@ -14,6 +16,7 @@ from .core.plugins.manager import Plugins
 from .core.routers import router_factory
 from .core.routers.base import ColumnData
 from .core.tasks import make_task, register_task
+from .core.training.rows import read_rows
 from .registry.environment import python_command
 from .registry.home.composition import Composition
 from .registry.home.generations import Generations
@@ -24,6 +27,7 @@ __all__ = [
     "ColumnData",
     "Combiner",
     "Composition",
+    "EngineEncoder",
     "Generations",
     "Head",
     "Installed",
@@ -36,10 +40,13 @@ __all__ = [
     "Questions",
     "Route",
     "RouterSignals",
+    "TextEncoder",
     "Unit",
+    "blocks_of",
     "hooked",
     "make_task",
     "python_command",
+    "read_rows",
     "register_task",
     "router_factory",
     "router_signal",

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from redhost_author.project import package_in
+from redhost_author.testing import backbone_project
 from redhost_peft.peft_adapter import CONFIG, START, WEIGHTS
 from safetensors.torch import load_file, save_file
 
 import redhost
-from redhost.registry.package.project import package_in
-from redhost.testing.certify import backbone_project
 
 Save = Callable[..., Path]
 

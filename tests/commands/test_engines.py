@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.project import write_plan
 from warm_start import warm_command
 
 import redhost
 from redhost.core.types import write_rows
-from redhost.registry.package.project import write_plan
 
 DOCS = Path(__file__).parents[2] / "docs" / "engines.md"
 
@@ -36,12 +37,10 @@ def plan(tmp_path: Path) -> Path:
     """Return a plan of three experts for the backbone that ships; the last has one label only."""
     lines = []
     for name, labels in (("sun", 2), ("moon", 2), ("star", 1)):
-        project = redhost.authoring.write_project(
+        project = redhost_author.write_project(
             tmp_path / name, kind="expert", package_id=name, summary=name
         )
-        write_plan(
-            project.parents[1], redhost.authoring.ExpertPlan(id=name, backbone="tiny", rank=4)
-        )
+        write_plan(project.parents[1], redhost_author.ExpertPlan(id=name, backbone="tiny", rank=4))
         rows = [redhost.Row(text=f"{name} {n}", label=f"{n % labels}") for n in range(60)]
         (tmp_path / f"{name}.jsonl").write_bytes(write_rows(rows))
         lines.append({"dir": name, "data": f"{name}.jsonl", "epochs": 2})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 
+from redhost_author.testing import backbone_project
+
 import redhost
 from redhost.registry.home.generations import Generations
-from redhost.testing.certify import backbone_project
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:

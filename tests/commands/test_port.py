@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import package_in
 from redhost_port.porting import PortReport
 from safetensors.torch import load_file, save_file
-
-from redhost.registry.package.project import package_in
 
 TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()
 
@@ -83,7 +82,7 @@ def test_an_expert_is_ported_checked_and_composed(
 
 
 def test_a_backbone_it_does_not_survive_on_writes_nothing(environment, call, tmp_path) -> None:
-    from redhost.testing.certify import backbone_project
+    from redhost_author.testing import backbone_project
 
     environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
     data = write_sums(tmp_path / "sums.jsonl")
@@ -97,7 +96,7 @@ def test_a_backbone_it_does_not_survive_on_writes_nothing(environment, call, tmp
 def test_a_build_for_the_new_backbone_is_taken_as_it_is(
     successor, environment, call, tmp_path
 ) -> None:
-    from redhost.testing.certify import expert_project
+    from redhost_author.testing import expert_project
 
     backbones = {"tiny": TINY.parents[1], successor: tmp_path / "red-backbone-successor"}
     builds = {

@@ -8,20 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
-
-import redhost
-from redhost.core.backbones.feature_cache import FeatureCache
-from redhost.core.bus.bus import LayerNorm
-from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.packaging import (
+from redhost_author.training.expert import ExpertRows, train_expert
+from redhost_author.training.packaging import (
     CardFile,
     ExpertDraft,
     save_backbone,
     save_expert,
     texts_card,
 )
+
+import redhost
+from redhost.core.backbones.feature_cache import FeatureCache
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.composition.prepare import open_backbone
 from redhost.core.types import BackgroundRow, CardRow, write_rows
 from redhost.registry.package.manifest import BackboneManifest, BackboneRef, Training
 from redhost.testing import tiny_backbone
@@ -30,7 +31,7 @@ LABELS = tuple("abcdef")
 WORDS = {"red": "ab", "green": "cd", "blue": "ef"}
 """Each expert's id and labels; its domain is texts that repeat its id's letters."""
 
-SETTINGS = redhost.authoring.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2)
+SETTINGS = redhost_author.ExpertSettings(rank=8, epochs=60, learning_rate=1e-2)
 
 Builder = Callable[..., Path]
 
@@ -76,7 +77,7 @@ def backbone_folder(
 ) -> Path:
     """The backbone as a package's folder."""
     project = tmp_path_factory.mktemp("backbone")
-    folder = redhost.authoring.write_project(
+    folder = redhost_author.write_project(
         project, kind="backbone", package_id="toy", summary="random weights"
     )
     background = [BackgroundRow(text=f"{w} 9", domain=w) for w in WORDS]
@@ -108,7 +109,7 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
         name: str,
         *,
         expert_id: str | None = None,
-        settings: redhost.authoring.ExpertSettings = SETTINGS,
+        settings: redhost_author.ExpertSettings = SETTINGS,
         gate: Sequence[CardRow] | None = None,
         card: CardFile | None = None,
     ) -> Path:
@@ -123,7 +124,7 @@ def build_expert(backbone: redhost.Backbone, manifest: BackboneManifest) -> Buil
             settings=settings,
         ).expert
         expert_id = expert_id or name
-        folder = redhost.authoring.write_project(
+        folder = redhost_author.write_project(
             project, kind="expert", package_id=expert_id, summary=f"knows {name}"
         )
         fit, shown = (

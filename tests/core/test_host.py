@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redhost_author
 import redhost_generate
 import torch
 
@@ -438,7 +439,7 @@ def test_a_domain_that_falls_is_refused_unless_accepted(
     host = open_host(home)
     host.recompose()
     installed.uninstall("red-expert-red")
-    useless = redhost.authoring.ExpertSettings(rank=8, epochs=2, learning_rate=1e-3)
+    useless = redhost_author.ExpertSettings(rank=8, epochs=2, learning_rate=1e-3)
     installed.install(build_expert(tmp_path / "useless", "red", settings=useless).parents[1])
     with pytest.raises(HarmError, match=r"domain 'red' would fall by .* points.*--router"):
         host.recompose()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redhost_author
 
 import redhost
 from redhost.registry.errors import (
@@ -37,7 +38,7 @@ def ask(environment, expert_folders, tmp_path) -> Ask:
     def install(name: str, question: str | None, *, expert_id: str | None = None) -> Path:
         expert_id = expert_id or name
         project = tmp_path / f"{expert_id}-{question}"
-        folder = redhost.authoring.write_project(
+        folder = redhost_author.write_project(
             project, kind="expert", package_id=expert_id, summary="a copy"
         )
         for file in expert_folders[name].glob("*.*[!y]"):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.trial import BackboneTrial
+from redhost_author.project import package_in
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -23,7 +24,6 @@ from torch import Tensor, nn
 
 import redhost
 from redhost.core.composition.prepare import open_backbone
-from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 
 TEXTS = [

@@ -12,8 +12,10 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
 from red_lab.newsgroups import encoder, lines
+from redhost_author.training.packaging import save_backbone
 from redhost_onnx import ENGINES, export
 from redhost_onnx.encoder import OnnxEncoder
 from redhost_onnx.generation import export_generation
@@ -23,7 +25,6 @@ import redhost
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
-from redhost.core.training.packaging import save_backbone
 from redhost.core.types import BackgroundRow, write_rows
 from redhost.registry.environment import python_command
 from redhost.registry.errors import BackboneMismatchError
@@ -57,9 +58,7 @@ def torchs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redhost.Host]:
         yield host
 
 
-def engine(
-    trunk: redhost.authoring.TextEncoder, name: str = "onnx", *, of: str = "f"
-) -> OnnxEncoder:
+def engine(trunk: redhost.plugins.TextEncoder, name: str = "onnx", *, of: str = "f") -> OnnxEncoder:
     return OnnxEncoder(trunk, of * 64, engine=name)
 
 
@@ -126,7 +125,7 @@ def test_an_export_of_another_encoder_is_refused(torchs, monkeypatch, tmp_path) 
     for parameter in other.parameters():
         parameter.data += 0.01
     engine(
-        redhost.authoring.TextEncoder(
+        redhost.plugins.TextEncoder(
             model=other, tokenizer=own.tokenizer, pooling=own.pooling, stated=own.stated
         )
     )  # the file lies under the name of this fingerprint now
@@ -191,7 +190,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
     folder = tmp_path_factory.mktemp("wide")
     source = tiny_backbone(folder / "model")
     backbone = redhost.Backbone.load(f"hf:{source}", pooling="mean", features="wide")
-    own = redhost.authoring.write_project(
+    own = redhost_author.write_project(
         folder / "own", kind="backbone", package_id="wide", summary="random weights"
     )
     save_backbone(
@@ -200,22 +199,22 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> redhost.ComposedModel:
         base={p.name: p.read_bytes() for p in source.iterdir()},
         background=write_rows(BackgroundRow(text=f"nothing {n}") for n in range(12)),
     )
-    context = redhost.authoring.open_for_training(own)
+    context = redhost_author.open_for_training(own)
     experts = []
     for name, form in (("red", "linear"), ("blue", "residual")):
         project = folder / name
         experts.append(
-            redhost.authoring.write_project(
+            redhost_author.write_project(
                 project, kind="expert", package_id=name, summary=f"knows {name}"
             )
         )
         rows = [redhost.Row(text=f"{name} {n} {n % 7}", label=f"{name}{n % 2}") for n in range(160)]
-        redhost.authoring.train_package(
+        redhost_author.train_package(
             project,
-            redhost.authoring.ExpertPlan(id=name, form=form),
-            redhost.authoring.split_rows(rows),
+            redhost_author.ExpertPlan(id=name, form=form),
+            redhost_author.split_rows(rows),
             context=context,
-            settings=redhost.authoring.ExpertSettings(epochs=20),
+            settings=redhost_author.ExpertSettings(epochs=20),
         )
     options = RecomposeOptions(router="ridge", decline=0.3, accept=True)
     return compose(own, experts, options=options).composed

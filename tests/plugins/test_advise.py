@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from redhost_author.testing import backbone_project, expert_project
 from redhost_robust import Game, capacity, jensen_shannon, theorem3_bound
 from redhost_robust.advise import (
     SENTENCES,
@@ -26,7 +27,6 @@ from torch import Tensor
 import redhost
 from redhost.core.composition.recompose import compose
 from redhost.testing import Environment
-from redhost.testing.certify import backbone_project, expert_project
 
 WORLDS = {
     "binary symmetric": [[9, 1], [1, 9]],

@@ -25,7 +25,7 @@ RESULTS = ROOT / "docs" / "results" / "bench"
 
 
 @pytest.fixture(scope="module")
-def trunk() -> redhost.authoring.TextEncoder:
+def trunk() -> redhost.plugins.TextEncoder:
     return open_trunk("tiny")
 
 

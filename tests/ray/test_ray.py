@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 import redhost_ray.jobs
+from redhost_author.testing import backbone_project
 from redhost_ray import engine as engine_module
 from redhost_ray import work as work_module
 from redhost_ray.engine import RayEngine
@@ -22,7 +23,6 @@ from redhost_ray.local import LocalEngine
 
 import redhost
 from redhost.core.types import write_rows
-from redhost.testing.certify import backbone_project
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own are not ours to mend
 

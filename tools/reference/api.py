@@ -21,11 +21,11 @@ __all__ = ["PUBLIC", "page"]
 
 PUBLIC = (
     "redhost",
-    "redhost.authoring",
     "redhost.errors",
     "redhost.pipelines",
     "redhost.plugins",
     "redhost.testing",
+    "redhost_author",
     "redhost_generate",
     "redhost_ray.jobs",
     "redhost_robust",

@@ -5,7 +5,6 @@ Public as `redhost.testing`. Importing this module does not import torch.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -189,75 +188,6 @@ def tiny_backbone(folder: str | Path, *, seed: int = 0, width: int = 16) -> Path
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def backbone_project(project: Path, *, seed: int = 0) -> Path:
-    """Write the project of a tiny random backbone without labels; return the project's folder.
-
-    Args:
-        project: The folder to write.
-        seed: The seed of the weights.
-    """
-    from ..core.backbones.backbone import Backbone
-    from ..core.training.packaging import save_backbone
-    from ..core.types import BackgroundRow, write_rows
-    from ..registry.package.project import write_project
-
-    model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
-    loaded = Backbone.load(f"hf:{model}", pooling="mean", features="wide")
-    background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
-    save_backbone(
-        write_project(project, kind="backbone", package_id="tiny-random", summary="for tests"),
-        replace(loaded, name="tiny-random"),
-        base={file.name: file.read_bytes() for file in model.iterdir()},
-        background=write_rows(background),
-    )
-    return project
-
-
-def expert_project(
-    project: Path,
-    expert_id: str,
-    backbone: Path,
-    *,
-    labels: Sequence[str] = ("a", "b"),
-    seed: int = 0,
-    question: str | None = None,
-) -> Path:
-    """Write the project of an expert that fulfils its contract; its weights are hardly trained.
-
-    It has labels of its own, and separates texts such as "ID 7" into odd and even numbers.
-
-    Args:
-        project: The folder to write.
-        expert_id: The expert's id.
-        backbone: The project of the backbone it is for.
-        labels: Its two labels.
-        seed: The seed of its training.
-        question: The question it answers, if that has a name.
-
-    Returns:
-        The project's folder.
-    """
-    from ..core.training.context import open_for_training
-    from ..core.training.data import split_rows
-    from ..core.training.expert import ExpertSettings
-    from ..core.training.recipes import train_package
-    from ..core.types import Row
-    from ..registry.package.project import ExpertPlan, package_in, write_plan, write_project
-
-    # A card of texts works with every kind of router.
-    plan = ExpertPlan(
-        id=expert_id, backbone="tiny-random", form="residual", card="texts", question=question
-    )
-    write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
-    write_plan(project, plan)
-    rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]
-    settings = ExpertSettings(space="labels", rank=4, epochs=3, seed=seed)
-    with tempfile.TemporaryDirectory(prefix="redhost-") as cache:
-        context = open_for_training(package_in(backbone), cache=Path(cache))
-        train_package(project, plan, split_rows(rows), context=context, settings=settings)
-    return project
 
 
 def _character_tokenizer() -> Any:

@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-
-import redhost
-from redhost.core.bus.experts import LowRank
-from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.packaging import (
+from redhost_author.training.packaging import (
     CardFile,
     ExpertDraft,
     save_expert,
@@ -27,6 +23,10 @@ from redhost.core.training.packaging import (
     texts_card,
     vectors_card,
 )
+
+import redhost
+from redhost.core.bus.experts import LowRank
+from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
 from redhost.testing.certify import judge_expert

@@ -7,15 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import redhost_author
 import safetensors.torch
 import torch
 from redhost_author.backbone.adapt import AdaptSettings, adapt, delta
+from redhost_author.training.packaging import save_backbone
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import redhost
 from redhost.core.backbones.encoder import BATCH, blocks_of
 from redhost.core.composition.prepare import open_backbone
-from redhost.core.training.packaging import save_backbone
 from redhost.registry.errors import BackboneMismatchError, MissingError, UsageError
 
 TEXTS = ["red 1 a", "green 22 c", "blue 3", "x", "red 1 b"]
@@ -147,7 +148,7 @@ def test_a_delta_package_gives_the_adapted_backbone_back(
 ) -> None:
     adapted = adapt_blocks(bare, last_blocks=1)
     changed = delta(bare.trunk, adapted.trunk)
-    folder = redhost.authoring.write_project(
+    folder = redhost_author.write_project(
         tmp_path, kind="backbone", package_id="d", summary="a delta"
     )
     save_backbone(

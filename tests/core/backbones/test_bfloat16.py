@@ -10,11 +10,11 @@ from redhost_generate.decode import generate
 
 import redhost
 from redhost import UsageError
-from redhost.authoring import EngineEncoder, TextEncoder
 from redhost.core.backbones import bfloat16
 from redhost.core.backbones.bfloat16 import BF16, BFloat16Encoder, is_capable
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.composition.recompose import compose
+from redhost.plugins import EngineEncoder, TextEncoder
 from redhost.registry.errors import BackboneMismatchError
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4", "red 1 " * 20]

@@ -12,10 +12,10 @@ import safetensors.torch
 import torch
 import transformers
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import package_in
+from redhost_author.training.context import open_for_training
 
 import redhost
-from redhost.core.training.context import open_for_training
-from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
 
 SIZES: dict[str, Any] = {

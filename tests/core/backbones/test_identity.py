@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import package_in
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -22,7 +23,6 @@ from redhost.core.tasks import make_task
 from redhost.registry.errors import BackboneMismatchError, ManifestError
 from redhost.registry.package.checked import Violation
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import package_in
 from redhost.registry.package.readers import read_backbone
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.testing import Environment, tiny_backbone

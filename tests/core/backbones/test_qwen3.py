@@ -31,7 +31,7 @@ def files(model_folder: Path) -> Files:
     return {p.name: p.read_bytes() for p in model_folder.iterdir()}
 
 
-def built(files: Files, **options: Any) -> redhost.authoring.TextEncoder | None:
+def built(files: Files, **options: Any) -> redhost.plugins.TextEncoder | None:
     return qwen3_encoder(files, **{"pooling": "last", "max_tokens": None, **options})
 
 
@@ -41,7 +41,7 @@ def changed(files: Files, name: str, **values: object) -> Files:
 
 def by_transformers(
     files: Files, folder: Path, *, features: Features | None = None
-) -> redhost.authoring.TextEncoder:
+) -> redhost.plugins.TextEncoder:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return redhost.Backbone.load(f"hf:{folder}", features=features).trunk

@@ -17,10 +17,10 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel
 
 import redhost
-from redhost.authoring import TextEncoder
 from redhost.core.backbones.bfloat16 import BFloat16Encoder, is_capable
 from redhost.core.backbones.packs import packs
 from redhost.core.backbones.tiles import ROW_BY_ROW, tile_of, tiled
+from redhost.plugins import TextEncoder
 from redhost.registry.errors import BackboneMismatchError
 
 SIZES = {

@@ -6,8 +6,11 @@ import itertools
 import json
 
 import pytest
+import redhost_author
 import safetensors.torch
 import torch
+from redhost_author.training.expert import ExpertRows, init_expert, train_expert
+from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 
 import redhost
 from redhost.core.bus.bus import LayerNorm, Readout
@@ -22,8 +25,6 @@ from redhost.core.bus.experts import (
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.model.canary import check_canary
 from redhost.core.model.verify import measure_off_domain, verify_expert
-from redhost.core.training.expert import ExpertRows, init_expert, train_expert
-from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.package.forms import FORMS
@@ -49,7 +50,7 @@ def train(world, **settings) -> redhost.Expert:
         ExpertRows(h=h, z=norm(h), answers=answers),
         Readout(classifier=classifier, labels=LABELS),
         labels=("a", "b"),
-        settings=redhost.authoring.ExpertSettings(
+        settings=redhost_author.ExpertSettings(
             **{"rank": 8, "epochs": 200, "learning_rate": 1e-2, **settings}
         ),
         background=norm(others),
@@ -60,7 +61,7 @@ def train(world, **settings) -> redhost.Expert:
 @pytest.mark.parametrize("space", ["hidden", "logits"])
 def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
     norm, h, _, _, classifier = world
-    settings = redhost.authoring.ExpertSettings(form=form, space=space)
+    settings = redhost_author.ExpertSettings(form=form, space=space)
     out = 16 if space == "hidden" else len(LABELS)
     expert = init_expert(settings, width=16, out=out, labels=LABELS)
     assert torch.equal(expert.logits(h, norm(h), classifier), h @ classifier.T)
@@ -68,7 +69,7 @@ def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
 
 def test_rank_defaults_to_a_quarter_of_the_width() -> None:
     assert init_expert(
-        redhost.authoring.ExpertSettings(), width=64, out=64, labels=LABELS
+        redhost_author.ExpertSettings(), width=64, out=64, labels=LABELS
     ).U.shape == (
         16,
         64,
@@ -107,7 +108,7 @@ def test_a_label_the_backbone_cannot_answer_is_refused(world) -> None:
             ExpertRows(h=h, z=norm(h), answers=["z"] * len(h)),
             Readout(classifier=classifier, labels=LABELS),
             labels=("z",),
-            settings=redhost.authoring.ExpertSettings(),
+            settings=redhost_author.ExpertSettings(),
         )
 
 

@@ -6,11 +6,17 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import redhost_author
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.data import split_rows
+from redhost_author.training.expert import ExpertRows, train_expert
+from redhost_author.training.recipes import train_package
 
 import redhost
 from redhost.core.bus.bus import Readout
@@ -20,17 +26,12 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
 from redhost.core.tasks import HEADS, make_task, register_task
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import split_rows
-from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.recipes import train_package
 from redhost.core.training.rows import read_table
 from redhost.core.types import BackgroundRow
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.errors import MissingError, UnknownNameError, UsageError
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.manifest import parse_backbone
-from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.package.rules import check_backbone
 from redhost.testing import assert_expert_contract
 
@@ -146,7 +147,7 @@ def test_every_form_learns_numbers_of_any_size(form, space) -> None:
         ExpertRows(h=100 + z, z=torch.nn.functional.layer_norm(100 + z, (8,)), answers=answers),
         Readout(classifier=readout, labels=("value",), task=make_task("regression")),
         labels=("value",),
-        settings=redhost.authoring.ExpertSettings(
+        settings=redhost_author.ExpertSettings(
             form=form,
             space=space,
             rank=8,
@@ -185,9 +186,9 @@ def make_expert(project, backbone, domain: str, *, epochs: int = 200, **plan):
         backbone=loaded, manifest=manifest, background=background, encode=loaded.encode
     )
     made = ExpertPlan(**{"id": domain, "rank": 8, **plan})
-    redhost.authoring.write_project(project, kind="expert", package_id=domain, summary="numbers")
+    redhost_author.write_project(project, kind="expert", package_id=domain, summary="numbers")
     write_plan(project, made)
-    how = redhost.authoring.ExpertSettings(
+    how = redhost_author.ExpertSettings(
         form=made.form or "residual",
         space=made.writes,
         rank=8,

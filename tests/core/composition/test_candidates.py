@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import redhost_author
 import safetensors.numpy
 
 import redhost
@@ -232,7 +233,7 @@ def test_an_update_of_a_member_is_a_change_and_not_a_loss(
     host = open_host(home)
     first = host.recompose()
     installed.uninstall("red-expert-red")
-    settings = redhost.authoring.ExpertSettings(rank=8, epochs=80, learning_rate=1e-2, seed=1)
+    settings = redhost_author.ExpertSettings(rank=8, epochs=80, learning_rate=1e-2, seed=1)
     installed.install(build_expert(tmp_path / "new", "red", settings=settings).parents[1])
     assert {x.id: x.state for x in host.list_experts()}["red"] == "enabled"
     second = host.recompose(accept=True)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import redhost_author
 from warm_start import warm_command
 
 import redhost
@@ -159,7 +160,7 @@ def test_what_is_installed_meanwhile_changes_nothing(pair, environment, expert_f
 
 def test_replace_exchanges_one_for_another(pair, expert_folders, build_expert, tmp_path) -> None:
     before = members(pair)
-    settings = redhost.authoring.ExpertSettings(rank=8, epochs=80, learning_rate=1e-2, seed=1)
+    settings = redhost_author.ExpertSettings(rank=8, epochs=80, learning_rate=1e-2, seed=1)
     newer = build_expert(tmp_path / "new", "red", settings=settings)
     receipt = pair.replace("red", newer)
     assert set(receipt.experts) == {"green", "red"} and receipt.withdrawn == ()

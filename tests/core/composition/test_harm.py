@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
+from redhost_author.training.packaging import CardFile, ExpertDraft, save_expert, vectors_card
 from torch import Tensor
 
 import redhost
@@ -23,8 +26,6 @@ from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.routers.cards import gate_rows
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.packaging import CardFile, ExpertDraft, save_expert, vectors_card
 from redhost.errors import HarmError
 from redhost.registry.environment.status import check_packages
 from redhost.registry.errors import HijackError
@@ -207,14 +208,14 @@ def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], P
             ExpertRows(h=given.rows[0], z=norm(given.rows[0]), answers=given.rows[1]),
             Readout(),
             labels=labels,
-            settings=redhost.authoring.ExpertSettings(
+            settings=redhost_author.ExpertSettings(
                 space="labels", form="linear", epochs=30, learning_rate=2e-2, weight_decay=0.0
             ),
         ).expert
         expert.temperature = 1 / given.loud
         card = card_of(given, norm, labels)
         project = tmp_path_factory.mktemp("expert")
-        folder = redhost.authoring.write_project(
+        folder = redhost_author.write_project(
             project, kind="expert", package_id=expert_id, summary="labels of its own"
         )
         where = BackboneRef(name=manifest.id, fingerprint=manifest.fingerprint)

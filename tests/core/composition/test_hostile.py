@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redhost_author
 import safetensors.numpy
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -275,7 +276,7 @@ def test_a_fault_of_an_updated_member_refuses_by_its_name(
     open_host(home).recompose(router="statistics")
     before = answers(home)
     installed.uninstall("red-expert-red")
-    changed = redhost.authoring.ExpertSettings(rank=8, epochs=61, learning_rate=1e-2)
+    changed = redhost_author.ExpertSettings(rank=8, epochs=61, learning_rate=1e-2)
     installed.install(build_expert(tmp_path / "new", "red", settings=changed).parents[1])
     breaking(monkeypatch, "red", RuntimeError("singular"))
     with pytest.raises(HarmError, match="expert 'red' is in the current composition"):

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
+from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost_robust.routers import ShortlistRouter
 
 import redhost
@@ -26,8 +29,6 @@ from redhost.core.routers.cards import gate_rows
 from redhost.core.routers.centroid import CentroidRouter
 from redhost.core.routers.evidence import EvidenceRouter
 from redhost.core.training import router_data as learning
-from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.training.router_data import columns_data
 from redhost.core.types import CardRow
 from redhost.registry.environment import status as states
@@ -66,7 +67,7 @@ def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
             ExpertRows(h=h, z=norm(h), answers=[r.label for r in rows]),
             backbone,
             labels=labels,
-            settings=redhost.authoring.ExpertSettings(
+            settings=redhost_author.ExpertSettings(
                 form="mlp" if place % 10 == 5 else "residual",
                 space=space,
                 rank=1 + place % 7,
@@ -76,7 +77,7 @@ def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
             ),
         ).expert
         name = f"many{place:02d}"
-        folder = redhost.authoring.write_project(
+        folder = redhost_author.write_project(
             tmp_path_factory.mktemp(name), kind="expert", package_id=name, summary=name
         )
         draft = ExpertDraft(

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from redhost_author.training.packaging import CardFile, statistics_card
 
 import redhost
 from redhost.core.bus.bus import LayerNorm
@@ -21,7 +22,6 @@ from redhost.core.model.build import read_package
 from redhost.core.receipt import Accuracy
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.packaging import CardFile, statistics_card
 from redhost.core.training.router import RouterSettings
 from redhost.registry.environment.status import check_packages
 from redhost.registry.errors import FrozenError

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from redhost_author.testing import backbone_project, expert_project
 
 import redhost
 from redhost.core.model.stored import GenerationLoader
-from redhost.testing.certify import backbone_project, expert_project
 
 from .conftest import comparable
 

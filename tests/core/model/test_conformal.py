@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from redhost_author.training.packaging import texts_card
 from torch import Tensor
 
 import redhost
@@ -31,7 +32,6 @@ from redhost.core.model.conformal import (
     too_few,
 )
 from redhost.core.routers.linear import LinearRouter
-from redhost.core.training.packaging import texts_card
 from redhost.core.types import CardRow
 
 WORLD = ("blue", "green", "red")

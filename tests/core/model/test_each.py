@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
 
 import redhost
@@ -20,7 +21,7 @@ NAMES = ("blue", "green", "red")
 @pytest.fixture(scope="module", params=["labels", "hidden", "logits"])
 def folders(request, build_expert, tmp_path_factory) -> list[Path]:
     """Three experts that write labels of their own, or share the backbone's, as folders."""
-    settings = redhost.authoring.ExpertSettings(
+    settings = redhost_author.ExpertSettings(
         space=request.param, rank=4, epochs=20, learning_rate=1e-2
     )
     return [build_expert(tmp_path_factory.mktemp(n), n, settings=settings) for n in NAMES]

@@ -6,6 +6,7 @@ import hashlib
 import json
 
 import pytest
+import redhost_author
 import safetensors.torch
 
 import redhost
@@ -61,7 +62,7 @@ def test_without_a_backbone_only_the_canary_is_computed(expert_folders) -> None:
 
 
 def test_an_expert_is_held_to_its_canary(build_expert, against, tmp_path) -> None:
-    settings = redhost.authoring.ExpertSettings(rank=8, epochs=20, learning_rate=1e-2)
+    settings = redhost_author.ExpertSettings(rank=8, epochs=20, learning_rate=1e-2)
     folder = build_expert(tmp_path, "red", settings=settings)
     assert verify_expert(changed(folder), backbone=against) == ()
     tensors = safetensors.torch.load_file(folder / "canary.safetensors")

@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import redhost_author
 import redhost_ray.jobs
 import torch
+from redhost_author.project import ExpertPlan, package_in
 
 import redhost
 from redhost.cli import main
@@ -17,7 +19,6 @@ from redhost.core.plugins.manager import PluginState
 from redhost.registry.environment import trust
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.errors import HarmError, PluginError
-from redhost.registry.package.project import ExpertPlan, package_in
 
 ROUTER = """
 import redhost
@@ -99,9 +100,9 @@ RECIPE = (
     + """
 import dataclasses, hashlib
 import safetensors.torch
-from redhost.core.training.expert import TrainedExpert
-from redhost.core.training.packaging import FormDraft
-from redhost.core.training.recipe import Recipe
+from redhost_author.training.expert import TrainedExpert
+from redhost_author.training.packaging import FormDraft
+from redhost_author.training.recipe import Recipe
 from redhost.registry.package.manifest import FileRef
 
 class ShiftRecipe(Recipe):
@@ -232,15 +233,15 @@ def test_a_package_trains_its_own_expert_form(toy, tmp_path, backbone_folder, te
     plan = ExpertPlan(id="moved", form="shifter:shift", writes="hidden")
     rows = [redhost.Row(text=t, label=y) for t, y in texts_of("red", 40)]
     project = tmp_path / "red-expert-moved"
-    redhost.authoring.write_project(project, kind="expert", package_id="moved", summary="moved")
+    redhost_author.write_project(project, kind="expert", package_id="moved", summary="moved")
 
     def train() -> None:
-        redhost.authoring.train_package(
+        redhost_author.train_package(
             project,
             plan,
-            redhost.authoring.split_rows(rows),
-            context=redhost.authoring.open_for_training(backbone_folder),
-            settings=redhost.authoring.ExpertSettings(),
+            redhost_author.split_rows(rows),
+            context=redhost_author.open_for_training(backbone_folder),
+            settings=redhost_author.ExpertSettings(),
         )
 
     with pytest.raises(PluginError, match="provides the training of the form 'shifter:shift'"):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import safetensors.torch
 import torch
+from redhost_author.training.packaging import statistics_card, vectors_card
 
 import redhost
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
@@ -21,7 +22,6 @@ from redhost.core.routers.cards import (
     read_card,
 )
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.packaging import statistics_card, vectors_card
 from redhost.core.types import BackgroundRow, CardRow, parse_rows, write_rows
 from redhost.registry.errors import CardError, UsageError
 from redhost.registry.package.manifest import CardRef, ExpertManifest

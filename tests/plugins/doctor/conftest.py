@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.testing import expert_project
 from warm_start import warm_command
 
 from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
 from redhost.registry.home.store import Store
 from redhost.registry.wheel.wheel import build_wheel
 from redhost.testing import Environment
-from redhost.testing.certify import expert_project
 
 Finding = dict[str, str]
 PYTHON = "@python@"

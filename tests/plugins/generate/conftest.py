@@ -8,16 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.project import ExpertPlan, package_in, write_plan
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.recipes import train_package
 from redhost_generate.documents import split_documents
 
 import redhost
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
 from redhost.core.model.composed import ComposedModel
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.recipes import train_package
-from redhost.registry.package.project import ExpertPlan, package_in, write_plan
 
 from ...commands.conftest import call, config, shipped
 from ...core.conftest import (
@@ -51,7 +52,7 @@ def speaker(speaker_model) -> redhost.Backbone:
 
 @pytest.fixture(scope="session")
 def context(speaker_folder) -> AuthoringContext:
-    return redhost.authoring.open_for_training(speaker_folder)
+    return redhost_author.open_for_training(speaker_folder)
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +61,9 @@ def train_one(context, rows_of) -> Callable[..., Path]:
 
     def train(project: Path, name: str, *, expert_id: str | None = None, **plan) -> Path:
         made = ExpertPlan(**{"id": expert_id or name, "backbone": "speaker", "rank": 8, **plan})
-        redhost.authoring.write_project(project, kind="expert", package_id=made.id, summary=name)
+        redhost_author.write_project(project, kind="expert", package_id=made.id, summary=name)
         write_plan(project, made)
-        settings = redhost.authoring.ExpertSettings(
+        settings = redhost_author.ExpertSettings(
             space="hidden", rank=made.rank, epochs=6, batch=256, learning_rate=1e-2, off_domain=0.01
         )
         train_package(

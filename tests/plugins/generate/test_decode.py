@@ -157,7 +157,7 @@ def test_a_text_ends_before_the_end_token(composed) -> None:
 def shortened(composed, tokens: int):
     """Return the composition with a trunk that reads so many tokens."""
     own = composed.backbone.trunk
-    trunk = redhost.authoring.TextEncoder(
+    trunk = redhost.plugins.TextEncoder(
         model=own.model,
         tokenizer=own.tokenizer,
         pooling=own.pooling,
@@ -246,7 +246,7 @@ def test_words_keep_the_space_before_them(speaker) -> None:
     made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<s>"))
     made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
-    trunk = redhost.authoring.TextEncoder(
+    trunk = redhost.plugins.TextEncoder(
         model=speaker.trunk.model, tokenizer=tokenizer, pooling="last"
     )
     reader = TokenReader(trunk, [0, 1])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import package_in
 
 import redhost
 from redhost.core.backbones.loading import head_of
 from redhost.core.composition.prepare import open_backbone
 from redhost.registry.errors import BackboneMismatchError, UsageError
-from redhost.registry.package.project import package_in
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.training.recipes import train_package
 from redhost_generate.documents import split_documents
 
 import redhost
@@ -13,10 +16,8 @@ from redhost.core.bus.evidence import readout_factor
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.model.verify import verify_expert
-from redhost.core.training.recipes import train_package
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import dumps
-from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import check_compatible
 from redhost.testing import assert_expert_contract
@@ -75,9 +76,9 @@ def test_training_is_deterministic(train_one, speaking_experts, tmp_path) -> Non
 )
 def test_plans_for_other_backbones_are_refused(context, rows_of, tmp_path, plan, message) -> None:
     made = ExpertPlan(**{"id": "mine", "rank": 4, **plan})
-    redhost.authoring.write_project(tmp_path, kind="expert", package_id="mine", summary="x")
+    redhost_author.write_project(tmp_path, kind="expert", package_id="mine", summary="x")
     write_plan(tmp_path, made)
-    settings = redhost.authoring.ExpertSettings(space="hidden", rank=4, epochs=1)
+    settings = redhost_author.ExpertSettings(space="hidden", rank=4, epochs=1)
     splits = split_documents(rows_of("sums", 8))
     with pytest.raises(UsageError, match=message):
         train_package(tmp_path, made, splits, context=context, settings=settings)
@@ -90,8 +91,8 @@ def test_without_rows_aside_an_expert_is_trained_all_the_same(context, rows_of, 
     splits = split_documents(rows, valid=known)
     assert splits.valid == ()
     plan = ExpertPlan(id="mine", rank=4)
-    redhost.authoring.write_project(tmp_path, kind="expert", package_id="mine", summary="x")
-    settings = redhost.authoring.ExpertSettings(space="hidden", rank=4, epochs=1)
+    redhost_author.write_project(tmp_path, kind="expert", package_id="mine", summary="x")
+    settings = redhost_author.ExpertSettings(space="hidden", rank=4, epochs=1)
     made = train_package(tmp_path, plan, splits, context=context, settings=settings)
     assert made.training.metrics["bits_per_byte"] > 0
 

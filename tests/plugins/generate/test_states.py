@@ -80,5 +80,5 @@ def _rows(texts: list[str]) -> list[redhost.Row]:
     return [redhost.Row(text=t, label="") for t in texts]
 
 
-def _trunk(composed) -> redhost.authoring.TextEncoder:
+def _trunk(composed) -> redhost.plugins.TextEncoder:
     return composed.backbone.trunk

@@ -16,7 +16,7 @@ from redhost.registry.errors import UsageError
 
 
 @pytest.fixture(scope="module")
-def short(make_speaker, tmp_path_factory) -> redhost.authoring.TextEncoder:
+def short(make_speaker, tmp_path_factory) -> redhost.plugins.TextEncoder:
     """A trunk that reads twelve tokens."""
     folder = make_speaker(tmp_path_factory.mktemp("short"))
     task = redhost.plugins.make_task("generation")

@@ -21,9 +21,9 @@ from red_lab.newsgroups import TEAMS, owner
 from red_lab.red import queries
 from red_lab.red.base import BaseSettings
 from red_lab.red.plan import Plan
+from redhost_author.training.data import DataSplits
 
 import redhost
-from redhost.core.training.data import DataSplits
 from redhost.testing import tiny_backbone
 
 from .conftest import SHORT, SYSTEMS, WIDTH, made_up, no_progress

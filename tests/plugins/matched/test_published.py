@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import redhost_author
 from red_lab.matched.recipe import ARITHMETIC, TEXT
 from red_lab.matched.study import STUDY
 from red_lab.matched.train import RED
-
-import redhost
 
 from .conftest import SYSTEMS
 
@@ -18,7 +17,7 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "matched"
 
 
 def test_the_recipes_are_those_of_the_experiments_they_come_from() -> None:
-    text = redhost.authoring.ExpertSettings()
+    text = redhost_author.ExpertSettings()
     for name in ("batch", "learning_rate", "weight_decay", "dropout"):
         assert getattr(TEXT, name) == getattr(text, name)
     assert (ARITHMETIC.epochs, ARITHMETIC.batch, ARITHMETIC.dropout) == (60, 128, 0.0)

@@ -12,12 +12,12 @@ from red_lab.matched.measure import hits
 from red_lab.matched.recipe import descend
 from red_lab.matched.systems import Dense, Soft, Sparse, matched_width
 from red_lab.matched.train import train_all
+from redhost_author.training.expert import ExpertRows, train_expert
 from redhost_mechanisms import SparseMixture
 
 import redhost
 from redhost.core.bus.bus import Readout
 from redhost.core.routers.base import as_router
-from redhost.core.training.expert import ExpertRows, train_expert
 
 from .conftest import CLASSES, DOMAINS, SHORT, SYSTEMS, WIDTH, composed, made_up, no_progress
 

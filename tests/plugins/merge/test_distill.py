@@ -7,6 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from redhost_author.project import package_in
+from redhost_author.testing import expert_project
+from redhost_author.training.packaging import statistics_card
 from redhost_merge.distill import (
     DistillationBatch,
     DistillSettings,
@@ -22,9 +25,6 @@ from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import LowRank
 from redhost.core.composition.recompose import compose
 from redhost.core.digests import tensor_digest
-from redhost.core.training.packaging import statistics_card
-from redhost.registry.package.project import package_in
-from redhost.testing.certify import expert_project
 
 FAST = DistillSettings(rank=16, epochs=120, learning_rate=1e-2)
 

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from redhost_author.project import ExpertPlan, package_in
 from redhost_peft.adapter import import_adapter
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from safetensors.torch import load, save
 
 import redhost
 from redhost import RedhostError, UsageError
-from redhost.authoring import TextEncoder
 from redhost.cli import cli
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.plugins import manager
 from redhost.errors import ContractError, PluginError
+from redhost.plugins import TextEncoder
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import discover, from_folder
-from redhost.registry.package.project import ExpertPlan, package_in
 
 Files = dict[str, bytes]
 

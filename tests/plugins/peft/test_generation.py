@@ -11,7 +11,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.project import ExpertPlan, package_in
+from redhost_author.training.recipes import train_package
 from redhost_generate.decode import ChosenSession, generate, routes_once
 from redhost_generate.documents import split_documents
 from redhost_generate.tokens import start_of, tokenize
@@ -26,9 +29,7 @@ from redhost.core.bus.signals import BusRouter
 from redhost.core.composition.recompose import compose
 from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
-from redhost.core.training.recipes import train_package
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.registry.package.readers import read_expert
 
 PROMPTS = {"sums": "3 + 4 = ", "tales": "the cat sat ", "code": "def f3(x):"}
@@ -255,9 +256,9 @@ def test_one_that_is_trained_here_learns_its_domain_and_peft_reads_it(
     from transformers import AutoModelForCausalLM
 
     project = tmp_path / "red-expert-sums"
-    redhost.authoring.write_project(project, kind="expert", package_id="sums", summary="sums")
+    redhost_author.write_project(project, kind="expert", package_id="sums", summary="sums")
     plan = ExpertPlan(id="sums", form="lora", rank=4, blocks=2, targets=("v_proj", "down_proj"))
-    settings = redhost.authoring.ExpertSettings(
+    settings = redhost_author.ExpertSettings(
         form="lora", space="hidden", rank=4, epochs=3, batch=4, learning_rate=1e-2, off_domain=0.0
     )
     splits = split_documents(rows_of("sums"))

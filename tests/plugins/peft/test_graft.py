@@ -7,7 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
+from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.training.data import split_rows
+from redhost_author.training.expert import ExpertSettings
+from redhost_author.training.recipes import train_package
 from redhost_peft.inside import check_taps
 
 import redhost
@@ -20,12 +25,8 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.model.verify import verify_expert
 from redhost.core.plugins import manager
-from redhost.core.training.data import split_rows
-from redhost.core.training.expert import ExpertSettings
-from redhost.core.training.recipes import train_package
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import ExpertPlan, write_plan
 from redhost.registry.package.readers import read_expert
 
 SETTINGS = ExpertSettings(
@@ -40,7 +41,7 @@ def make(backbone_folder, texts_of, tmp_path_factory):
     def build(name: str, *, project: Path | None = None, **where: str) -> Path:
         torch.set_num_threads(1)
         project = project or tmp_path_factory.mktemp("tapping") / f"red-expert-{name}"
-        folder = redhost.authoring.write_project(
+        folder = redhost_author.write_project(
             project, kind="expert", package_id=name, summary="taps"
         )
         plan = ExpertPlan(id=name, writes="hidden", **where)
@@ -50,7 +51,7 @@ def make(backbone_folder, texts_of, tmp_path_factory):
             project,
             plan,
             split_rows(rows),
-            context=redhost.authoring.open_for_training(backbone_folder),
+            context=redhost_author.open_for_training(backbone_folder),
             settings=SETTINGS,
         )
         return folder
@@ -143,18 +144,18 @@ def test_features_of_taps_are_remembered_by_what_computes_them(composed, tmp_pat
 def test_an_interrupted_training_goes_on_to_the_same_bytes(
     make, backbone_folder, texts_of, tmp_path, monkeypatch, where
 ) -> None:
-    monkeypatch.setattr("redhost.core.training.expert.SAVING", float("inf"))  # after every epoch
+    monkeypatch.setattr("redhost_author.training.expert.SAVING", float("inf"))  # after every epoch
     once = make("green", **where)
     plan = ExpertPlan(id="green", writes="hidden", **where)
     project = tmp_path / "red-expert-green"
-    folder = redhost.authoring.write_project(
+    folder = redhost_author.write_project(
         project, kind="expert", package_id="green", summary="taps"
     )
     rows = [redhost.Row(text=t, label=y) for t, y in texts_of("green", 60)]
     seen = []
 
     def train(progress) -> None:
-        context = redhost.authoring.open_for_training(backbone_folder)
+        context = redhost_author.open_for_training(backbone_folder)
         train_package(
             project, plan, split_rows(rows), context=context, settings=SETTINGS, progress=progress
         )

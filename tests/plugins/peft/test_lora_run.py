@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redhost_author
 import safetensors.torch
 import torch
+from redhost_author.project import ExpertPlan, package_in
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.recipes import train_package
 from redhost_peft.graft import moved_by
 from redhost_peft.lora_run import fresh_adapter
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
@@ -20,22 +24,19 @@ from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
 import redhost
 from redhost import MissingError, UsageError
 from redhost.core.model.build import make_expert_module
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.recipes import train_package
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.manifest import ExpertManifest
-from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.registry.package.readers import read_expert
 
 Train = Callable[..., ExpertManifest]
-SETTINGS = redhost.authoring.ExpertSettings(
+SETTINGS = redhost_author.ExpertSettings(
     form="lora", rank=2, epochs=3, batch=8, learning_rate=1e-2, off_domain=0.01
 )
 
 
 @pytest.fixture(scope="module")
 def context(backbone_folder) -> AuthoringContext:
-    return redhost.authoring.open_for_training(backbone_folder)
+    return redhost_author.open_for_training(backbone_folder)
 
 
 @pytest.fixture
@@ -46,11 +47,11 @@ def train(context, texts_of, tmp_path) -> Train:
         mark = "own " if own else ""
         rows = [redhost.Row(text=t, label=f"{mark}{y}") for t, y in texts_of("red", 48)]
         project = tmp_path / "red-expert-red"
-        redhost.authoring.write_project(project, kind="expert", package_id="red", summary="red")
+        redhost_author.write_project(project, kind="expert", package_id="red", summary="red")
         return train_package(
             project,
             ExpertPlan(id="red", form="lora", **plan),
-            redhost.authoring.split_rows(rows),
+            redhost_author.split_rows(rows),
             context=context,
             settings=SETTINGS if own else replace(SETTINGS, epochs=12),
             progress=progress,

@@ -16,20 +16,20 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from redhost_author.backbone.making import BackbonePlan, new_backbone
-from redhost_port.migrate import Migrated
-from safetensors.torch import load_file, save_file
-from warm_start import warm_command
-
-import redhost
-from redhost.authoring import (
+from redhost_author import (
     ExpertSettings,
     open_for_training,
     split_rows,
     train_package,
     write_project,
 )
-from redhost.registry.package.project import ExpertPlan, write_plan
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import ExpertPlan, write_plan
+from redhost_port.migrate import Migrated
+from safetensors.torch import load_file, save_file
+from warm_start import warm_command
+
+import redhost
 from redhost.registry.wheel.wheel import build_wheel, open_wheel
 from redhost.testing import Environment
 

@@ -11,28 +11,28 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from redhost_port.affine_map import fit_affine
-from redhost_port.porting import port_expert
-from redhost_port.sums import moved, plus
-from torch import Tensor
-
-import redhost
-from redhost.authoring import (
+from redhost_author import (
     ExpertSettings,
     open_for_training,
     split_rows,
     train_package,
     write_project,
 )
+from redhost_author.project import ExpertPlan, package_in, write_plan
+from redhost_author.training.context import AuthoringContext
+from redhost_port.affine_map import fit_affine
+from redhost_port.porting import port_expert
+from redhost_port.sums import moved, plus
+from torch import Tensor
+
+import redhost
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.composition.recompose import compose
 from redhost.core.routers.cards import read_card
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.context import AuthoringContext
 from redhost.core.types import CardRow, write_rows
 from redhost.registry.errors import BackboneMismatchError
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import ExpertPlan, package_in, write_plan
 from redhost.registry.package.readers import ExpertFiles, read_expert
 from redhost.testing.certify import judge_expert
 
@@ -316,7 +316,7 @@ def test_a_port_is_the_expert_its_author_wrote(setting, field, value, code) -> N
 def test_ported_and_native_experts_compose_and_the_receipt_tells_which_is_which(
     setting, tmp_path
 ) -> None:
-    from redhost.testing.certify import backbone_project, expert_project
+    from redhost_author.testing import backbone_project, expert_project
 
     old_backbone = backbone_project(tmp_path / "red-backbone-old", seed=0)
     new_backbone = backbone_project(tmp_path / "red-backbone-new", seed=1)

@@ -6,22 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+import redhost_author
 import redhost_ray.jobs
+from redhost_author.project import package_in, read_plan, write_plan
+from redhost_author.testing import backbone_project
+from redhost_author.training.context import open_for_training
+from redhost_author.training.data import split_rows
+from redhost_author.training.expert import ExpertSettings
+from redhost_author.training.recipes import split_for, train_package, train_project
 from redhost_ray.local import LocalEngine
 from redhost_ray.train_many import read_plan_file, train_many
 
 import redhost
-from redhost.core.training.context import open_for_training
-from redhost.core.training.data import split_rows
-from redhost.core.training.expert import ExpertSettings
-from redhost.core.training.recipes import split_for, train_package, train_project
 from redhost.core.training.rows import read_table
 from redhost.core.types import write_rows
 from redhost.registry.home.composition import LOCK, BackboneRecord, LockedRouter, LockFile
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.manifest import dumps
-from redhost.registry.package.project import package_in, read_plan, write_plan
-from redhost.testing.certify import backbone_project
 
 NAMES = ("sun", "moon", "star")
 
@@ -49,8 +50,8 @@ def plan(tmp_path: Path, environment, backbone_folder) -> Path:
     lines = []
     for name in NAMES:
         project = tmp_path / f"red-expert-{name}"
-        redhost.authoring.write_project(project, kind="expert", package_id=name, summary=name)
-        write_plan(project, redhost.authoring.ExpertPlan(id=name, backbone="toy", rank=4))
+        redhost_author.write_project(project, kind="expert", package_id=name, summary=name)
+        write_plan(project, redhost_author.ExpertPlan(id=name, backbone="toy", rank=4))
         rows = [redhost.Row(text=f"{name} {n} up", label=f"{name}{n % 2}") for n in range(60)]
         (tmp_path / f"{name}.jsonl").write_bytes(write_rows(rows))
         lines.append({"dir": project.name, "data": f"{name}.jsonl", "epochs": 3, "seed": 1})

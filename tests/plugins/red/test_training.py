@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import redhost_author
 import torch
 from red_lab.arithmetic import hashed
 from red_lab.red.experts import FORMS, NAMES, Budget, normed, train_family, train_monolith
@@ -19,11 +20,11 @@ from red_lab.red.gate import (
 )
 from red_lab.red.nested import cut_to, train_nested
 from red_lab.red.queries import LABELS
+from redhost_author.training.expert import ExpertRows, train_expert
 from torch import nn
 
 import redhost
 from redhost.core.bus.bus import Readout
-from redhost.core.training.expert import ExpertRows, train_expert
 
 from .conftest import alike, descend, made_up, rows
 
@@ -50,7 +51,7 @@ def trained_alone(name: str | None, form: str, *, rank: int, seed: int) -> redho
         ExpertRows(h=h, z=normed(h), answers=[q.label for q in mine]),
         Readout(classifier=BASE.classifier, labels=LABELS),
         labels=LABELS if space == "labels" else sorted({q.label for q in mine}, key=int),
-        settings=redhost.authoring.ExpertSettings(
+        settings=redhost_author.ExpertSettings(
             form=kind,
             space=space,
             rank=rank,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from redhost_author.testing import backbone_project, expert_project
 from redhost_serve.client import Client, Reply
 from redhost_serve.process import serving
 from redhost_serve.server import running
@@ -19,7 +20,6 @@ from redhost_serve.watch import Watch
 
 import redhost
 from redhost.testing import Environment
-from redhost.testing.certify import backbone_project, expert_project
 
 TEXTS = ["What is 37 plus 12?", "odd 7"]
 TOKEN = "a token that nobody guesses"

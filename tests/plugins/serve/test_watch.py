@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.testing import backbone_project, expert_project
 from redhost_serve.client import Client
 from redhost_serve.listener import bind
 from redhost_serve.service import Service
@@ -21,7 +22,6 @@ from warm_start import warm_command
 
 import redhost
 from redhost.testing import Environment
-from redhost.testing.certify import backbone_project, expert_project
 
 TEXTS = ["one 1", "two 2"]
 

@@ -98,7 +98,7 @@ def test_a_text_without_words_is_refused(backbone) -> None:
 
 
 def test_an_engine_that_gives_one_vector_for_a_text_is_refused(backbone) -> None:
-    class Another(redhost.authoring.TextEncoder):
+    class Another(redhost.plugins.TextEncoder):
         engine = "another"
 
         def passes(self, ids):

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redhost_author
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.context import AuthoringContext, open_for_training
 
 import redhost
-from redhost.core.training.context import AuthoringContext, open_for_training
 from redhost.core.types import BackgroundRow
 from redhost.testing import tiny_backbone
 
@@ -67,13 +68,13 @@ def trained(
     **plan: Any,
 ) -> Path:
     """Train a team's expert, and return its package."""
-    folder = redhost.authoring.write_project(project, kind="expert", package_id=team, summary=team)
-    redhost.authoring.train_package(
+    folder = redhost_author.write_project(project, kind="expert", package_id=team, summary=team)
+    redhost_author.train_package(
         project,
-        redhost.authoring.ExpertPlan(**{"id": team, "writes": "labels", "form": "words", **plan}),
-        redhost.authoring.split_rows(rows or texts_of(team, 300, seed=0)),
+        redhost_author.ExpertPlan(**{"id": team, "writes": "labels", "form": "words", **plan}),
+        redhost_author.split_rows(rows or texts_of(team, 300, seed=0)),
         context=context,
-        settings=redhost.authoring.ExpertSettings(space="labels"),
+        settings=redhost_author.ExpertSettings(space="labels"),
     )
     return folder
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
+from redhost_author.training.context import open_for_training
 from redhost_report.cli import explain as explain_command
 from redhost_report.explain import Explanation, explain
 from redhost_words.places import KEY
@@ -21,7 +22,6 @@ import redhost
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
-from redhost.core.training.context import open_for_training
 from redhost.testing import Environment, tiny_backbone
 
 from .conftest import FILLERS, TEAMS, text_package, texts_of, trained

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import redhost_author
 import safetensors.torch
 import torch
 from redhost_words import recipe as recipes
@@ -162,7 +163,7 @@ def test_rows_without_a_mark_change_no_answer(packages) -> None:
 
 def test_counts_cover_the_rows_that_are_left_out(packages, context) -> None:
     counts = Counts.load((packages[0] / COUNTS).read_bytes(), labels=tuple(TEAMS["fruit"]))
-    rows = redhost.authoring.split_rows(texts_of("fruit", 300, seed=0)).rows
+    rows = redhost_author.split_rows(texts_of("fruit", 300, seed=0)).rows
     assert counts.rows.sum() == len(rows)
 
 

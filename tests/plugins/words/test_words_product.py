@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import redhost_author
 import safetensors.numpy
 import torch
 from redhost_words.counts import Counts
@@ -23,8 +24,8 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.judge import judge
 from redhost.core.model.composed import ComposedModel
 from redhost.errors import ContractError
+from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
-from redhost.registry.package.project import card_discloses
 
 from .conftest import TEAMS, texts_of
 
@@ -226,12 +227,12 @@ def test_files_that_do_not_fit_are_refused(packages) -> None:
 def test_plans_that_words_cannot_carry_out_are_refused(context, tmp_path, plan) -> None:
     plan = {"writes": "labels", **plan}
     with pytest.raises(redhost.RedhostError):
-        redhost.authoring.train_package(
+        redhost_author.train_package(
             tmp_path / "red-expert-fruit",
-            redhost.authoring.ExpertPlan(id="fruit", form="words", **plan),
-            redhost.authoring.split_rows(texts_of("fruit", 60, seed=0)),
+            redhost_author.ExpertPlan(id="fruit", form="words", **plan),
+            redhost_author.split_rows(texts_of("fruit", 60, seed=0)),
             context=context,
-            settings=redhost.authoring.ExpertSettings(space="labels"),
+            settings=redhost_author.ExpertSettings(space="labels"),
         )
 
 

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from redhost_author.project import ExpertPlan, write_plan, write_project
 
 from redhost.cli import main
-from redhost.registry.package.project import ExpertPlan, write_plan, write_project
 from redhost.registry.queries.check import resolve_targets, strict_check
 
 

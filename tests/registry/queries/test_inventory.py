@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from redhost_author.project import write_project
 
 from redhost.registry.errors import UnknownNameError
 from redhost.registry.package.discover import discover, from_folder
-from redhost.registry.package.project import write_project
 from redhost.registry.queries.check import resolve_targets, static_check
 from redhost.registry.queries.inventory import take_inventory, take_status
 from redhost.registry.queries.settings import Disabled

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import redhost_author
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.data import DataSplits
 
 import redhost
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import DataSplits
 from redhost.core.types import BackgroundRow
 
 __all__ = ["Authors", "make_backbone"]
@@ -55,11 +56,11 @@ class Authors:
 
     def train(
         self,
-        plan: redhost.authoring.ExpertPlan,
+        plan: redhost_author.ExpertPlan,
         rows: DataSplits,
         *,
         where: str,
-        settings: redhost.authoring.ExpertSettings,
+        settings: redhost_author.ExpertSettings,
     ) -> Path:
         """Train an expert alone and package it, like its author; return the package.
 
@@ -71,10 +72,8 @@ class Authors:
         """
         project = self.work / where / f"red-expert-{plan.id}"
         shutil.rmtree(project, ignore_errors=True)
-        folder = redhost.authoring.write_project(
+        folder = redhost_author.write_project(
             project, kind="expert", package_id=plan.id, summary=plan.id
         )
-        redhost.authoring.train_package(
-            project, plan, rows, context=self.context, settings=settings
-        )
+        redhost_author.train_package(project, plan, rows, context=self.context, settings=settings)
         return folder

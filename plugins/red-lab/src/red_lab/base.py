@@ -7,7 +7,9 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import redhost_author
 from redhost_author.backbone.adapt import AdaptSettings, adapt
+from redhost_author.training.packaging import save_backbone
 
 import redhost
 from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
@@ -16,7 +18,6 @@ from red_lab.progress import Bar
 from red_lab.tiny_model import TinyLM, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 from redhost.core.digests import library_versions
-from redhost.core.training.packaging import save_backbone
 from redhost.core.types import write_rows
 from redhost.registry.package.manifest import Training
 
@@ -73,7 +74,7 @@ def build_backbone(
     )
     pairs = adaptation_pairs(split, share=recipe.share)
     backbone = adapt_on(language_model(model), pairs, recipe=recipe, seed=seed)
-    folder = redhost.authoring.write_project(
+    folder = redhost_author.write_project(
         project,
         kind="backbone",
         package_id="tiny",

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import redhost_author
+
 import redhost
 from red_lab.arithmetic import RANGES, Split
 from red_lab.hotswap_site import Level, Site, Step, bytes_changed
@@ -21,7 +23,7 @@ from redhost.core.routers import build_router
 
 __all__ = ["BUILDS", "build_all", "levels_of", "measure", "orders", "shipped", "swaps"]
 
-BUILDS: Mapping[str, redhost.authoring.ExpertSettings] = {
+BUILDS: Mapping[str, redhost_author.ExpertSettings] = {
     "seed 1": dataclasses.replace(EXPERT, seed=1),
     "rank 16": dataclasses.replace(EXPERT, rank=16),
 }
@@ -71,7 +73,7 @@ def build_all(
     out: Path,
     *,
     ids: Sequence[str],
-    settings: Mapping[str, redhost.authoring.ExpertSettings],
+    settings: Mapping[str, redhost_author.ExpertSettings],
 ) -> dict[str, dict[str, Path]]:
     """Train other builds of experts on the rows of the shipped ones.
 

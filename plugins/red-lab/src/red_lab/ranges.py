@@ -1,6 +1,6 @@
 """Build packages on one split: the tiny backbone, and the five range experts on top of it.
 
-It calls the functions that `redhost.authoring.train_package` is made of.
+It calls the functions that `redhost_author.train_package` is made of.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
+from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from torch import Tensor
 
 import redhost
@@ -20,8 +23,6 @@ from redhost.core.bus.bus import LayerNorm
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.digests import library_versions
 from redhost.core.model.verify import measure_off_domain
-from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.types import BackgroundRow, CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
 
@@ -38,7 +39,7 @@ __all__ = [
     "write_expert",
 ]
 
-EXPERT = redhost.authoring.ExpertSettings(
+EXPERT = redhost_author.ExpertSettings(
     rank=32,
     activation="gelu",
     epochs=200,
@@ -99,7 +100,7 @@ def build_expert(
     project: Path,
     *,
     seed: int = 0,
-    settings: redhost.authoring.ExpertSettings = EXPERT,
+    settings: redhost_author.ExpertSettings = EXPERT,
 ) -> Path:
     """Train one range expert alone and write it as a package.
 
@@ -136,7 +137,7 @@ def write_expert(
     *,
     expert: redhost.Expert,
     parts: Mapping[str, Sequence[ArithmeticRow]],
-    settings: redhost.authoring.ExpertSettings,
+    settings: redhost_author.ExpertSettings,
     summary: str,
     domain: str,
 ) -> Path:
@@ -155,9 +156,7 @@ def write_expert(
     Returns:
         The package's folder.
     """
-    folder = redhost.authoring.write_project(
-        project, kind="expert", package_id=name, summary=summary
-    )
+    folder = redhost_author.write_project(project, kind="expert", package_id=name, summary=summary)
 
     def read(texts: Sequence[str]) -> Tensor:
         z: Tensor = context.norm(context.features(texts))
@@ -199,7 +198,7 @@ def train(
     data: Sequence[ArithmeticRow],
     *,
     name: str | None,
-    settings: redhost.authoring.ExpertSettings,
+    settings: redhost_author.ExpertSettings,
 ) -> redhost.Expert:
     """Train an adapter on rows; with a name, it is trained to change nothing outside that range."""
     labels = [y for y in context.backbone.labels if name is None or range_of(int(y)) == name]
@@ -213,7 +212,7 @@ def train_on(
     *,
     labels: Sequence[str],
     others: Sequence[str],
-    settings: redhost.authoring.ExpertSettings,
+    settings: redhost_author.ExpertSettings,
 ) -> redhost.Expert:
     """Train an adapter on rows with some labels, with a penalty on changing other texts."""
     h = context.features([r.text for r in data])

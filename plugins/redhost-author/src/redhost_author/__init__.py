@@ -1,6 +1,11 @@
-"""The verbs `new-backbone`, `new-plugin` and `new-workflow`: what authors write packages from.
+"""From rows to packages: train experts, make backbones, write projects of experts and plugins.
 
-`redhost_author.backbone` makes a backbone of a model, `redhost_author.plugin_project` writes a
-plugin's project, `redhost_author.workflow` the workflow of an expert's project; the texts of both
-are in `templates/`. This module imports none.
+`training` trains experts and packs them, `project` writes an expert's project, `backbone` makes a
+backbone of a model, `plugin_project` writes a plugin's project and `workflow` the one that
+publishes an expert. The names here are loaded lazily; `redhost_author.testing` has projects for
+tests.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import redhost
 from redhost.commands.lazy import PLUGINS
 from redhost.registry.atomic import making
-from redhost.registry.package.project import check_free
+from redhost_author.project import check_free
 
 from .templating import filled
 

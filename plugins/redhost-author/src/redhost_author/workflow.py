@@ -11,9 +11,8 @@ from redhost.registry.atomic import make_folder, reporting, write_atomic
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.forms import FORMS, INSIDE, PLUGIN_FORMS
 from redhost.registry.package.manifest import ExpertManifest
-from redhost.registry.package.project import package_in, read_plan
 from redhost.registry.package.readers import read_expert
-from redhost.registry.queries.settings import backbone_for
+from redhost_author.project import backbone_for, package_in, read_plan
 
 from .templating import filled
 

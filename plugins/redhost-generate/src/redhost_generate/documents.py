@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from redhost.core.training.data import DataSplits
+from redhost_author.training.data import DataSplits
+
 from redhost.core.training.rows import read_rows
 from redhost.core.types import Row
 from redhost.registry.errors import UsageError

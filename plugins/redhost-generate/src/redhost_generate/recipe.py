@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from redhost_author.training.baseline import HINT
+from redhost_author.training.data import DataSplits
+from redhost_author.training.expert import ExpertSettings
+from redhost_author.training.solving import Solver, solver_of
+from redhost_author.training.task_recipe import Read, RecipeState, TaskRecipe
 
 from redhost import Backbone, Expert, Row
 from redhost.core.batching import batched_slices
 from redhost.core.bus.task import Task
-from redhost.core.training.baseline import HINT
-from redhost.core.training.data import DataSplits
-from redhost.core.training.expert import ExpertSettings
-from redhost.core.training.solving import Solver, solver_of
-from redhost.core.training.task_recipe import Read, RecipeState, TaskRecipe
 from redhost.registry.errors import HarmError, UsageError
 from redhost_generate.documents import split_documents
 from redhost_generate.tokens import byte_counts

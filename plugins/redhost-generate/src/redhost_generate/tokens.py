@@ -29,8 +29,9 @@ from redhost.core.types import Row
 from redhost.registry.errors import UsageError
 
 if TYPE_CHECKING:
+    from redhost_author.training.task_recipe import TaskRecipe
+
     from redhost.core.model.composed import ComposedModel
-    from redhost.core.training.task_recipe import TaskRecipe
     from redhost_generate.pipeline import TextGeneration
 
 __all__ = [

@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion
 import redhost
 from redhost.registry.errors import excerpt
 from redhost.registry.package.checked import Violation
+from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.discover import MAX_METADATA, entries
 from redhost.registry.package.manifest import (
     MAX_BYTES,
@@ -24,7 +25,6 @@ from redhost.registry.package.manifest import (
     parse_backbone,
     parse_expert,
 )
-from redhost.registry.package.project import card_discloses
 from redhost.registry.package.readers import BackboneFiles, read_backbone, read_expert
 from redhost.registry.queries.check import Target, static_check, strict_check
 from redhost.registry.wheel.signing import PublicKey, read_signature, signature_path, verify

@@ -21,6 +21,16 @@ from pathlib import Path
 
 import msgspec
 import torch
+from redhost_author.project import (
+    ExpertPlan,
+    check_free,
+    check_id,
+    write_plan,
+    write_project,
+)
+from redhost_author.training.data import DataSplits, split_rows
+from redhost_author.training.expert import ExpertRun, ExpertSettings, init_expert
+from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from torch import Tensor
 
 from redhost.core.bus.experts import Expert, Space
@@ -30,20 +40,10 @@ from redhost.core.label_sets import DECLINED
 from redhost.core.model.composed import ComposedModel, by_domain
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.routers.cards import gate_rows
-from redhost.core.training.data import DataSplits, split_rows
-from redhost.core.training.expert import ExpertRun, ExpertSettings, init_expert
-from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.types import Encode, Progress, Row
 from redhost.registry.atomic import making
 from redhost.registry.errors import HarmError, UsageError
 from redhost.registry.package.manifest import BackboneRef, Training
-from redhost.registry.package.project import (
-    ExpertPlan,
-    check_free,
-    check_id,
-    write_plan,
-    write_project,
-)
 
 FEWEST_INPUTS = 16
 """Fewest inputs that can be split into training and held-out rows."""

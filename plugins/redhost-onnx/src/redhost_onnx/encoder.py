@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redhost.authoring import EngineEncoder, TextEncoder
+from redhost.plugins import EngineEncoder, TextEncoder
 from redhost_onnx import ENGINES
 from redhost_onnx.export import exported
 

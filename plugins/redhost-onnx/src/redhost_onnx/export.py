@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from redhost.authoring import TextEncoder
+from redhost.plugins import TextEncoder
 
 __all__ = ["exported", "silent"]
 

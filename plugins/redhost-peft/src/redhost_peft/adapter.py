@@ -16,6 +16,13 @@ from typing import Self, cast
 import msgspec
 import safetensors.torch
 import torch
+from redhost_author.project import ExpertPlan, write_plan, write_project
+from redhost_author.training.context import AuthoringContext, open_for_training
+from redhost_author.training.data import DataSplits, split_rows
+from redhost_author.training.expert import ExpertSettings, TrainedExpert
+from redhost_author.training.packaging import ExpertDraft, FormDraft, save_expert
+from redhost_author.training.recipe import Recipe, TrainedProject, cuts_of
+from redhost_author.training.task_recipe import recipe_of
 from torch import Tensor
 
 from redhost.core.backbones.backbone import Backbone
@@ -23,19 +30,12 @@ from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.interventions.layout import read_tokens, with_layout
 from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.plugins.manager import Plugins
-from redhost.core.training.context import AuthoringContext, open_for_training
-from redhost.core.training.data import DataSplits, split_rows
-from redhost.core.training.expert import ExpertSettings, TrainedExpert
-from redhost.core.training.packaging import ExpertDraft, FormDraft, save_expert
-from redhost.core.training.recipe import Recipe, TrainedProject, cuts_of
-from redhost.core.training.task_recipe import recipe_of
 from redhost.core.types import Progress, Row
 from redhost.registry.atomic import making
 from redhost.registry.errors import UsageError
 from redhost.registry.home.questions import cache_of
 from redhost.registry.package.discover import Package
 from redhost.registry.package.manifest import FileRef
-from redhost.registry.package.project import ExpertPlan, write_plan, write_project
 from redhost.registry.package.safetensors_check import read_header, sha256_hex
 from redhost.registry.queries.settings import installed_backbone, resolve_home
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from redhost_author.expert_cli import rows_for
+from redhost_author.trained import print_trained
 
-from redhost.commands.author import rows_for
 from redhost.commands.common import backbone_option, bar, home_option
-from redhost.commands.trained import print_trained
 
 from .package import FORM, read_packaged
 from .peft_adapter import CONFIG, WEIGHTS, read_adapter
 
 if TYPE_CHECKING:
-    from redhost.registry.package.project import ExpertPlan
+    from redhost_author.project import ExpertPlan
 
 
 @click.command()
@@ -32,9 +32,10 @@ def export(
     *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Export an expert's adapter as PEFT's two files."""
+    from redhost_author.project import check_free
+
     from redhost.registry.atomic import making
     from redhost.registry.errors import UsageError
-    from redhost.registry.package.project import check_free
     from redhost.registry.queries.check import resolve_targets
     from redhost.registry.queries.settings import resolve_home
 

@@ -12,10 +12,11 @@ from .package import FORM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from redhost_author.training.recipe import Recipe
+
     from redhost.core.backbones.backbone import Backbone
     from redhost.core.bus.experts import Expert
     from redhost.core.plugins.hooks import FormFactory, RecipeFactory, Register
-    from redhost.core.training.recipe import Recipe
     from redhost.registry.package.manifest import ExpertManifest
 
     from .lora import LoraExpert
@@ -62,7 +63,7 @@ def _adapter() -> type[Recipe]:
 
 
 def _inside(backbone: Backbone) -> type[Recipe]:
-    from redhost.core.training.recipe import Recipe
+    from redhost_author.training.recipe import Recipe
 
     from .inside import InsideRecipe
 

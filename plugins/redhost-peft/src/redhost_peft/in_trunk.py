@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from redhost_author.training.expert import ExpertRun, TrainedExpert
+from redhost_author.training.recipe import Recipe
 from torch import Tensor
 
 from redhost.core.backbones.encoder import BATCH
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.interventions.layout import intervention_of
 from redhost.core.bus.experts import Expert
-from redhost.core.training.expert import ExpertRun, TrainedExpert
-from redhost.core.training.recipe import Recipe
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
 

@@ -8,23 +8,23 @@ from functools import cached_property
 from pathlib import Path
 
 import msgspec
+from redhost_author.project import ExpertPlan
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.data import DataSplits
+from redhost_author.training.expert import ExpertRows, TrainedExpert, init_expert
+from redhost_author.training.packaging import ExpertDraft
+from redhost_author.training.recipe import Recipe
+from redhost_author.training.task_recipe import Read
 from torch import Tensor
 
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.interventions.layout import inside_reader
 from redhost.core.bus.experts import Expert
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import DataSplits
-from redhost.core.training.expert import ExpertRows, TrainedExpert, init_expert
-from redhost.core.training.packaging import ExpertDraft
-from redhost.core.training.recipe import Recipe
-from redhost.core.training.task_recipe import Read
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import ContractError
 from redhost.registry.package.checked import Refused, Violation
 from redhost.registry.package.forms import FINAL
-from redhost.registry.package.project import ExpertPlan
 
 from .graft import Graft, token_step
 from .in_trunk import train_inside

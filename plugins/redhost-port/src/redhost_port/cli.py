@@ -23,8 +23,9 @@ from redhost.commands.keys import chosen_keys, key_option
 from redhost.commands.receipts import print_receipt
 
 if TYPE_CHECKING:
+    from redhost_author.training.context import AuthoringContext
+
     from redhost.core.composition.options import RecomposeKeywords
-    from redhost.core.training.context import AuthoringContext
     from redhost.core.types import Progress, Row
     from redhost.registry.package.discover import Package
     from redhost.registry.package.manifest import BackboneRef
@@ -93,7 +94,8 @@ def port(
     stay unchanged, behind a map that is fitted on unlabelled texts; it has to keep its accuracy on
     its card's gate rows.
     """
-    from redhost.registry.package.project import check_free
+    from redhost_author.project import check_free
+
     from redhost_port.porting import port_expert, write_port
 
     files, version = _expert(name, home)
@@ -219,7 +221,8 @@ def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:
 def _open(
     package: Path | Package, *, home: Path | None, device: str | None, progress: Progress
 ) -> AuthoringContext:
-    from redhost.core.training.context import open_for_training
+    from redhost_author.training.context import open_for_training
+
     from redhost.registry.home.questions import cache_of
     from redhost.registry.queries.settings import resolve_home
 

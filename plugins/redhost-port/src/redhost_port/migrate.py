@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Unpack
 
 import msgspec
+from redhost_author.training.context import AuthoringContext, open_for_training
 
 from redhost.core.composition.options import RecomposeKeywords
 from redhost.core.composition.publish import publish
@@ -23,7 +24,6 @@ from redhost.core.composition.select import Selection, read_source
 from redhost.core.model.build import read_package
 from redhost.core.receipt import Receipt
 from redhost.core.session import Session
-from redhost.core.training.context import AuthoringContext, open_for_training
 from redhost.core.types import Progress, Row
 from redhost.registry.atomic import write_atomic
 from redhost.registry.environment.installer import installed_from, require_free

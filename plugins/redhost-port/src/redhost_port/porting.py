@@ -15,6 +15,10 @@ from pathlib import Path
 import msgspec
 import safetensors.torch
 import torch
+from redhost_author.project import write_project
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.linear_head import solve_linear_head
+from redhost_author.training.packaging import TOLERANCE, vectors_card, write_package
 from torch import Tensor
 
 from redhost.core.bus.bus import LayerNorm
@@ -24,9 +28,6 @@ from redhost.core.model.canary import make_canary
 from redhost.core.plugins.manager import Plugins
 from redhost.core.routers.cards import FAR, read_card
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.linear_head import solve_linear_head
-from redhost.core.training.packaging import TOLERANCE, vectors_card, write_package
 from redhost.core.types import CardRow, Row
 from redhost.registry.atomic import making
 from redhost.registry.errors import BackboneMismatchError, HarmError, UsageError, short
@@ -41,7 +42,6 @@ from redhost.registry.package.manifest import (
     Reads,
     dumps,
 )
-from redhost.registry.package.project import write_project
 from redhost.registry.package.readers import ExpertFiles
 from redhost.registry.package.rules import MAX_ROWS
 from redhost.registry.package.safetensors_check import sha256_hex

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import msgspec
 import torch
+from redhost_author.project import ExpertPlan, package_in
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.data import split_rows
+from redhost_author.training.recipes import settings_for, train_package
 from torch import Tensor
 
 from redhost.core.backbones.interventions.layout import with_layout
@@ -30,11 +34,7 @@ from redhost.core.model.build import (
 from redhost.core.model.composed import ComposedModel
 from redhost.core.model.verify import verify_expert
 from redhost.core.plugins.manager import Plugins
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import split_rows
-from redhost.core.training.recipes import settings_for, train_package
 from redhost.core.types import BackgroundRow, Row, parse_rows
-from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.registry.package.readers import BackboneFiles, read_backbone, read_expert
 from redhost_ray.job import Job, JobFiles, JobFunction, job_function
 

@@ -9,17 +9,16 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from redhost_author.project import ExpertPlan, backbone_for, package_in, read_plan
+from redhost_author.training.packaging import write_package
 
 from redhost.core.model.build import backbone_makers, read_package
 from redhost.core.plugins.manager import Plugins
-from redhost.core.training.packaging import write_package
 from redhost.core.training.rows import read_table
 from redhost.core.types import Progress, parse_rows, write_rows
 from redhost.registry.errors import PluginError, UsageError
 from redhost.registry.package.discover import Package
 from redhost.registry.package.manifest import BackboneManifest, ExpertManifest, parse_expert
-from redhost.registry.package.project import ExpertPlan, package_in, read_plan
-from redhost.registry.queries.settings import backbone_for
 from redhost_ray.cache import JobCache
 from redhost_ray.functions import train_expert
 from redhost_ray.job import Job, JobBatch, JobFiles

@@ -9,9 +9,10 @@ from redhost import hookimpl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from redhost_author.training.recipe import Recipe
+
     from redhost import BusConfig, Router
     from redhost.core.plugins.hooks import FormFactory, RecipeFactory, Register, RouterFactory
-    from redhost.core.training.recipe import Recipe
     from redhost.registry.package.manifest import ExpertManifest
 
     from .expert import WordsExpert

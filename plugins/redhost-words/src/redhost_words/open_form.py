@@ -6,13 +6,13 @@ It is imported for every expert whose author names no form, and so imports nothi
 from __future__ import annotations
 
 import msgspec
+from redhost_author.project import ExpertPlan
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.data import DataSplits
+from redhost_author.training.recipe import Recipe
 
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.task import SoftmaxHead
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import DataSplits
-from redhost.core.training.recipe import Recipe
-from redhost.registry.package.project import ExpertPlan
 
 __all__ = ["OpenRecipe"]
 

@@ -11,12 +11,12 @@ from typing import cast
 import numpy as np
 import safetensors.torch
 import torch
+from redhost_author.training.expert import TrainedExpert
+from redhost_author.training.packaging import ExpertDraft, FormDraft
+from redhost_author.training.recipe import Recipe
 from torch import Tensor
 
 from redhost.core.bus.task import SoftmaxHead
-from redhost.core.training.expert import TrainedExpert
-from redhost.core.training.packaging import ExpertDraft, FormDraft
-from redhost.core.training.recipe import Recipe
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import FileRef

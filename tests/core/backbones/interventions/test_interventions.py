@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import torch
 
 import redhost
-from redhost.authoring import blocks_of
+from redhost.plugins import blocks_of
 from redhost.plugins import hooked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import redhost_author
 import torch
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
@@ -95,10 +96,10 @@ def test_background_texts_are_one_a_line(tmp_path) -> None:
 
 def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, tmp_path) -> None:
     """A backbone without a classifier, two experts with disjoint labels, one proper mixture."""
-    from redhost.core.training.context import AuthoringContext
-    from redhost.core.training.data import split_rows
-    from redhost.core.training.recipes import train_package
-    from redhost.registry.package.project import ExpertPlan, write_plan
+    from redhost_author.project import ExpertPlan, write_plan
+    from redhost_author.training.context import AuthoringContext
+    from redhost_author.training.data import split_rows
+    from redhost_author.training.recipes import train_package
 
     background = [BackgroundRow(text=f"nothing {n}") for n in range(20)]
     new_backbone(
@@ -112,12 +113,10 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
     experts = []
     for name, labels in (("red", "ab"), ("blue", ("none", "c|d"))):
         plan = ExpertPlan(id=name, rank=4)
-        redhost.authoring.write_project(
-            tmp_path / name, kind="expert", package_id=name, summary=name
-        )
+        redhost_author.write_project(tmp_path / name, kind="expert", package_id=name, summary=name)
         write_plan(tmp_path / name, plan)
         data = [redhost.Row(text=f"{name} {n}", label=labels[n % 2]) for n in range(80)]
-        settings = redhost.authoring.ExpertSettings(
+        settings = redhost_author.ExpertSettings(
             space="labels", rank=4, epochs=40, learning_rate=1e-2, off_domain=1e-3
         )
         train_package(tmp_path / name, plan, split_rows(data), context=context, settings=settings)

@@ -13,12 +13,12 @@ import safetensors.torch
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.sentence_folder import SentenceFolder
+from redhost_author.project import package_in
 
 import redhost
 from redhost.core.backbones.pooling import Pooling
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.types import BackgroundRow
-from redhost.registry.package.project import package_in
 
 MODULE = "sentence_transformers.models."
 

@@ -17,8 +17,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
+import redhost_author
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.context import AuthoringContext
 from redhost_generate.tokens import start_of, tokenize
 from torch import Tensor
 
@@ -37,7 +39,6 @@ from red_lab.generative.sources import (
 )
 from red_lab.progress import shown
 from red_lab.red.run import smollm2_file
-from redhost.core.training.context import AuthoringContext
 from redhost.core.types import BackgroundRow
 
 __all__ = [
@@ -214,7 +215,7 @@ def open_study(work: Path) -> Study:
     texts = {name: read_texts(name) for name in DOMAINS}
     adapters, joint, learnt = _train(work, {name: t.train for name, t in texts.items()})
     folder = _backbone(work / "packages" / "red-backbone-smollm2")
-    context = redhost.authoring.open_for_training(folder, cache=work / "cache")
+    context = redhost_author.open_for_training(folder, cache=work / "cache")
     return Study(
         context=context,
         adapters=adapters,

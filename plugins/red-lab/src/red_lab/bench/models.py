@@ -17,7 +17,7 @@ __all__ = ["TRUNKS", "in_memory", "open_trunk", "plain", "texts", "token_ids"]
 TRUNKS = ("smollm2", "tiny")
 
 
-def open_trunk(name: str) -> redhost.authoring.TextEncoder:
+def open_trunk(name: str) -> redhost.plugins.TextEncoder:
     """Open the trunk of a backbone with transformers, on which every system is measured.
 
     Args:
@@ -41,7 +41,7 @@ def texts(count: int) -> list[str]:
     return [prompt(a, b) for a, b in itertools.islice(pairs, 0, None, 7)][:count]
 
 
-def token_ids(trunk: redhost.authoring.TextEncoder, count: int) -> Tensor:
+def token_ids(trunk: redhost.plugins.TextEncoder, count: int) -> Tensor:
     """Return the token ids ``(N, T)`` of texts of one length."""
     return torch.tensor([trunk.tokens(text) for text in texts(count)])
 

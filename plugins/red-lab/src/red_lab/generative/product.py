@@ -11,8 +11,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import redhost_author
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from torch import Tensor
 
 import redhost
@@ -26,7 +28,6 @@ from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
 from redhost.core.digests import library_versions
 from redhost.core.model.verify import measure_off_domain
-from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.training.router import RouterSettings
 from redhost.core.types import BackgroundRow, CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
@@ -112,7 +113,7 @@ def _write_experts(
         if project.exists():
             continue
         part, expert = project.with_suffix(".part"), experts[domain]
-        module = redhost.authoring.write_project(
+        module = redhost_author.write_project(
             part, kind="expert", package_id=domain, summary=f"tells the next token of {domain}"
         )
         draft = ExpertDraft(

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
 from redhost_robust import MinimaxSettings, minimax
 from torch import Tensor, nn
 
@@ -20,7 +22,6 @@ from red_lab.generative.context import PassageTokens, StudyContext, draw, slices
 from red_lab.progress import shown
 from redhost.core.bus.bus import Readout
 from redhost.core.bus.experts import LowRank
-from redhost.core.training.expert import ExpertRows, train_expert
 
 __all__ = ["train_monolith", "train_one", "untrained"]
 
@@ -36,7 +37,7 @@ def train_one(context: StudyContext, domain: str, *, seed: int, checkpoint: Path
         _rows(context, context.part(domain, "train")),
         Readout(classifier=context.head, task=context.backbone.task),
         labels=(),
-        settings=redhost.authoring.ExpertSettings(
+        settings=redhost_author.ExpertSettings(
             rank=s.rank,
             epochs=s.epochs,
             batch=s.batch,

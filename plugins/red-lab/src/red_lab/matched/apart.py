@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
 from torch import Tensor, nn
 
 import redhost
@@ -17,7 +18,6 @@ from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.recipe import Recipe, Tick
 from red_lab.matched.system import System, products
 from redhost.core.bus.bus import Readout
-from redhost.core.training.expert import ExpertRows, train_expert
 
 __all__ = ["Alone", "ComposedSystem", "train_experts", "train_gate"]
 

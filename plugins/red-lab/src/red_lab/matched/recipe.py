@@ -1,6 +1,6 @@
 """One recipe for all systems of a data set, and the training loop of the joint systems.
 
-The loop does the same steps and random draws as `redhost.core.training.expert.train_expert`.
+The loop does the same steps and random draws as `redhost_author.training.expert.train_expert`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import redhost_author
 import torch
 from torch import Tensor
 
-import redhost
 from red_lab.matched.data import DataPart
 from red_lab.matched.system import System
 from red_lab.red.experts import Budget
@@ -44,9 +44,9 @@ class Recipe:
 
     def settings(
         self, *, form: str, space: Literal["hidden", "labels"], rank: int, seed: int
-    ) -> redhost.authoring.ExpertSettings:
+    ) -> redhost_author.ExpertSettings:
         """Return the same settings for `train_expert`, without its background term."""
-        return redhost.authoring.ExpertSettings(
+        return redhost_author.ExpertSettings(
             form=form,
             space=space,
             rank=rank,
@@ -70,11 +70,11 @@ ARITHMETIC = Recipe(
 """The settings with which `redhost lab red` trains every expert."""
 
 TEXT = Recipe(
-    epochs=redhost.authoring.ExpertSettings().epochs,
-    batch=redhost.authoring.ExpertSettings().batch,
-    learning_rate=redhost.authoring.ExpertSettings().learning_rate,
-    weight_decay=redhost.authoring.ExpertSettings().weight_decay,
-    dropout=redhost.authoring.ExpertSettings().dropout,
+    epochs=redhost_author.ExpertSettings().epochs,
+    batch=redhost_author.ExpertSettings().batch,
+    learning_rate=redhost_author.ExpertSettings().learning_rate,
+    weight_decay=redhost_author.ExpertSettings().weight_decay,
+    dropout=redhost_author.ExpertSettings().dropout,
 )
 """The settings of experts and union head in `redhost lab text`; `choice` selects the epochs."""
 

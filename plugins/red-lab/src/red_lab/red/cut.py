@@ -77,9 +77,9 @@ class Above(nn.Module):
         last_blocks: k; all blocks where there are fewer.
     """
 
-    def __init__(self, trunk: redhost.authoring.TextEncoder, *, last_blocks: int) -> None:
+    def __init__(self, trunk: redhost.plugins.TextEncoder, *, last_blocks: int) -> None:
         super().__init__()
-        path, blocks = redhost.authoring.blocks_of(trunk.model)
+        path, blocks = redhost.plugins.blocks_of(trunk.model)
         model: Any = copy.deepcopy(trunk.model)
         parent, _, name = path.rpartition(".")
         top_blocks = list(model.get_submodule(path))[max(0, len(blocks) - last_blocks) :]
@@ -109,7 +109,7 @@ def cast(device: torch.device, precision: Precision) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
-def above(trunk: redhost.authoring.TextEncoder, *, last_blocks: int) -> Above:
+def above(trunk: redhost.plugins.TextEncoder, *, last_blocks: int) -> Above:
     """Return a trainable copy of the blocks above the cut."""
     return Above(trunk, last_blocks=last_blocks)
 
@@ -164,13 +164,13 @@ def below(
 
 def _fill(
     array: npt.NDArray[np.float32],
-    trunk: redhost.authoring.TextEncoder,
+    trunk: redhost.plugins.TextEncoder,
     texts: Sequence[str],
     *,
     last_blocks: int,
 ) -> None:
     """Write the inputs of the first trained block into ``(M, T, D)``."""
-    _, blocks = redhost.authoring.blocks_of(trunk.model)
+    _, blocks = redhost.plugins.blocks_of(trunk.model)
 
     def stop(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         raise _StopForward(arguments[0])
@@ -185,7 +185,7 @@ def _fill(
         hook.remove()
 
 
-def _interrupted(trunk: redhost.authoring.TextEncoder, ids: Tensor) -> Tensor:
+def _interrupted(trunk: redhost.plugins.TextEncoder, ids: Tensor) -> Tensor:
     try:
         trunk.hidden_states(ids)
     except _StopForward as reached:

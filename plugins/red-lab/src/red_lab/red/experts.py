@@ -5,7 +5,7 @@
     residual   p_i = softmax(W_c (h + V_i σ(U_i z)))              seed 4.5.4
     logits     p_i = softmax(W_c h + V_i σ(U_i z))                seed 4.4.1, V_i: r → C
 
-All through `redhost.core.training.expert.train_expert`, with one budget for every form.
+All through `redhost_author.training.expert.train_expert`, with one budget for every form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
 from torch import Tensor
 
 import redhost
@@ -23,7 +25,6 @@ from red_lab.red.base import FrozenBase
 from red_lab.red.queries import LABELS, Query
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Space
-from redhost.core.training.expert import ExpertRows, train_expert
 
 __all__ = [
     "FORMS",
@@ -181,7 +182,7 @@ def _train(
     mine = [q for q in train if name is None or q.domain == name]
     others = [q for q in train if q.domain != name] if name and budget.off_domain else []
     kind, space = FORMS[form]
-    settings = redhost.authoring.ExpertSettings(
+    settings = redhost_author.ExpertSettings(
         form=kind,
         space=space,
         rank=rank or _rank(base, form, budget),

@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import redhost_author
 from redhost_author.backbone.making import BackbonePlan
+from redhost_author.training.data import DataSplits
 from torch import Tensor
 
 import redhost
@@ -26,7 +28,6 @@ from redhost.core.composition.recompose import compose
 from redhost.core.composition.select import Selection
 from redhost.core.model.build import read_package
 from redhost.core.plugins.manager import Plugins
-from redhost.core.training.data import DataSplits
 from redhost.core.types import Encode
 from redhost.registry.environment.status import check_packages
 from redhost.registry.package.discover import from_folder
@@ -54,7 +55,7 @@ class Desk(Authors):
     ) -> dict[str, DataSplits]:
         """Split rows by the team that has their label, and each team's rows as its author does."""
         return {
-            team: redhost.authoring.split_rows([r for r in given if r.label in labels])
+            team: redhost_author.split_rows([r for r in given if r.label in labels])
             for team, labels in teams.items()
         }
 
@@ -89,8 +90,8 @@ class Desk(Authors):
             where: The folder of its project, among packages.
             form: Its form; by default the one that `train-expert` takes.
         """
-        plan = redhost.authoring.ExpertPlan(id=team, writes="labels", card="vectors", form=form)
-        settings = redhost.authoring.ExpertSettings(form=form or "residual", space="labels")
+        plan = redhost_author.ExpertPlan(id=team, writes="labels", card="vectors", form=form)
+        settings = redhost_author.ExpertSettings(form=form or "residual", space="labels")
         return self.train(plan, rows, where=f"packages/{where}", settings=settings)
 
     def authors(self, *, where: str, form: str | None = None) -> list[Path]:
@@ -158,7 +159,7 @@ def open_desk(
     )
     return Desk(
         corpus=corpus,
-        context=redhost.authoring.open_for_training(folder, cache=work / "cache"),
+        context=redhost_author.open_for_training(folder, cache=work / "cache"),
         folder=folder,
         learn=corpus.rows("train", validation),
         test=corpus.rows("test", validation),

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import redhost_author
+from redhost_author.training.data import DataSplits
 from torch import Tensor
 
 import redhost
@@ -26,7 +28,6 @@ from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose_parts
 from redhost.core.composition.refusal import accepted
 from redhost.core.model.build import LoadedExpert
-from redhost.core.training.data import DataSplits
 
 __all__ = ["EACH", "HONEST", "JOINING", "KINDS", "deal_joins", "tried"]
 
@@ -87,7 +88,7 @@ def tried(deal: int, team: int, *, teams: int) -> list[str]:
 
 def _renamed(desk: Desk, labels: Sequence[str]) -> DataSplits:
     """Return texts of some labels that no team was trained on, under new label names."""
-    return redhost.authoring.split_rows(
+    return redhost_author.split_rows(
         [redhost.Row(text=r.text, label=f"my {r.label}") for r in desk.test if r.label in labels]
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from redhost_author.training.data import DataSplits
 from redhost_words.counts import FEWEST
 from redhost_words.places import Words, channel
 from redhost_words.ridge import idf_of, normalised
@@ -23,7 +24,6 @@ from torch import Tensor
 import redhost
 from red_lab.options import require_scikit_learn
 from red_lab.text.desk import Desk, hits, inputs_of
-from redhost.core.training.data import DataSplits
 
 __all__ = ["POOLED", "logistic", "ridge", "words_of"]
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
 from torch import Tensor
 
 import redhost
@@ -22,7 +24,6 @@ from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import LowRank
 from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.training.expert import ExpertRows, train_expert
 from redhost.core.training.router import RouterSettings, train_router
 
 __all__ = ["classifier", "features", "learn_router", "measure", "norm_of_a_scalar", "route"]
@@ -125,7 +126,7 @@ def _train(seed: int, name: str, *, segment: int, epochs: int) -> redhost.Expert
     """Train one expert alone, in the host's `mlp` form: V gelu(U z + u) + v, 64 units wide."""
     points = grid().home[segment]
     h = features()[points]
-    settings = redhost.authoring.ExpertSettings(
+    settings = redhost_author.ExpertSettings(
         form="mlp",
         space="logits",
         rank=64,

@@ -160,7 +160,7 @@ def _fresh(name: str) -> Path:
     Raises:
         UsageError: If the name is not a valid id, or the folder exists.
     """
-    from redhost.registry.package.project import check_free, check_id
+    from redhost_author.project import check_free, check_id
 
     check_id(name)
     project = Path(f"red-backbone-{name}")

@@ -16,16 +16,16 @@ from redhost.core.backbones.pooling import PoolingChoice
 from redhost.core.bus.head import require_answers
 from redhost.core.bus.task import CLASSIFICATION, Task
 from redhost.core.digests import library_versions
-from redhost.core.training.baseline import refuse_below_constant
-from redhost.core.training.packaging import save_backbone
 from redhost.core.types import BackgroundRow, Progress, Row, as_list, write_rows
 from redhost.registry.atomic import making
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import BackboneManifest, Base, Training
 from redhost.registry.package.model_files import check_model_files, folder_of, model_in
-from redhost.registry.package.project import write_project
 from redhost.registry.package.rules import CARRIED
 from redhost.registry.package.safetensors_check import sha256_hex
+from redhost_author.project import write_project
+from redhost_author.training.baseline import refuse_below_constant
+from redhost_author.training.packaging import save_backbone
 
 from .adapt import AdaptSettings, adapt, delta
 from .sentence_folder import SentenceFolder, lower_first

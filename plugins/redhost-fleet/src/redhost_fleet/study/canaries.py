@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import redhost_author
 from red_lab.progress import Bar
 from red_lab.text.corpora import CORPORA
 from red_lab.text.desk import Desk, open_desk
@@ -134,7 +135,7 @@ def _learnt(desk: Desk) -> dict[str, list[redhost.Row]]:
 
 
 def _author(desk: Desk, team: str, rows: Rows, *, where: str = "production") -> Path:
-    splits = redhost.authoring.split_rows(list(rows))
+    splits = redhost_author.split_rows(list(rows))
     return desk.author(team, splits, where=f"fleet-{where}", form="linear")
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import redhost_author
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from torch import Tensor, nn
@@ -192,7 +193,7 @@ def _compose(name: str, source: str, subject: Subject) -> None:
         BackbonePlan(id=name, source=source, pooling="mean", max_tokens=MAX_TOKENS),
         background=[BackgroundRow(text=t) for t in lines()[:BACKGROUND]],
     )
-    context = redhost.authoring.open_for_training(
+    context = redhost_author.open_for_training(
         next((project / "src").iterdir()), cache=packages / "cache"
     )
     environment = Environment(packages / "site")
@@ -200,12 +201,12 @@ def _compose(name: str, source: str, subject: Subject) -> None:
     environment.install(project)
     taught = training_rows(EXPERT_ROWS)
     for team in TEAMS:
-        plan = redhost.authoring.ExpertPlan(id=team, writes="labels")
+        plan = redhost_author.ExpertPlan(id=team, writes="labels")
         of_team = packages / f"red-expert-{team}"
-        redhost.authoring.write_project(of_team, kind="expert", package_id=team, summary=team)
-        split = redhost.authoring.split_rows([r for r in taught if r.domain == team])
-        settings = redhost.authoring.ExpertSettings(space="labels", seed=0)
-        redhost.authoring.train_package(of_team, plan, split, context=context, settings=settings)
+        redhost_author.write_project(of_team, kind="expert", package_id=team, summary=team)
+        split = redhost_author.split_rows([r for r in taught if r.domain == team])
+        settings = redhost_author.ExpertSettings(space="labels", seed=0)
+        redhost_author.train_package(of_team, plan, split, context=context, settings=settings)
         environment.install(of_team)
     with _on_path(environment.folder), redhost.Host.open(subject.home, backbone=name) as host:
         host.recompose(accept=True)

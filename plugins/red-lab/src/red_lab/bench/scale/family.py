@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import redhost_author
 import torch
+from redhost_author.training.expert import ExpertRows, train_expert
+from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from torch import Tensor
 
 import redhost
@@ -27,8 +30,6 @@ from redhost.core.bus.bus import LayerNorm
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.digests import library_versions
 from redhost.core.model.verify import measure_off_domain
-from redhost.core.training.expert import ExpertRows, train_expert
-from redhost.core.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost.core.types import BackgroundRow, CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
 from redhost.testing import Environment
@@ -95,10 +96,10 @@ class SumDomain:
         return f"scale_{self.id}"
 
     @property
-    def settings(self) -> redhost.authoring.ExpertSettings:
+    def settings(self) -> redhost_author.ExpertSettings:
         """The settings of its expert: forms, spaces and ranks vary over the domains."""
         form, space = SHAPES[self.place % len(SHAPES)]
-        return redhost.authoring.ExpertSettings(
+        return redhost_author.ExpertSettings(
             form=form,
             space=space,
             rank=RANKS[self.place % len(RANKS)],

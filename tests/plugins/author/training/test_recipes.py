@@ -7,33 +7,34 @@ import json
 from typing import Any
 
 import pytest
+import redhost_author
 import safetensors.torch
 import torch
-
-import redhost
-from redhost.core.bus.bus import LayerNorm, Readout
-from redhost.core.bus.temperature import fit_temperature, shown_temperature
-from redhost.core.composition.recompose import compose
-from redhost.core.training import solving
-from redhost.core.training.context import AuthoringContext
-from redhost.core.training.data import split_rows
-from redhost.core.training.expert import (
-    ExpertRows,
-    ExpertSettings,
-    read_checkpoint,
-    train_expert,
-)
-from redhost.core.training.recipes import train_package
-from redhost.core.types import StagedProgress
-from redhost.registry.errors import HarmError, UsageError
-from redhost.registry.package.project import (
+from redhost_author.project import (
     ExpertPlan,
-    card_discloses,
     check_id,
     package_in,
     read_plan,
     write_plan,
 )
+from redhost_author.training import solving
+from redhost_author.training.context import AuthoringContext
+from redhost_author.training.data import split_rows
+from redhost_author.training.expert import (
+    ExpertRows,
+    ExpertSettings,
+    read_checkpoint,
+    train_expert,
+)
+from redhost_author.training.recipes import train_package
+
+import redhost
+from redhost.core.bus.bus import LayerNorm, Readout
+from redhost.core.bus.temperature import fit_temperature, shown_temperature
+from redhost.core.composition.recompose import compose
+from redhost.core.types import StagedProgress
+from redhost.registry.errors import HarmError, UsageError
+from redhost.registry.package.disclosure import card_discloses
 
 ROWS = [
     redhost.Row(text=f"{'red' if n % 2 else 'blue'} {n}", label="xy"[n % 2]) for n in range(240)
@@ -43,7 +44,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def context(backbone_folder, tmp_path_factory) -> AuthoringContext:
     """What training has; as for its users, a text is encoded once."""
-    return redhost.authoring.open_for_training(
+    return redhost_author.open_for_training(
         backbone_folder, cache=tmp_path_factory.mktemp("features")
     )
 
@@ -71,7 +72,7 @@ def test_epochs_are_a_stage_with_their_validation_accuracy(tmp_path, context) ->
 
 
 def project(tmp_path, plan: ExpertPlan):
-    redhost.authoring.write_project(tmp_path, kind="expert", package_id=plan.id, summary="mine")
+    redhost_author.write_project(tmp_path, kind="expert", package_id=plan.id, summary="mine")
     write_plan(tmp_path, plan)
     return tmp_path
 

@@ -11,14 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from ...registry.home.questions import cache_of
-from ...registry.package.discover import Package
-from ...registry.package.forms import FORMS, INSIDE, OPEN
-from ...registry.package.manifest import ExpertManifest
-from ...registry.package.project import ExpertPlan, package_in, read_plan
-from ...registry.queries.settings import installed_backbone, resolve_home
-from ..plugins.manager import Plugins
-from ..types import Progress, Row
+from redhost.core.plugins.manager import Plugins
+from redhost.core.types import Progress, Row
+from redhost.registry.home.questions import cache_of
+from redhost.registry.package.discover import Package
+from redhost.registry.package.forms import FORMS, INSIDE, OPEN
+from redhost.registry.package.manifest import ExpertManifest
+from redhost.registry.queries.settings import installed_backbone, resolve_home
+
+from ..project import ExpertPlan, package_in, read_plan
 from .context import AuthoringContext, open_for_training
 from .data import SHOWN_ROWS, DataSplits, split_rows
 from .expert import ExpertSettings, resuming

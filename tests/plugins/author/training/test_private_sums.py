@@ -8,15 +8,15 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
-
-from redhost.core.routers.domain_statistics import Statistics, within_covariance
-from redhost.core.training.packaging import statistics_card
-from redhost.core.training.private_sums import (
+from redhost_author.training.packaging import statistics_card
+from redhost_author.training.private_sums import (
     COUNTS,
     fresh_generator,
     gaussian_scale,
     private_sums,
 )
+
+from redhost.core.routers.domain_statistics import Statistics, within_covariance
 from redhost.registry.package.manifest import Noise
 
 WIDTH = 16

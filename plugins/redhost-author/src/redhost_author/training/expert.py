@@ -23,16 +23,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ...registry.atomic import read, write_atomic
-from ...registry.errors import UsageError
-from ...registry.package.forms import FORMS, SPACES
-from ..adamw import AdamW
-from ..batching import batched_slices
-from ..bus.bus import Readout
-from ..bus.evidence import off_domain_norm, readout_factor
-from ..bus.experts import Expert, Space, expert_from_tensors
-from ..bus.head import Head, TargetScaler
-from ..types import Progress, in_stage
+from redhost.core.adamw import AdamW
+from redhost.core.batching import batched_slices
+from redhost.core.bus.bus import Readout
+from redhost.core.bus.evidence import off_domain_norm, readout_factor
+from redhost.core.bus.experts import Expert, Space, expert_from_tensors
+from redhost.core.bus.head import Head, TargetScaler
+from redhost.core.types import Progress, in_stage
+from redhost.registry.atomic import read, write_atomic
+from redhost.registry.errors import UsageError
+from redhost.registry.package.forms import FORMS, SPACES
 
 BACKGROUND_ROWS = 1024
 """Most background rows in a step; there are many where rows are tokens."""

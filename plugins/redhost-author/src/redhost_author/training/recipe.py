@@ -18,19 +18,20 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
-from ...registry.package.forms import SPACES
-from ...registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
-from ...registry.package.project import ExpertPlan, check_noise
-from ..backbones.backbone import Backbone
-from ..backbones.interventions.layout import bus_part
-from ..bus.bus import LayerNorm
-from ..bus.experts import Expert
-from ..bus.head import HeldOut
-from ..digests import library_versions
-from ..model.verify import measure_off_domain
-from ..routers.domain_statistics import Statistics
-from ..types import Progress, Row
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.interventions.layout import bus_part
+from redhost.core.bus.bus import LayerNorm
+from redhost.core.bus.experts import Expert
+from redhost.core.bus.head import HeldOut
+from redhost.core.digests import library_versions
+from redhost.core.model.verify import measure_off_domain
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.types import Progress, Row
+from redhost.registry.errors import UsageError
+from redhost.registry.package.forms import SPACES
+from redhost.registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
+
+from ..project import ExpertPlan, check_noise
 from .context import AuthoringContext
 from .data import DataSplits
 from .expert import (

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ...registry.package.discover import Package, from_folder
-from ...registry.package.manifest import BackboneManifest
-from ...registry.package.readers import BackboneFiles
-from ..backbones.backbone import Backbone
-from ..backbones.feature_cache import cached_encode
-from ..model.build import make_backbone, read_package, rows_of
-from ..plugins.manager import Plugins
-from ..types import BackgroundRow, Progress
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.feature_cache import cached_encode
+from redhost.core.model.build import make_backbone, read_package, rows_of
+from redhost.core.plugins.manager import Plugins
+from redhost.core.types import BackgroundRow, Progress
+from redhost.registry.package.discover import Package, from_folder
+from redhost.registry.package.manifest import BackboneManifest
+from redhost.registry.package.readers import BackboneFiles
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,12 +11,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ...registry.errors import UsageError
-from ...registry.package.project import ExpertPlan
-from ..backbones.backbone import Backbone
-from ..bus.experts import Expert, Space
-from ..bus.task import Task
-from ..types import Row
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.bus.experts import Expert, Space
+from redhost.core.bus.task import Task
+from redhost.core.types import Row
+from redhost.registry.errors import UsageError
+
+from ..project import ExpertPlan
 from .baseline import refuse_below_constant, refuse_below_constant_set
 from .context import AuthoringContext
 from .data import DataSplits, split_labelled

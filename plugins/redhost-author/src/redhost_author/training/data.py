@@ -14,11 +14,11 @@ from itertools import accumulate, takewhile
 
 import msgspec
 
-from ...registry.errors import UsageError
-from ...registry.package.payload import MAX_CARD
-from ..bus.head import require_answers
-from ..bus.task import CLASSIFICATION, Task
-from ..types import CardRow, Row, percent
+from redhost.core.bus.head import require_answers
+from redhost.core.bus.task import CLASSIFICATION, Task
+from redhost.core.types import CardRow, Row, percent
+from redhost.registry.errors import UsageError
+from redhost.registry.package.payload import MAX_CARD
 
 CARD_SHARE, CARD_ROWS, VALID_SHARE = 0.25, 512, 0.1
 SHOWN_ROWS = 64

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...registry.package.manifest import Noise
-from ..routers.domain_statistics import Statistics, within_covariance
+from redhost.core.routers.domain_statistics import Statistics, within_covariance
+from redhost.registry.package.manifest import Noise
 
 COUNTS = 0.05
 """w²: the share of the budget that is used for counts; the rest is used for sums."""

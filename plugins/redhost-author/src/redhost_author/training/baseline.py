@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from ...registry.errors import HarmError
-from ..label_scores import score_label_sets
-from ..types import Row
+from redhost.core.label_scores import score_label_sets
+from redhost.core.types import Row
+from redhost.registry.errors import HarmError
+
 from .data import FEW_GATE
 
 WORSE = 1.1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from redhost_author.training.data import split_rows
 
 import redhost
-from redhost.core.training.data import split_rows
 from redhost.core.types import write_rows
 from redhost.registry.errors import UsageError
 from redhost.registry.package.payload import MAX_CARD

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from ..registry.errors import MissingError, UnknownNameError, UsageError
-from ..registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS
-from .common import (
+from redhost.commands.common import (
     backbone_option,
     bar,
     composition_options,
@@ -22,12 +20,16 @@ from .common import (
     print_json,
     seed_option,
 )
+from redhost.registry.errors import MissingError, UnknownNameError, UsageError
+from redhost.registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS
+
 from .trained import print_trained
 
 if TYPE_CHECKING:
-    from ..core.types import Row
-    from ..registry.package.discover import Package
-    from ..registry.package.project import ExpertPlan
+    from redhost.core.types import Row
+    from redhost.registry.package.discover import Package
+
+    from .project import ExpertPlan
 
 PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 
@@ -134,7 +136,7 @@ def new_expert(
     gets an adapter and a card. With --question it answers that question, and competes only with
     experts that answer it too.
     """
-    from ..registry.package.project import ExpertPlan, check_noise
+    from .project import ExpertPlan, check_noise
 
     project = _fresh("expert", name)
     _check_options(writes, reads_tap, writes_tap, adapter=form == "lora", of_one=blocks or targets)
@@ -155,7 +157,7 @@ def new_expert(
     )
     check_noise(plan)
     if source is not None or data is not None:
-        from .lazy import import_beside
+        from redhost.commands.lazy import import_beside
 
         value, fields = "redhost_peft.cli:import_project", (text_field, label_field)
         imported = import_beside("export", value, needed_for="new-expert --from")
@@ -166,8 +168,9 @@ def new_expert(
 
 
 def _write(project: Path, plan: ExpertPlan) -> None:
-    from ..registry.atomic import making
-    from ..registry.package.project import write_plan, write_project
+    from redhost.registry.atomic import making
+
+    from .project import write_plan, write_project
 
     with making(project):
         write_project(
@@ -183,8 +186,8 @@ def _require_backbone(name: str | None) -> None:
     Raises:
         UsageError: If no installed backbone has this name.
     """
-    from ..registry.package.discover import discover
-    from ..registry.queries.settings import choose_backbone
+    from redhost.registry.package.discover import discover
+    from redhost.registry.queries.settings import choose_backbone
 
     try:
         if name is not None:
@@ -199,7 +202,7 @@ def _require_backbone(name: str | None) -> None:
 
 def _question(home: Path | None) -> str | None:
     """Return the question that a home belongs to, if any."""
-    from ..registry.home.questions import question_of
+    from redhost.registry.home.questions import question_of
 
     return question_of(home) if home else None
 
@@ -251,14 +254,13 @@ def train_expert(
 
     After Ctrl-C the same command continues where it stopped.
     """
-    from ..registry.package.project import read_plan
-    from ..registry.queries.settings import backbone_for
+    from .project import backbone_for, read_plan
 
     package = backbone_for(project, read_plan(project), home=home, backbone=backbone)
     read = rows_for(package, text_field=text_field, label_field=label_field)
     given, held_out = read(data), read(valid) if valid else None
     # Loads torch: after the files are read.
-    from ..core.training.recipes import split_for, train_project
+    from .training.recipes import split_for, train_project
 
     with bar("train-expert") as progress:
         trained = train_project(
@@ -282,8 +284,8 @@ def rows_for(
     package: Package, *, text_field: str, label_field: str
 ) -> Callable[[str], Sequence[Row]]:
     """Return a function that reads an author's rows for the task of a backbone."""
-    from ..core.training.rows import read_rows
-    from ..registry.queries.settings import installed_backbone
+    from redhost.core.training.rows import read_rows
+    from redhost.registry.queries.settings import installed_backbone
 
     installed = installed_backbone(package).value
     task = installed[0].task if installed else DEFAULT_TASK
@@ -306,10 +308,10 @@ def pack(
     *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Check PROJECT and build its wheel."""
-    from ..registry.package.project import card_discloses
-    from ..registry.wheel.signing import make_signer
-    from ..registry.wheel.wheel import build_wheel
-    from .checking import require_valid
+    from redhost.commands.checking import require_valid
+    from redhost.registry.package.disclosure import card_discloses
+    from redhost.registry.wheel.signing import make_signer
+    from redhost.registry.wheel.wheel import build_wheel
 
     manifest = require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
@@ -333,7 +335,7 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     Raises:
         UsageError: If the name is not a valid id, or the folder exists.
     """
-    from ..registry.package.project import check_free, check_id
+    from .project import check_free, check_id
 
     check_id(name)
     project = Path(f"red-{kind}-{name}")

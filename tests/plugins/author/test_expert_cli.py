@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.trial import BackboneTrial
+from redhost_author.project import package_in
+from redhost_author.testing import backbone_project
 
 import redhost
-from redhost.registry.package.project import package_in
 from redhost.testing import tiny_backbone
-from redhost.testing.certify import backbone_project
 
 
 @pytest.fixture(scope="module")

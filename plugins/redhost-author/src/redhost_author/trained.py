@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import cut_texts
-from .receipts import SHORTLIST, SHOWN
-from .tables import table
+from redhost.commands.common import cut_texts
+from redhost.commands.receipts import SHORTLIST, SHOWN
+from redhost.commands.tables import table
 
 if TYPE_CHECKING:
-    from ..core.training.recipe import TrainedProject
-    from ..registry.package.manifest import CardRef
+    from redhost.registry.package.manifest import CardRef
+
+    from .training.recipe import TrainedProject
 
 
 def print_trained(trained: TrainedProject) -> None:

@@ -7,9 +7,10 @@ from functools import singledispatch
 
 from torch import Tensor
 
-from ..bus.head import Head
-from ..bus.label_set_head import SigmoidHead
-from ..bus.task import SoftmaxHead
+from redhost.core.bus.head import Head
+from redhost.core.bus.label_set_head import SigmoidHead
+from redhost.core.bus.task import SoftmaxHead
+
 from .expert import TrainedExpert
 from .label_heads import solve_label_heads
 from .linear_head import solve_linear_head

@@ -7,11 +7,11 @@ import math
 import pytest
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.project import package_in
+from redhost_author.training.baseline import refuse_below_constant
 
 import redhost
-from redhost.core.training.baseline import refuse_below_constant
 from redhost.registry.errors import HarmError
-from redhost.registry.package.project import package_in
 
 
 def rows(*labels: str) -> list[redhost.Row]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from redhost.core.bus.bus import Readout
-from redhost.core.training.expert import (
+from redhost_author.training.expert import (
     ExpertRows,
     ExpertSettings,
     TrainedExpert,
@@ -15,6 +13,8 @@ from redhost.core.training.expert import (
     save_checkpoint,
     train_expert,
 )
+
+from redhost.core.bus.bus import Readout
 
 
 def test_a_checkpoint_holds_the_bits_it_was_given(tmp_path) -> None:

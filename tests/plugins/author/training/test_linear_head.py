@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from redhost_author.training.linear_head import solve_linear_head
 
 from redhost.core.evaluation.reliability import reliability
-from redhost.core.training.linear_head import solve_linear_head
 
 LABELS = ("b", "a", "c")
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
-from ..bus.experts import Linear
-from ..bus.label_set_head import SigmoidHead
+from redhost.core.bus.experts import Linear
+from redhost.core.bus.label_set_head import SigmoidHead
+
 from .expert import TrainedExpert
 
 PENALTIES = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)

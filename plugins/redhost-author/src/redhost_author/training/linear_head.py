@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..bus.experts import Linear
-from ..routers.domain_statistics import Statistics
-from ..routers.least_squares import LeastSquares, left_out_by_penalty, sharpest
+from redhost.core.bus.experts import Linear
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.routers.least_squares import LeastSquares, left_out_by_penalty, sharpest
+
 from .expert import TrainedExpert
 
 EQUAL = 8.0

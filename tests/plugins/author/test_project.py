@@ -6,9 +6,7 @@ import ast
 import tomllib
 
 import pytest
-
-from redhost.registry.errors import UsageError
-from redhost.registry.package.project import (
+from redhost_author.project import (
     ExpertPlan,
     check_free,
     check_id,
@@ -17,6 +15,8 @@ from redhost.registry.package.project import (
     write_plan,
     write_project,
 )
+
+from redhost.registry.errors import UsageError
 
 
 @pytest.fixture

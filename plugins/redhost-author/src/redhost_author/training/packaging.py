@@ -16,11 +16,18 @@ import torch
 from msgspec import UNSET, Struct, UnsetType
 from torch import Tensor
 
-from ...registry.atomic import read, write_atomic
-from ...registry.errors import CardError, UsageError
-from ...registry.package.discover import MANIFESTS
-from ...registry.package.forms import FORMS
-from ...registry.package.manifest import (
+from redhost.core.backbones.backbone import Backbone
+from redhost.core.backbones.pooling import Dense
+from redhost.core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
+from redhost.core.bus.task import CLASSIFICATION, Task
+from redhost.core.model.canary import make_canary
+from redhost.core.routers.domain_statistics import Statistics
+from redhost.core.types import CardRow, write_rows
+from redhost.registry.atomic import read, write_atomic
+from redhost.registry.errors import CardError, UsageError
+from redhost.registry.package.discover import MANIFESTS
+from redhost.registry.package.forms import FORMS
+from redhost.registry.package.manifest import (
     BUS_RANGE,
     Activation,
     BackboneManifest,
@@ -43,15 +50,9 @@ from ...registry.package.manifest import (
     parse_expert,
     parts_of,
 )
-from ...registry.package.project import check_id
-from ...registry.package.safetensors_check import sha256_hex
-from ..backbones.backbone import Backbone
-from ..backbones.pooling import Dense
-from ..bus.experts import ClassifierExpert, Expert, Linear, LowRank
-from ..bus.task import CLASSIFICATION, Task
-from ..model.canary import make_canary
-from ..routers.domain_statistics import Statistics
-from ..types import CardRow, write_rows
+from redhost.registry.package.safetensors_check import sha256_hex
+
+from ..project import check_id
 from .private_sums import fresh_generator, private_sums
 
 TOLERANCE = 1e-3

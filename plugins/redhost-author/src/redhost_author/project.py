@@ -1,10 +1,11 @@
-"""An author's project: its plan, the files of a new data package, and what its card discloses."""
+"""An author's project: its plan, and the files of a new data package."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal
@@ -12,9 +13,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from ..errors import UsageError, one_line, suggest
-from .forms import FINAL
-from .manifest import ExpertManifest, FormName, Id
+from redhost.registry.errors import SettingsError, UsageError, one_line, suggest
+from redhost.registry.home.questions import home_of
+from redhost.registry.package.discover import Package, discover, from_folder
+from redhost.registry.package.forms import FINAL
+from redhost.registry.package.manifest import FormName, Id
+from redhost.registry.queries.settings import (
+    choose_backbone,
+    named_backbone,
+    resolve_home,
+    wanted_backbone,
+)
 
 
 class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,35 +275,21 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-DISCLOSED: Mapping[str, str] = {
-    "words": "; counts by label of the words and pairs that two rows have, and with vectors all "
-    "words of the rows shown"
-}
-"""What a package of a form discloses besides its card."""
+def backbone_for(
+    project: Path, plan: ExpertPlan, *, home: Path | None, backbone: str | None
+) -> Package:
+    """Return the installed backbone to train a project on.
 
-
-def card_discloses(manifest: ExpertManifest) -> str:
-    """Return what the card discloses about its author's rows to anyone who has the package."""
-    card, width = manifest.card, manifest.reads.width
-    if card.kind == "none":
-        return f"no card{DISCLOSED.get(manifest.form, ': nothing of the rows')}"
-    if card.kind == "texts":
-        return (
-            f"card of texts: {card.fit + card.gate} rows, word by word"
-            f"{DISCLOSED.get(manifest.form, '')}"
-        )
-    if card.kind == "vectors":
-        return (
-            f"card of vectors: {card.fit + card.gate} rows as vectors, from which much of a text "
-            f"can be inferred; its sums, if it has any, are exact{DISCLOSED.get(manifest.form, '')}"
-        )
-    if not card.noise:
-        return (
-            "card of sums, exact: all rows but one give the last by subtraction, and sums of fewer "
-            f"than {width} rows reveal nearly all of them (--epsilon adds noise)"
-            f"{DISCLOSED.get(manifest.form, '')}"
-        )
-    return (
-        f"card of sums with noise: ({card.noise.epsilon:g}, {card.noise.delta:g})-differentially "
-        "private for each row; the weights are those that were trained"
-    )
+    Args:
+        project: The project; a package left there by an earlier training names a backbone.
+        plan: Its plan, which may name one and takes precedence over that package.
+        home: The state folder; the lock of the plan's question names one as well.
+        backbone: The backbone given on the command line, which takes precedence over all.
+    """
+    backbone, home = backbone or plan.backbone, home_of(resolve_home(home), plan.question)
+    installed, named = discover("backbone"), named_backbone(from_folder(project))
+    if backbone is None and named is not None:
+        with suppress(SettingsError):
+            return choose_backbone(installed, None, named=named)
+    table = f"[tool.redhost.expert] of {project / 'pyproject.toml'}"
+    return choose_backbone(installed, wanted_backbone(home, backbone), table=table)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+from redhost_author.training.label_heads import PENALTIES, solve_label_heads
 
 from redhost.core.bus.experts import Linear
 from redhost.core.bus.label_set_head import SigmoidHead
-from redhost.core.training.label_heads import PENALTIES, solve_label_heads
 
 LABELS, HEAD = ("b", "a"), SigmoidHead()
 D = 12

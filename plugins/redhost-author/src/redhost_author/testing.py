@@ -1,0 +1,83 @@
+"""Projects of a tiny backbone and of experts on it, for tests: each fulfils its contract."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from redhost.testing import tiny_backbone
+
+__all__ = ["backbone_project", "expert_project"]
+
+
+def backbone_project(project: Path, *, seed: int = 0) -> Path:
+    """Write the project of a tiny random backbone without labels; return the project's folder.
+
+    Args:
+        project: The folder to write.
+        seed: The seed of the weights.
+    """
+    from redhost.core.backbones.backbone import Backbone
+    from redhost.core.types import BackgroundRow, write_rows
+
+    from .project import write_project
+    from .training.packaging import save_backbone
+
+    model = tiny_backbone(project.with_name(f"{project.name}-model"), seed=seed)
+    loaded = Backbone.load(f"hf:{model}", pooling="mean", features="wide")
+    background = [BackgroundRow(text=f"nothing {n}") for n in range(12)]
+    save_backbone(
+        write_project(project, kind="backbone", package_id="tiny-random", summary="for tests"),
+        replace(loaded, name="tiny-random"),
+        base={file.name: file.read_bytes() for file in model.iterdir()},
+        background=write_rows(background),
+    )
+    return project
+
+
+def expert_project(
+    project: Path,
+    expert_id: str,
+    backbone: Path,
+    *,
+    labels: Sequence[str] = ("a", "b"),
+    seed: int = 0,
+    question: str | None = None,
+) -> Path:
+    """Write the project of an expert that fulfils its contract; its weights are hardly trained.
+
+    It has labels of its own, and separates texts such as "ID 7" into odd and even numbers.
+
+    Args:
+        project: The folder to write.
+        expert_id: The expert's id.
+        backbone: The project of the backbone it is for.
+        labels: Its two labels.
+        seed: The seed of its training.
+        question: The question it answers, if that has a name.
+
+    Returns:
+        The project's folder.
+    """
+    from redhost.core.types import Row
+
+    from .project import ExpertPlan, package_in, write_plan, write_project
+    from .training.context import open_for_training
+    from .training.data import split_rows
+    from .training.expert import ExpertSettings
+    from .training.recipes import train_package
+
+    # A card of texts works with every kind of router.
+    plan = ExpertPlan(
+        id=expert_id, backbone="tiny-random", form="residual", card="texts", question=question
+    )
+    write_project(project, kind="expert", package_id=expert_id, summary=f"knows {expert_id}")
+    write_plan(project, plan)
+    rows = [Row(text=f"{expert_id} {n}", label=labels[n % 2]) for n in range(80)]
+    settings = ExpertSettings(space="labels", rank=4, epochs=3, seed=seed)
+    with tempfile.TemporaryDirectory(prefix="redhost-") as cache:
+        context = open_for_training(package_in(backbone), cache=Path(cache))
+        train_package(project, plan, split_rows(rows), context=context, settings=settings)
+    return project

@@ -1,0 +1,1 @@
+"""Training: from an author's rows to a packaged expert or backbone."""
