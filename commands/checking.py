@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..registry.errors import UsageError
 from ..registry.package.checked import Violation
-from ..registry.package.manifest import ExpertManifest
 from ..registry.package.readers import BackboneFiles, ExpertFiles
-from ..registry.queries.check import Target, resolve_targets, static_check, unnamed_files
+from ..registry.queries.check import Target, resolve_targets, static_check
 from .keys import chosen_keys
 
 if TYPE_CHECKING:
@@ -89,25 +88,6 @@ def _verify_backbones(
     from ..core.model.verify import verify_backbone
 
     return {t: verify_backbone(files) for t, files in valid.items() if files is not None}
-
-
-def require_valid(
-    project: Path, *, home: Path | None, backbone: str | None
-) -> ExpertManifest | None:
-    """Check a project's package against its folder and, if installed, its backbone.
-
-    Returns:
-        Its manifest; None if the project is a backbone's own.
-
-    Raises:
-        ContractError: With its first violation, if it has any.
-    """
-    from ..registry.queries.settings import resolve_home
-
-    [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
-    if violations := (*static_check(target), *unnamed_files(target)):
-        raise violations[0].error(f"{project} cannot be packed")
-    return target.files.manifest if target.files else None
 
 
 def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:

@@ -1,12 +1,9 @@
-"""The digest of tensors: identity by content, never by path or name (law 4); versions."""
+"""The digest of tensors: identity by content, never by path or name (law 4)."""
 
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import version
 
 import torch
 from torch import Tensor
@@ -20,14 +17,3 @@ def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
         total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         total.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions of libraries that weights and job results depend on."""
-    return dict(_versions())
-
-
-@cache  # each is a file to read, and every job asks
-def _versions() -> dict[str, str]:
-    names = ("redhost", "torch", "transformers", "safetensors")
-    return {"python": platform.python_version(), **{n: version(n) for n in names}}

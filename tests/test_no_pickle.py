@@ -49,7 +49,10 @@ SPREAD = {
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
     ("plugins/redhost-port/src/redhost_port/cli.py", "keywords"),
-    ("core/training/packaging.py", "fields"),  # what a form writes, not what it reads
+    (
+        "plugins/redhost-author/src/redhost_author/training/packaging.py",
+        "fields",
+    ),  # what a form writes, not what it reads
     ("core/bus/signals.py", "kwargs"),
     (
         "core/composition/options.py",

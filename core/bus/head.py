@@ -17,7 +17,7 @@ from torch import Tensor
 from ...registry.errors import UsageError
 from ...registry.package.manifest import ExpertManifest
 from ..label_scores import LabelMetrics
-from ..label_sets import DECLINED, NONE, Notation, composed
+from ..label_sets import DECLINED, NONE, Notation
 from ..types import FoundSpan, Row
 from .experts import Expert
 
@@ -285,25 +285,6 @@ class Head(ABC):
         # none.
         nobody = (DECLINED,) if self.probabilities else ()
         return tuple(dict.fromkeys((*(shared or nobody), *own_labels)))
-
-
-def require_answers(head: Head, rows: Iterable[Row]) -> None:
-    """Check that rows can be trained on.
-
-    Raises:
-        UsageError: If a row's label is not a valid answer.
-    """
-    for label in sorted({r.label for r in rows}):
-        expected = head.expected(label)
-        # Two spellings of one letter print alike, and would be two labels.
-        if expected is None and composed(label) != label:
-            expected = "labels in Unicode's composed form (NFC)"
-        if expected:
-            raise UsageError(
-                "the rows cannot be learnt from",
-                expected=expected,
-                found=repr(label)[:40],
-            )
 
 
 def require_labels(named: set[str], labels: Iterable[str]) -> None:

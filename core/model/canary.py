@@ -19,20 +19,6 @@ NUMBERS = 2**21
 _OTHER = "The weights do not reproduce what the author recorded: ask for a new build."
 
 
-def make_canary(expert: Expert, z: Tensor, *, tokens: Tensor | None = None) -> bytes:
-    """Write a canary file.
-
-    Args:
-        expert: The finished expert.
-        z: The bus vectors to store, ``(N, D)``.
-        tokens: The tokens ``(N, T)`` that z comes from, for an expert that changes h.
-    """
-    with torch.inference_mode():
-        delta = expert(z).clone()
-    tensors = {"z": z, "delta": delta, **({} if tokens is None else {"tokens": tokens})}
-    return safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
-
-
 def check_tokens(
     manifest: ExpertManifest, data: bytes, *, vocabulary: int, read: Callable[[Tensor], Tensor]
 ) -> Violation | None:

@@ -21,7 +21,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..bus.bus import Bus
 from ..routers.base import ColumnData
 
 MOMENTS = "moments.safetensors"
@@ -50,24 +49,6 @@ class Moments:
             rows=torch.stack([s.counts.sum() for s in cards]),
             sums=torch.stack([s.sums.sum(0) for s in cards]),
             squares=torch.stack([s.scatter.trace() for s in cards]),
-        )
-
-    @classmethod
-    def of_texts(cls, bus: Bus, h: Tensor, alpha: Tensor) -> Self:
-        """Return the moments of answered texts, each counted for its highest-weighted expert.
-
-        Args:
-            bus: The bus.
-            h: Features ``(N, D)``.
-            alpha: The weights ``(N, K)``; a text whose largest is the backbone's is not counted.
-        """
-        experts, heaviest = len(bus.ids), alpha.argmax(-1)
-        counted = heaviest < experts
-        z, group = bus.layout.router_input(bus.norm(h[counted])).double(), heaviest[counted]
-        return cls(
-            rows=group.bincount(minlength=experts).double(),
-            sums=z.new_zeros(experts, z.shape[-1]).index_add(0, group, z),
-            squares=z.new_zeros(experts).index_add(0, group, z.square().sum(-1)),
         )
 
     def __add__(self, other: Moments) -> Moments:

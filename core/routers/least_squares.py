@@ -16,7 +16,6 @@ also carries this information.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -115,38 +114,6 @@ class LeastSquares:
         leverage = (1 / self.rows + white.square().sum(0)).clamp(max=MOST_LEVERAGE)  # (N,)
         scores: Tensor = right - (right - score) / (1 - leverage[:, None])
         return scores
-
-
-def left_out_by_penalty(
-    statistics: Statistics, z: Tensor, target: Tensor
-) -> Iterator[tuple[float, Tensor]]:
-    """Yield each λ of `PENALTIES` with the scores of `LeastSquares.left_out` under it.
-
-    If the rows are complete and fewer than their dimensions, inner products give the same result:
-
-        G = (Z Zᵀ + λ I)⁻¹      y − ŷ = λ G (y − n_y / N)      1 − h_i = λ G_ii − 1 / N
-
-    with Z the rows ``(N, D)`` less m: products with (N, N) matrices instead of (D, D).
-
-    Args:
-        statistics: The sums of all rows.
-        z: Rows ``(N, D)``, or some of them.
-        target: The index of each row's label, ``(N,)``.
-    """
-    rows = float(statistics.counts.sum())
-    if len(z) < rows or len(z) > z.shape[1]:
-        for penalty in PENALTIES:
-            yield penalty, LeastSquares.solve(statistics, penalty=penalty).left_out(z, target)
-        return
-    right = one_hot(target, len(statistics.counts)).to(torch.float64)
-    centred = z.to(torch.float64) - statistics.sums.sum(0) / rows
-    products, off = centred @ centred.T, right - statistics.counts / rows
-    for penalty in PENALTIES:
-        shifted = products.clone()
-        shifted.diagonal().add_(penalty)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(shifted))
-        residual = (penalty * inverse.diagonal() - 1 / rows).clamp(min=1 - MOST_LEVERAGE)
-        yield penalty, right - penalty * (inverse @ off) / residual[:, None]
 
 
 class Sharpness(NamedTuple):

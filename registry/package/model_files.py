@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from .checked import Refused, Violation, checked, listed, unique_keys
-from .discover import canonical
 from .manifest import Base
 from .safetensors_check import read_header, relabel, show
 
@@ -52,36 +51,21 @@ _HINT = "Correct the model's files, or ask their author for a new build."
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def model_in(where: str) -> Base:
-    """Return the base that a model in an installed distribution is, without its files' digests.
-
-    Args:
-        where: ``DISTRIBUTION``, or ``DISTRIBUTION/FOLDER`` if it has several models.
-
-    Raises:
-        Refused: If it is not installed, or has no model or several.
-    """
-    name, _, inside = where.partition("/")
-    dist = _distribution(Base(kind="dist", id=name))
-    folders = {f.parent for f in dist.files or () if f.name in {WEIGHTS, INDEX}}
-    models = [str(f) for f in folders if (str(f) == inside if inside else f.parent not in folders)]
-    if len(models) != 1:
-        expected, hint = f"one folder with {WEIGHTS}", f"Name one of several: dist:{name}/FOLDER."
-        there = listed(sorted(map(str, folders))) or "none"
-        raise Refused(Violation("package_files", name, expected, there, hint))
-    return Base(kind="dist", id=f"{canonical(name)}/{models[0]}", revision=f"=={dist.version}")
-
-
 def folder_of(base: Base) -> Path:
     """Return the folder of a base's files in an installed distribution; none of them is read.
 
     Raises:
         Refused: If the distribution is not installed in the base's version.
     """
-    return Path(str(_distribution(base).locate_file(base.id.partition("/")[2])))
+    return Path(str(distribution_of(base).locate_file(base.id.partition("/")[2])))
 
 
-def _distribution(base: Base) -> metadata.Distribution:
+def distribution_of(base: Base) -> metadata.Distribution:
+    """Return the installed distribution that has a base's files, in the base's version.
+
+    Raises:
+        Refused: If it is not installed in that version.
+    """
     name = base.id.partition("/")[0]
     dist = next(iter(metadata.distributions(name=name)), None) if name else None
     if dist is None or base.revision not in {"", f"=={dist.version}"}:

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 import safetensors.torch
 import torch
+from redhost_author.training.packaging import make_canary
 
 import redhost
 from redhost.core.bus.experts import LowRank, build_expert
-from redhost.core.model.canary import check_canary, make_canary
+from redhost.core.model.canary import check_canary
 from redhost.registry.package.readers import ExpertFiles, read_expert
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from redhost_author.training.linear_head import left_out_by_penalty
 
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.least_squares import (
@@ -11,7 +12,6 @@ from redhost.core.routers.least_squares import (
     SHARPNESS,
     STARTS,
     LeastSquares,
-    left_out_by_penalty,
     sharpest,
 )
 

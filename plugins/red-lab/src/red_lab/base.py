@@ -10,6 +10,7 @@ from pathlib import Path
 import redhost_author
 from redhost_author.backbone.adapt import AdaptSettings, adapt
 from redhost_author.training.packaging import save_backbone
+from redhost_author.versions import library_versions
 
 import redhost
 from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
@@ -17,7 +18,6 @@ from red_lab.background import background_rows
 from red_lab.progress import Bar
 from red_lab.tiny_model import TinyLM, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
-from redhost.core.digests import library_versions
 from redhost.core.types import write_rows
 from redhost.registry.package.manifest import Training
 

@@ -28,6 +28,7 @@ from .trained import print_trained
 if TYPE_CHECKING:
     from redhost.core.types import Row
     from redhost.registry.package.discover import Package
+    from redhost.registry.package.manifest import ExpertManifest
 
     from .project import ExpertPlan
 
@@ -308,12 +309,11 @@ def pack(
     *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Check PROJECT and build its wheel."""
-    from redhost.commands.checking import require_valid
     from redhost.registry.package.disclosure import card_discloses
     from redhost.registry.wheel.signing import make_signer
     from redhost.registry.wheel.wheel import build_wheel
 
-    manifest = require_valid(project, home=home, backbone=backbone)
+    manifest = _require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
     folder = out or project / "dist"
     signed = {*folder.glob("*.whl.sig")}
@@ -341,3 +341,23 @@ def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
     project = Path(f"red-{kind}-{name}")
     check_free(project)
     return project
+
+
+def _require_valid(
+    project: Path, *, home: Path | None, backbone: str | None
+) -> ExpertManifest | None:
+    """Check a project's package against its folder and, if installed, its backbone.
+
+    Returns:
+        Its manifest; None if the project is a backbone's own.
+
+    Raises:
+        ContractError: With its first violation, if it has any.
+    """
+    from redhost.registry.queries.check import resolve_targets, static_check, unnamed_files
+    from redhost.registry.queries.settings import resolve_home
+
+    [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
+    if violations := (*static_check(target), *unnamed_files(target)):
+        raise violations[0].error(f"{project} cannot be packed")
+    return target.files.manifest if target.files else None

@@ -45,7 +45,7 @@ def write_plugin(name: str, kind: Kind) -> Path:
         "module": module,
         "class": "".join(part.capitalize() for part in name.split("-")),
         "kind": kind,
-        "requirement": f"redhost{'>=' if kind in PUBLIC else '=='}{redhost.__version__}",
+        "requirements": _requirements(kind),
     }
     files = {
         "pyproject.toml": "plugin/pyproject",
@@ -77,3 +77,10 @@ def _dist_of(name: str) -> str:
             f"{name!r} is the name of a plugin of redhost itself", hint="Choose another name."
         )
     return f"redhost-{name}"
+
+
+def _requirements(kind: Kind) -> str:
+    """Return what a plugin of a kind depends on, as TOML; a form is trained by redhost-author."""
+    needed = ["redhost", "redhost-author"] if kind == "form" else ["redhost"]
+    bound = f"{'>=' if kind in PUBLIC else '=='}{redhost.__version__}"
+    return ", ".join(f'"{name}{bound}"' for name in needed)

@@ -31,11 +31,11 @@ from redhost_author.project import (
 from redhost_author.training.data import DataSplits, split_rows
 from redhost_author.training.expert import ExpertRun, ExpertSettings, init_expert
 from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost_author.versions import library_versions
 from torch import Tensor
 
 from redhost.core.bus.experts import Expert, Space
 from redhost.core.bus.task import CLASSIFICATION
-from redhost.core.digests import library_versions
 from redhost.core.label_sets import DECLINED
 from redhost.core.model.composed import ComposedModel, by_domain
 from redhost.core.model.verify import measure_off_domain

@@ -18,13 +18,12 @@ import torch
 from redhost_author.project import write_project
 from redhost_author.training.context import AuthoringContext
 from redhost_author.training.linear_head import solve_linear_head
-from redhost_author.training.packaging import TOLERANCE, vectors_card, write_package
+from redhost_author.training.packaging import TOLERANCE, make_canary, vectors_card, write_package
 from torch import Tensor
 
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import Expert, MappedExpert
 from redhost.core.model.build import make_expert_module
-from redhost.core.model.canary import make_canary
 from redhost.core.plugins.manager import Plugins
 from redhost.core.routers.cards import FAR, read_card
 from redhost.core.routers.domain_statistics import Statistics

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-
-from redhost.core.digests import library_versions
+from redhost_author.versions import library_versions
 
 JobFiles = Mapping[str, bytes]
 """Bytes by file name: the inputs or outputs of a job."""

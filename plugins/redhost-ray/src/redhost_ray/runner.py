@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from redhost_author.versions import library_versions
 
-from redhost.core.digests import library_versions
 from redhost.registry.errors import RedhostError, UsageError, one_line
 from redhost_ray.functions import FUNCTIONS
 from redhost_ray.job import Job, JobFiles, JobResult

@@ -14,7 +14,7 @@ from torch import Tensor
 import redhost
 from redhost.plugins import Moments
 
-__all__ = ["Drift", "RecentMoments", "drift_from", "faded"]
+__all__ = ["Drift", "RecentMoments", "drift_from", "faded", "moments_of"]
 
 MOST = 2000
 
@@ -55,7 +55,7 @@ class RecentMoments:
             return None
 
         def observe(h: Tensor, alpha: Tensor) -> None:
-            seen = Moments.of_texts(model.bus, h, alpha)
+            seen = moments_of(model.bus, h, alpha)
             with self._guard:
                 before = self._seen if self._answering() is model else None
                 # A weak reference, so that a replaced generation is freed before the next text.
@@ -76,6 +76,24 @@ class RecentMoments:
 
     def _answering(self) -> redhost.ComposedModel | None:
         return None if self._model is None else self._model()
+
+
+def moments_of(bus: redhost.Bus, h: Tensor, alpha: Tensor) -> Moments:
+    """Return the moments of answered texts, each counted for its highest-weighted expert.
+
+    Args:
+        bus: The bus.
+        h: Features ``(N, D)``.
+        alpha: The weights ``(N, K)``; a text whose largest is the backbone's is not counted.
+    """
+    experts, heaviest = len(bus.ids), alpha.argmax(-1)
+    counted = heaviest < experts
+    z, group = bus.layout.router_input(bus.norm(h[counted])).double(), heaviest[counted]
+    return Moments(
+        rows=group.bincount(minlength=experts).double(),
+        sums=z.new_zeros(experts, z.shape[-1]).index_add(0, group, z),
+        squares=z.new_zeros(experts).index_add(0, group, z.square().sum(-1)),
+    )
 
 
 def faded(moments: Moments, most: float) -> Moments:

@@ -10,19 +10,25 @@ from ....core.conftest import (
     backbone,
     backbone_folder,
     bare,
+    build_expert,
+    expert_folders,
     manifest,
     model_folder,
     one_thread,
+    texts_of,
 )
 
 __all__ = [
     "backbone",
     "backbone_folder",
     "bare",
+    "build_expert",
+    "expert_folders",
     "folder",
     "manifest",
     "model_folder",
     "one_thread",
+    "texts_of",
 ]
 
 

@@ -15,6 +15,7 @@ import redhost_author
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost_author.versions import library_versions
 from torch import Tensor
 
 import redhost
@@ -26,7 +27,6 @@ from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
-from redhost.core.digests import library_versions
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.training.router import RouterSettings
 from redhost.core.types import BackgroundRow, CardRow

@@ -13,19 +13,27 @@ import msgspec
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.encoder import FeatureChoice
 from redhost.core.backbones.pooling import PoolingChoice
-from redhost.core.bus.head import require_answers
 from redhost.core.bus.task import CLASSIFICATION, Task
-from redhost.core.digests import library_versions
 from redhost.core.types import BackgroundRow, Progress, Row, as_list, write_rows
 from redhost.registry.atomic import making
 from redhost.registry.errors import UsageError
+from redhost.registry.package.checked import Refused, Violation, listed
+from redhost.registry.package.discover import canonical
 from redhost.registry.package.manifest import BackboneManifest, Base, Training
-from redhost.registry.package.model_files import check_model_files, folder_of, model_in
+from redhost.registry.package.model_files import (
+    INDEX,
+    WEIGHTS,
+    check_model_files,
+    distribution_of,
+    folder_of,
+)
 from redhost.registry.package.rules import CARRIED
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost_author.project import write_project
 from redhost_author.training.baseline import refuse_below_constant
+from redhost_author.training.data import require_answers
 from redhost_author.training.packaging import save_backbone
+from redhost_author.versions import library_versions
 
 from .adapt import AdaptSettings, adapt, delta
 from .sentence_folder import SentenceFolder, lower_first
@@ -205,7 +213,7 @@ def _base(plan: BackbonePlan) -> tuple[Base, dict[str, bytes]]:
         IntegrityError: If a package that should have the files is not installed.
     """
     kind, _, where = plan.source.partition(":")
-    packaged = model_in(where) if kind == "dist" else None
+    packaged = _model_in(where) if kind == "dist" else None
     path = folder_of(packaged) if packaged else Path(where).expanduser()
     if kind == "hf" and where.startswith((".", "/", "~")) and not path.is_dir():
         raise UsageError("no such folder", expected="a model's folder", found=where)
@@ -249,3 +257,23 @@ def _require_carried_vocabulary(bare: Backbone, folder: Path) -> None:
 def _carried(path: Path) -> bool:
     """Return whether a file of a model folder belongs in the package: no code, no pickles."""
     return path.is_file() and path.name.endswith(CARRIED)
+
+
+def _model_in(where: str) -> Base:
+    """Return the base that a model in an installed distribution is, without its files' digests.
+
+    Args:
+        where: ``DISTRIBUTION``, or ``DISTRIBUTION/FOLDER`` if it has several models.
+
+    Raises:
+        Refused: If it is not installed, or has no model or several.
+    """
+    name, _, inside = where.partition("/")
+    dist = distribution_of(Base(kind="dist", id=name))
+    folders = {f.parent for f in dist.files or () if f.name in {WEIGHTS, INDEX}}
+    models = [str(f) for f in folders if (str(f) == inside if inside else f.parent not in folders)]
+    if len(models) != 1:
+        expected, hint = f"one folder with {WEIGHTS}", f"Name one of several: dist:{name}/FOLDER."
+        there = listed(sorted(map(str, folders))) or "none"
+        raise Refused(Violation("package_files", name, expected, there, hint))
+    return Base(kind="dist", id=f"{canonical(name)}/{models[0]}", revision=f"=={dist.version}")

@@ -14,8 +14,9 @@ from itertools import accumulate, takewhile
 
 import msgspec
 
-from redhost.core.bus.head import require_answers
+from redhost.core.bus.head import Head
 from redhost.core.bus.task import CLASSIFICATION, Task
+from redhost.core.label_sets import composed
 from redhost.core.types import CardRow, Row, percent
 from redhost.registry.errors import UsageError
 from redhost.registry.package.payload import MAX_CARD
@@ -200,3 +201,22 @@ def split_labelled(
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def require_answers(head: Head, rows: Iterable[Row]) -> None:
+    """Check that rows can be trained on.
+
+    Raises:
+        UsageError: If a row's label is not a valid answer.
+    """
+    for label in sorted({r.label for r in rows}):
+        expected = head.expected(label)
+        # Two spellings of one letter print alike, and would be two labels.
+        if expected is None and composed(label) != label:
+            expected = "labels in Unicode's composed form (NFC)"
+        if expected:
+            raise UsageError(
+                "the rows cannot be learnt from",
+                expected=expected,
+                found=repr(label)[:40],
+            )

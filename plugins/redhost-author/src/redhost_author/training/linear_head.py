@@ -8,14 +8,20 @@ them. The only row of a label is not used for this, because without it the label
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from redhost.core.bus.experts import Linear
 from redhost.core.routers.domain_statistics import Statistics
-from redhost.core.routers.least_squares import LeastSquares, left_out_by_penalty, sharpest
+from redhost.core.routers.least_squares import (
+    MOST_LEVERAGE,
+    PENALTIES,
+    LeastSquares,
+    sharpest,
+)
 
 from .expert import TrainedExpert
 
@@ -64,3 +70,35 @@ def solve_linear_head(z: Tensor, answers: Sequence[str], labels: Sequence[str]) 
     expert = Linear(W=weight, b=bias, space="labels", labels=tuple(labels))
     expert = expert.requires_grad_(False).eval()
     return TrainedExpert(expert=expert, epoch=0, loss=fitted.loss)
+
+
+def left_out_by_penalty(
+    statistics: Statistics, z: Tensor, target: Tensor
+) -> Iterator[tuple[float, Tensor]]:
+    """Yield each λ of `PENALTIES` with the scores of `LeastSquares.left_out` under it.
+
+    If the rows are complete and fewer than their dimensions, inner products give the same result:
+
+        G = (Z Zᵀ + λ I)⁻¹      y − ŷ = λ G (y − n_y / N)      1 − h_i = λ G_ii − 1 / N
+
+    with Z the rows ``(N, D)`` less m: products with (N, N) matrices instead of (D, D).
+
+    Args:
+        statistics: The sums of all rows.
+        z: Rows ``(N, D)``, or some of them.
+        target: The index of each row's label, ``(N,)``.
+    """
+    rows = float(statistics.counts.sum())
+    if len(z) < rows or len(z) > z.shape[1]:
+        for penalty in PENALTIES:
+            yield penalty, LeastSquares.solve(statistics, penalty=penalty).left_out(z, target)
+        return
+    right = one_hot(target, len(statistics.counts)).to(torch.float64)
+    centred = z.to(torch.float64) - statistics.sums.sum(0) / rows
+    products, off = centred @ centred.T, right - statistics.counts / rows
+    for penalty in PENALTIES:
+        shifted = products.clone()
+        shifted.diagonal().add_(penalty)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(shifted))
+        residual = (penalty * inverse.diagonal() - 1 / rows).clamp(min=1 - MOST_LEVERAGE)
+        yield penalty, right - penalty * (inverse @ off) / residual[:, None]

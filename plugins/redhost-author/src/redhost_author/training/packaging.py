@@ -20,7 +20,6 @@ from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.pooling import Dense
 from redhost.core.bus.experts import ClassifierExpert, Expert, Linear, LowRank
 from redhost.core.bus.task import CLASSIFICATION, Task
-from redhost.core.model.canary import make_canary
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import CardRow, write_rows
 from redhost.registry.atomic import read, write_atomic
@@ -430,3 +429,17 @@ def _sums(statistics: Statistics, labels: Sequence[str]) -> dict[str, Tensor]:
         "sums": statistics.sums[place].to(torch.float32),
         "scatter": statistics.scatter.to(torch.float32),
     }
+
+
+def make_canary(expert: Expert, z: Tensor, *, tokens: Tensor | None = None) -> bytes:
+    """Write a canary file.
+
+    Args:
+        expert: The finished expert.
+        z: The bus vectors to store, ``(N, D)``.
+        tokens: The tokens ``(N, T)`` that z comes from, for an expert that changes h.
+    """
+    with torch.inference_mode():
+        delta = expert(z).clone()
+    tensors = {"z": z, "delta": delta, **({} if tokens is None else {"tokens": tokens})}
+    return safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})

@@ -23,13 +23,13 @@ from redhost.core.backbones.interventions.layout import bus_part
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import Expert
 from redhost.core.bus.head import HeldOut
-from redhost.core.digests import library_versions
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
 from redhost.registry.package.forms import SPACES
 from redhost.registry.package.manifest import BackboneRef, ExpertManifest, Noise, Training
+from redhost_author.versions import library_versions
 
 from ..project import ExpertPlan, check_noise
 from .context import AuthoringContext
