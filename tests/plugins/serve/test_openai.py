@@ -181,6 +181,47 @@ def test_several_prompts_are_several_choices(speaking, texts) -> None:
     assert [c.text for c in made.choices] == found and [c.index for c in made.choices] == [0, 1]
 
 
+def test_several_choices_for_a_prompt_have_seeds_of_their_own(speaking, texts) -> None:
+    ask = partial(texts.completions.create, model="auto", max_tokens=12, n=2, seed=7)
+    made = ask(prompt=[PROMPT, "12 + "])
+    want = [
+        "".join(t.text for t in expected(speaking, p, temperature=1, seed=s))
+        for p in (PROMPT, "12 + ")
+        for s in (7, 8)
+    ]
+    assert [(c.index, c.text) for c in made.choices] == [*enumerate(want)]
+    assert len({*want}) > 2  # else the seeds would show nothing
+    once = texts.completions.create(model="auto", prompt=[PROMPT, "12 + "], **SAME)
+    assert made.usage.prompt_tokens == once.usage.prompt_tokens
+    chunks = list(ask(prompt=PROMPT, stream=True, stream_options={"include_usage": True}))
+    for index in (0, 1):
+        pieces = [c.text for p in chunks for c in p.choices if c.index == index]
+        assert "".join(pieces) == want[index]
+    assert chunks[-1].usage.prompt_tokens == chunks[-1].usage.total_tokens - 24
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_p": 0.5},
+        {"top_k": 2},
+        {"min_p": 0.2},
+        {"repetition_penalty": 3},
+        {"presence_penalty": 2},
+        {"frequency_penalty": 2},
+    ],
+)
+def test_sampling_is_that_of_the_function(speaking, texts, options) -> None:
+    sampling = redhost_generate.Sampling(**options)
+    want = expected(speaking, PROMPT, temperature=1.5, seed=3, sampling=sampling)
+    plain = expected(speaking, PROMPT, temperature=1.5, seed=3)
+    made = texts.completions.create(
+        model="auto", prompt=PROMPT, max_tokens=12, temperature=1.5, seed=3, extra_body=options
+    )
+    assert made.choices[0].text == "".join(t.text for t in want)
+    assert [t.id for t in want] != [t.id for t in plain]
+
+
 def test_of_prompts_that_cannot_all_begin_none_is_left_under_way(speaking, monkeypatch) -> None:
     live, generate, begun = redhost.Live(speaking.session), Service.generate, []
     live.swap(1)
@@ -194,7 +235,7 @@ def test_of_prompts_that_cannot_all_begin_none_is_left_under_way(speaking, monke
         ask = partial(client.completions.create, model="auto", temperature=0)
         with pytest.raises(openai.BadRequestError) as e:
             ask(prompt=[PROMPT] * 3)
-        assert "at most 2 prompts" in e.value.response.text
+        assert "at most 2 choices" in e.value.response.text
         for stream in (False, True):
             with pytest.raises(openai.BadRequestError):
                 ask(prompt=[PROMPT, "a" * 600], stream=stream)  # the second is too long
@@ -267,11 +308,12 @@ def test_a_conversation_goes_through_the_backbones_template(speaking, texts) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"n": 2},
-        {"top_p": 0.5},
+        {"n": 17},
+        {"top_p": 1.5},
         {"logprobs": 5},
         {"echo": True},
-        {"frequency_penalty": 1},
+        {"frequency_penalty": 3},
+        {"best_of": 2},
         {"prompt": [1, 2]},
         {"max_tokens": 0},
         {"temperature": -1},

@@ -1,9 +1,11 @@
 from .decode import Token, generate
 from .documents import read_documents, split_documents
 from .pipeline import TextGeneration
+from .sampling import Sampling
 from .tokens import byte_counts, context_layout, contexts
 
 __all__ = [
+    "Sampling",
     "TextGeneration",
     "Token",
     "byte_counts",

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,6 +53,22 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="Tokens are sampled from p^(1/T); 0 takes the most probable one.",
 )
+@click.option("--top-k", type=click.IntRange(min=0), help="Only the K most probable tokens.")
+@click.option(
+    "--top-p",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="Only the most probable tokens that together have the probability P.",
+)
+@click.option(
+    "--min-p",
+    type=click.FloatRange(min=0, max=1),
+    help="Only tokens with at least this part of the largest probability.",
+)
+@click.option(
+    "--repetition-penalty",
+    type=click.FloatRange(min=0, max=10, min_open=True),
+    help="More than 1 makes tokens that are in the text already less probable.",
+)
 @seed_option
 @click.option("--expert", metavar="ID", help="Generate with one expert, or backbone, alone.")
 @click.option("--explain", is_flag=True, help="Show the heaviest expert of each token.")
@@ -64,6 +80,10 @@ def generate(
     prompt: str,
     max_tokens: int,
     temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    repetition_penalty: float | None,
     seed: int,
     expert: str | None,
     explain: bool,
@@ -77,7 +97,15 @@ def generate(
         text = text.removesuffix("\n")
     host = open_host(home, device=device)
     from redhost_generate.decode import generate as go_on
+    from redhost_generate.sampling import Sampling
 
+    given: dict[str, Any] = {
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     composed = host.composed  # another may be published before the last token is printed
     tokens = go_on(
         composed,
@@ -86,6 +114,7 @@ def generate(
         temperature=temperature,
         seed=seed,
         expert=expert,
+        sampling=Sampling(**given),
     )
     if not as_json:
         stream(text, tokens, explain=explain)
@@ -97,6 +126,7 @@ def generate(
         "generation": composed.generation,
         "seed": seed,
         "temperature": temperature,
+        "sampling": given,
         "tokens": len(made),
         "weights": _means(made),
     }

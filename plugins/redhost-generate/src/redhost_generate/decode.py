@@ -23,6 +23,7 @@ from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
 from redhost.core.types import as_list
 from redhost.registry.errors import UnknownNameError, UsageError
+from redhost_generate.sampling import Sampler, Sampling
 from redhost_generate.tokens import RunningContext, last_row, start_of, tokenize, update_context
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "DecodingSession",
     "Token",
     "TokenReader",
-    "draw",
     "generate",
     "routes_once",
     "session_of",
@@ -69,6 +69,7 @@ def generate(
     temperature: float = 1.0,
     seed: int = 0,
     expert: str | None = None,
+    sampling: Sampling | None = None,
 ) -> Iterator[Token]:
     """Yield the tokens that follow a prompt, each as soon as it is chosen.
 
@@ -82,6 +83,7 @@ def generate(
         seed: The seed of the draws.
         expert: The column that generates alone: an expert's id, or `backbone`; None uses the
             router's weights.
+        sampling: Limits on what is drawn, and penalties; None for neither.
 
     Raises:
         InputTypeError: If the prompt is not a text.
@@ -105,7 +107,8 @@ def generate(
         )
     ids = _prompt(model.backbone.trunk, prompt)
     session = session_of(model, ids, expert=expert)
-    return _continue(session, ids, max_tokens, temperature, torch.Generator().manual_seed(seed))
+    sampler = Sampler(ids, temperature=temperature, seed=seed, sampling=sampling or Sampling())
+    return _continue(session, ids, max_tokens, sampler)
 
 
 def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
@@ -123,8 +126,7 @@ def _continue(
     session: DecodingSession | ChosenSession,
     ids: list[int],
     max_tokens: int,
-    temperature: float,
-    generator: torch.Generator,
+    sampler: Sampler,
 ) -> Iterator[Token]:
     trunk, columns = session.trunk, session.bus.columns
     end = getattr(trunk.tokenizer, "eos_token_id", None)
@@ -132,7 +134,7 @@ def _continue(
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
         p, alpha = session.step(ids)
-        token = draw(p, temperature, generator)
+        token = sampler.draw(p)
         if token == end:
             return
         yield Token(
@@ -269,13 +271,3 @@ def _weights(model: ComposedModel, prompt: list[int], expert: str | None) -> Ten
     if expert not in columns:
         raise UnknownNameError("expert", expert, columns)
     return torch.tensor([float(c == expert) for c in columns])
-
-
-def draw(p: Tensor, temperature: float, generator: torch.Generator) -> int:
-    """Draw from p^(1/T) ``(V,)``: return where a uniform number falls in the cumulative sums."""
-    if temperature == 0:
-        return int(p.argmax())
-    weights = p if temperature == 1 else (p / p.max()) ** (1 / temperature)
-    sums = weights.cumsum(0, dtype=torch.float64)
-    at = torch.rand((), generator=generator, dtype=torch.float64) * sums[-1]
-    return min(int(torch.searchsorted(sums, at, right=True)), len(p) - 1)

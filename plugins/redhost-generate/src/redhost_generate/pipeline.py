@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redhost.core.types import as_list
 from redhost_generate.decode import generate
+from redhost_generate.sampling import Sampling
 
 if TYPE_CHECKING:
     from redhost.core.host import Host
@@ -33,6 +34,9 @@ class TextGeneration:
         max_new_tokens: int = 100,
         do_sample: bool = True,
         temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
         seed: int = 0,
         return_full_text: bool = True,
     ) -> list[Any]:
@@ -43,6 +47,9 @@ class TextGeneration:
             max_new_tokens: How many tokens at most.
             do_sample: Whether tokens are sampled; otherwise the most probable one is taken.
             temperature: The temperature of sampling.
+            top_k: The number of most probable tokens that may be drawn; 0 for no limit.
+            top_p: The probability that the tokens which may be drawn have together.
+            repetition_penalty: See `Sampling`.
             seed: The seed of sampling.
             return_full_text: Whether the prompt precedes its continuation.
 
@@ -52,9 +59,17 @@ class TextGeneration:
         """
         one, prompts = isinstance(text_inputs, str), as_list(text_inputs, str, "text")
         t, model = temperature if do_sample else 0.0, self.host.composed
+        sampling = Sampling(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
         made = []
         for prompt in prompts:
-            tokens = generate(model, prompt, max_tokens=max_new_tokens, temperature=t, seed=seed)
+            tokens = generate(
+                model,
+                prompt,
+                max_tokens=max_new_tokens,
+                temperature=t,
+                seed=seed,
+                sampling=sampling,
+            )
             text = "".join(token.text for token in tokens)
             made.append([{"generated_text": prompt + text if return_full_text else text}])
         return made[0] if one else made

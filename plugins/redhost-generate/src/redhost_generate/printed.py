@@ -21,6 +21,7 @@ class Generated(TypedDict):
         generation: The generation that wrote it.
         seed: The random seed.
         temperature: The given temperature.
+        sampling: The other given settings of sampling, by name.
         tokens: The number of added tokens.
         weights: Mean α over the tokens, by column.
         table: Each token, with ``--explain``.
@@ -31,6 +32,7 @@ class Generated(TypedDict):
     generation: int | None
     seed: int
     temperature: float
+    sampling: dict[str, float]
     tokens: int
     weights: dict[str, float]
     table: NotRequired[list[Token]]

@@ -86,6 +86,7 @@ class Completion:
 
     Attributes:
         prompt_tokens: Number of tokens in the prompt.
+        counted: Whether they are counted here, not with another choice for the same prompt.
         limit: Maximum number of new tokens.
         longest: The model's context in tokens, prompt and start token included; None for no limit.
         stop: Detects the stop texts.
@@ -94,6 +95,7 @@ class Completion:
     """
 
     prompt_tokens: int
+    counted: bool = True
     limit: int
     longest: int | None
     stop: UntilStop
@@ -204,7 +206,8 @@ class Shape:
 
     def _foot(self, completions: Sequence[Completion]) -> dict[str, Any]:
         counts = usage(
-            sum(c.prompt_tokens for c in completions), sum(len(c.tokens) for c in completions)
+            sum(c.prompt_tokens for c in completions if c.counted),
+            sum(len(c.tokens) for c in completions),
         )
         weights = [c.weights for c in completions]
         return {"usage": counts, "redhost": {"generation": self.generation, "weights": weights}}

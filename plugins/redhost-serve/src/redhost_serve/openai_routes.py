@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from itertools import product
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
@@ -220,24 +221,32 @@ class OpenAiRoutes:
         expert: str | None,
         shape: Shape,
     ) -> Response:
-        if len(prompts) > (most := service.options.queue):  # a retry would not help
-            raise HttpProblem(400, f"expected at most {most} prompts, found {len(prompts)}")
+        choices = wanted.n or 1
+        if (texts := len(prompts) * choices) > (most := service.options.queue):
+            # A retry would not help.
+            raise HttpProblem(400, f"expected at most {most} choices in all, found {texts}")
         counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
         begun = list[Begun]()
         async with AsyncExitStack() as under_way:
-            for prompt, n in zip(prompts, counts, strict=True):
+            asked = [*zip(prompts, counts, strict=True)]
+            for (prompt, count), choice in product(asked, range(choices)):
                 tokens = await service.generate(
                     model,
                     prompt,
                     max_tokens=wanted.limit,
                     temperature=1.0 if wanted.temperature is None else wanted.temperature,
-                    seed=wanted.seed or 0,
+                    seed=(wanted.seed or 0) + choice,
                     expert=expert,
+                    sampling=wanted.sampling,
                 )
                 await under_way.enter_async_context(aclosing(tokens))
                 stop = UntilStop(wanted.stops)
                 completion = Completion(
-                    prompt_tokens=n, limit=wanted.limit, longest=longest, stop=stop
+                    prompt_tokens=count,
+                    counted=not choice,
+                    limit=wanted.limit,
+                    longest=longest,
+                    stop=stop,
                 )
                 begun.append((completion, tokens))
             if wanted.stream:

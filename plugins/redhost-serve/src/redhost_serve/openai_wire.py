@@ -6,13 +6,16 @@ unless it has a neutral value. `/classify` has the format of vLLM's.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from redhost_serve.problems import HttpProblem
 from redhost_serve.wire import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Text
+
+if TYPE_CHECKING:
+    from redhost_generate import Sampling
 
 __all__ = [
     "ChatRequest",
@@ -23,15 +26,14 @@ __all__ = [
     "StreamOptions",
 ]
 
+MAX_CHOICES = 16
+"""Most choices for a prompt."""
+
 AUTO = "auto"
 """Another name of the model that answers the default question."""
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "n": (None, 1),
     "best_of": (None, 1),
-    "top_p": (None, 1, 1.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "presence_penalty": (None, 0, 0.0),
     "logit_bias": (None, {}),
     "suffix": (None, ""),
     "echo": (None, False),
@@ -45,6 +47,7 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 
 Prompt = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=4)]
 
 
@@ -61,7 +64,15 @@ class GenerationRequest(Struct, kw_only=True):
         model: `auto` or `redhost`, or `redhost:QUESTION`: the router weights the experts; an
             expert's id: that expert generates alone.
         temperature: T; 0 takes the most probable token.
-        seed: Seed of the sampling.
+        seed: Seed of the sampling; the further choices have the following seeds.
+        n: Number of choices for each prompt.
+        top_p: Only the most probable tokens that together have this probability.
+        top_k: Only so many of the most probable tokens; 0 or -1 for no limit. Like the next two
+            a field of vLLM's, not of OpenAI's.
+        min_p: Only tokens with at least this part of the largest probability.
+        repetition_penalty: More than 1 makes tokens of the prompt and the text less probable.
+        presence_penalty: Subtracted from log p of tokens that the text contains.
+        frequency_penalty: Subtracted from log p for each time that the text contains a token.
         stop: Texts at which the answer ends, without them.
         stream: Whether each token is sent as soon as it is sampled.
         stream_options: See `StreamOptions`.
@@ -70,6 +81,13 @@ class GenerationRequest(Struct, kw_only=True):
     model: str
     temperature: Annotated[float, Meta(ge=0)] | None = 1.0
     seed: Annotated[int, Meta(ge=0, le=2**53)] | None = 0
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = 1
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = 1.0
+    top_k: Annotated[int, Meta(ge=-1)] | None = 0
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = 1.0
+    presence_penalty: Penalty | None = 0.0
+    frequency_penalty: Penalty | None = 0.0
     stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -78,6 +96,20 @@ class GenerationRequest(Struct, kw_only=True):
     def stops(self) -> tuple[str, ...]:
         """The texts at which the answer ends."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def sampling(self) -> Sampling:
+        """Limits on what is drawn, and penalties; a null has the same effect as a missing field."""
+        from redhost_generate import Sampling
+
+        return Sampling(
+            top_k=max(self.top_k or 0, 0),
+            top_p=self.top_p or 1.0,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+        )
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):

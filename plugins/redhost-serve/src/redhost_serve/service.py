@@ -32,7 +32,7 @@ from redhost_serve.wire import TrafficReply, model_name
 from redhost_serve.writer import Writer
 
 if TYPE_CHECKING:
-    from redhost_generate import Token
+    from redhost_generate import Sampling, Token
 
 __all__ = ["Candidate", "Options", "Recalled", "Service"]
 
@@ -391,6 +391,7 @@ class Service:
         temperature: float,
         seed: int,
         expert: str | None = None,
+        sampling: Sampling | None = None,
     ) -> AsyncGenerator[Token, None]:
         """Continue a prompt: return its tokens as they are generated, all by one generation.
 
@@ -403,6 +404,7 @@ class Service:
             temperature: T.
             seed: Seed of the sampling.
             expert: The expert that continues the prompt alone.
+            sampling: Limits on what is drawn, and penalties.
 
         Raises:
             HttpProblem: As `ask` does, here and while the tokens are read; also 400 if the
@@ -416,6 +418,7 @@ class Service:
                 temperature=temperature,
                 seed=seed,
                 expert=expert,
+                sampling=sampling,
             )
         )
         await anext(tokens)  # None: it has begun, so closing it ends it
