@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import tomllib
 
 import pytest
@@ -23,6 +24,22 @@ from redhost.registry.errors import UsageError
 def project(tmp_path):
     write_project(tmp_path / "p", kind="expert", package_id="mine", summary='a "quoted" line')
     return tmp_path / "p"
+
+
+def test_git_adds_all_but_wheels_and_state(project) -> None:
+    for name in ("dist/mine.whl", ".redhost/current", "src/red_expert_mine/expert.safetensors"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    added = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=project,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert "src/red_expert_mine/expert.safetensors" in added
+    assert not [name for name in added if name.startswith(("dist", ".redhost"))]
 
 
 def test_a_plan_is_read_as_it_was_written(project) -> None:

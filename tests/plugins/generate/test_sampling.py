@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from redhost_generate import Sampling
-from redhost_generate.sampling import Sampler, kept
+from redhost_generate.sampling import Sampler, limited
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -65,7 +65,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(heat) -> None:
 def test_what_may_be_drawn_is_what_transformers_keeps(options, warpers, seed) -> None:
     p = distribution(seed)
     want = LogitsProcessorList(warpers)(torch.zeros(1, 1).long(), p.log()[None])[0].softmax(0)
-    found = kept(p, Sampling(**options))
+    found = limited(p, Sampling(**options))
     assert torch.equal(found > 0, want > 0)
     assert torch.allclose(found / found.sum(), want, atol=1e-6)
 
@@ -79,8 +79,9 @@ def test_limits_are_set_after_the_temperature() -> None:
     assert torch.allclose(found, want, atol=0.03)
 
 
-def test_of_equal_tokens_the_first_are_kept() -> None:
-    assert kept(torch.full((6,), 1 / 6), Sampling(top_k=2)).nonzero().flatten().tolist() == [0, 1]
+def test_of_equal_tokens_the_first_may_be_drawn() -> None:
+    weights = limited(torch.full((6,), 1 / 6), Sampling(top_k=2))
+    assert weights.nonzero().flatten().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("penalty", [1.3, 0.8])

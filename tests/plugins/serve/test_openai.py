@@ -195,8 +195,8 @@ def test_several_choices_for_a_prompt_have_seeds_of_their_own(speaking, texts) -
     assert made.usage.prompt_tokens == once.usage.prompt_tokens
     chunks = list(ask(prompt=PROMPT, stream=True, stream_options={"include_usage": True}))
     for index in (0, 1):
-        pieces = [c.text for p in chunks for c in p.choices if c.index == index]
-        assert "".join(pieces) == want[index]
+        shown = [c.text for p in chunks for c in p.choices if c.index == index]
+        assert "".join(shown) == want[index]
     assert chunks[-1].usage.prompt_tokens == chunks[-1].usage.total_tokens - 24
 
 

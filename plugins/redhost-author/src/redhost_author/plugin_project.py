@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import redhost
 from redhost.commands.lazy import PLUGINS
 from redhost.registry.atomic import making
-from redhost_author.project import check_free
+from redhost_author.project import NOT_SOURCE, check_free
 
 from .templating import filled
 
@@ -58,6 +58,7 @@ def write_plugin(name: str, kind: Kind) -> Path:
             (project / path).parent.mkdir(parents=True, exist_ok=True)
             (project / path).write_text(filled(template, words), "utf-8")
         (project / "src" / module / "py.typed").touch()
+        (project / ".gitignore").write_text(NOT_SOURCE, "utf-8")
     return project
 
 

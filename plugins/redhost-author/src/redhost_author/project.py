@@ -25,6 +25,10 @@ from redhost.registry.queries.settings import (
     wanted_backbone,
 )
 
+NOT_SOURCE = ".redhost/\n__pycache__/\ndist/\n"
+"""What a project's .gitignore names: state, caches and wheels. Weights are not in it: they are the
+package."""
+
 
 class ExpertPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table ``[tool.redhost.expert]`` of an expert project's pyproject.toml.
@@ -260,6 +264,7 @@ def write_project(
     }
     inner = folder / "src" / module
     inner.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text(NOT_SOURCE, "utf-8")
     (folder / "pyproject.toml").write_text(_PYPROJECT.substitute(words), "utf-8")
     (folder / "README.md").write_text(_README.substitute(words), "utf-8")
     docstring = summary.replace("\\", r"\\")

@@ -6,8 +6,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -53,20 +54,32 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="Tokens are sampled from p^(1/T); 0 takes the most probable one.",
 )
-@click.option("--top-k", type=click.IntRange(min=0), help="Only the K most probable tokens.")
+@click.option(
+    "--top-k",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Only the K most probable tokens (default: all).",
+)
 @click.option(
     "--top-p",
     type=click.FloatRange(min=0, max=1, min_open=True),
+    default=1.0,
+    show_default=True,
     help="Only the most probable tokens that together have the probability P.",
 )
 @click.option(
     "--min-p",
     type=click.FloatRange(min=0, max=1),
+    default=0.0,
+    show_default=True,
     help="Only tokens with at least this part of the largest probability.",
 )
 @click.option(
     "--repetition-penalty",
+    "penalty",
     type=click.FloatRange(min=0, max=10, min_open=True),
+    default=1.0,
+    show_default=True,
     help="More than 1 makes tokens that are in the text already less probable.",
 )
 @seed_option
@@ -80,10 +93,10 @@ def generate(
     prompt: str,
     max_tokens: int,
     temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    repetition_penalty: float | None,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    penalty: float,
     seed: int,
     expert: str | None,
     explain: bool,
@@ -92,20 +105,12 @@ def generate(
     as_json: bool,
 ) -> None:
     """Continue PROMPT, token by token; - reads standard input."""
-    text = typed(prompt)
-    if prompt == "-":
-        text = text.removesuffix("\n")
+    text = typed(prompt).removesuffix("\n") if prompt == "-" else typed(prompt)
     host = open_host(home, device=device)
     from redhost_generate.decode import generate as go_on
     from redhost_generate.sampling import Sampling
 
-    given: dict[str, Any] = {
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
     composed = host.composed  # another may be published before the last token is printed
     tokens = go_on(
         composed,
@@ -114,24 +119,24 @@ def generate(
         temperature=temperature,
         seed=seed,
         expert=expert,
-        sampling=Sampling(**given),
+        sampling=sampling,
     )
     if not as_json:
         stream(text, tokens, explain=explain)
         return
-    made = list(tokens)
+    generated = list(tokens)
     report: Generated = {
         "prompt": text,
-        "text": "".join(t.text for t in made),
+        "text": "".join(t.text for t in generated),
         "generation": composed.generation,
         "seed": seed,
         "temperature": temperature,
-        "sampling": given,
-        "tokens": len(made),
-        "weights": _means(made),
+        "sampling": asdict(sampling),
+        "tokens": len(generated),
+        "weights": _means(generated),
     }
     if explain:
-        report["table"] = made
+        report["table"] = generated
     print_json(report)
 
 

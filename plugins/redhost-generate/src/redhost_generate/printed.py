@@ -21,7 +21,7 @@ class Generated(TypedDict):
         generation: The generation that wrote it.
         seed: The random seed.
         temperature: The given temperature.
-        sampling: The other given settings of sampling, by name.
+        sampling: The other settings of `Sampling`.
         tokens: The number of added tokens.
         weights: Mean α over the tokens, by column.
         table: Each token, with ``--explain``.

@@ -110,7 +110,7 @@ class Sampler:
 
     def _drawn(self, p: Tensor) -> int:
         T = self.temperature
-        weights = kept(p if T == 1 else (p / p.max()) ** (1 / T), self.sampling)
+        weights = limited(p if T == 1 else (p / p.max()) ** (1 / T), self.sampling)
         sums = weights.cumsum(0, dtype=torch.float64)
         at = torch.rand((), generator=self.generator, dtype=torch.float64) * sums[-1]
         return min(int(torch.searchsorted(sums, at, right=True)), len(p) - 1)
@@ -126,7 +126,7 @@ class Sampler:
         return (log_p - log_p.max()).exp()
 
 
-def kept(weights: Tensor, sampling: Sampling) -> Tensor:
+def limited(weights: Tensor, sampling: Sampling) -> Tensor:
     """Return w ``(V,)``, 0 for tokens that may not be drawn; of equal ones the first are kept."""
     if sampling.min_p:
         weights = weights.where(weights >= sampling.min_p * weights.max(), 0)

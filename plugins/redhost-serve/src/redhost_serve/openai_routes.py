@@ -228,8 +228,8 @@ class OpenAiRoutes:
         counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
         begun = list[Begun]()
         async with AsyncExitStack() as under_way:
-            asked = [*zip(prompts, counts, strict=True)]
-            for (prompt, count), choice in product(asked, range(choices)):
+            lengths = [*zip(prompts, counts, strict=True)]
+            for (prompt, count), choice in product(lengths, range(choices)):
                 tokens = await service.generate(
                     model,
                     prompt,
