@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -180,10 +180,8 @@ def serve_generation(host: redhost.Host, number: int, *, margin: float, queue: i
         RedhostError: If it cannot choose; the message says why.
     """
     lease = ExitStack()
-    try:
+    with suppress(redhost.errors.StoreError):  # of a home that is only read, gc removes nothing
         lease.enter_context(redhost.plugins.Leases(host.home).hold(number))
-    except redhost.errors.StoreError:
-        pass  # a home that is only read: no other process removes from it either
     try:
         chooser: Chooser = host.session.loader.chooser(number)
         chooser.weights(["warm-up"])
