@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def home(composed_home: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def listening(upstream: FaultyUpstream, port: int = 0) -> Iterator[str]:
+def _listening(upstream: FaultyUpstream, port: int = 0) -> Iterator[str]:
     """Run a server in a loop of its own; yield its address."""
     ready, found = threading.Event(), list[Any]()
 
@@ -63,11 +63,17 @@ def listening(upstream: FaultyUpstream, port: int = 0) -> Iterator[str]:
         thread.join(10)
 
 
+@pytest.fixture(scope="session")
+def listening() -> Callable[..., AbstractContextManager[str]]:
+    """Return the function that runs a server while a block runs."""
+    return _listening
+
+
 @pytest.fixture
 def upstream() -> Iterator[tuple[str, FaultyUpstream]]:
     """A server, and its state."""
     state = FaultyUpstream()
-    with listening(state) as url:
+    with _listening(state) as url:
         yield url, state
 
 
@@ -80,7 +86,7 @@ def gateway_of() -> Iterator[Callable[..., tuple[str, Gateway]]]:
             fields = {n: options.pop(n) for n in ("models", "loads") if n in options}
             settings = tuple(UpstreamSettings(url=url, **fields) for url in urls)
             limits = Limits(**{"check": 0.1, **options.pop("limits", {})})
-            host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
+            host = redhost.Host.open(home, plugins=options.pop("plugins", None))
             gateway = Gateway(host=host, settings=settings, limits=limits, **options)
             return stack.enter_context(running(gateway)), gateway
 

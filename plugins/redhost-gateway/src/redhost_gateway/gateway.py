@@ -30,6 +30,8 @@ log = logging.getLogger("redhost.gateway")
 AUTO = "auto"
 """The model that stands for the generation's choice."""
 
+NOTHING = "nothing is composed; run 'redhost recompose'"
+
 EVERY = 0.5
 """Seconds between two looks at the home."""
 
@@ -78,7 +80,7 @@ class Gateway:
     margin: float = 0.2
     folder: Path | None = None
     serving: Serving | None = None
-    trouble: str = "nothing is composed; run 'redhost recompose'"
+    trouble: str = NOTHING
     in_progress: int = 0
 
     def __post_init__(self) -> None:
@@ -202,16 +204,13 @@ class Gateway:
 
     async def look(self) -> None:
         """Follow the home once: serve what is current, unless it is served or was refused."""
-        generations = self.host.generations
         state = await asyncio.to_thread(self._state)
         if state != self._seen or (self.trouble and time.monotonic() - self._tried > AGAIN):
             self._seen, self._tried = state, time.monotonic()
             try:
-                number = await asyncio.to_thread(generations.current)
-                await self._leave_revoked()
-                if number is not None and (self.serving is None or number != self.serving.number):
-                    await self._serve(number)
-                self.trouble = "" if self.serving else self.trouble
+                number, reason = await asyncio.to_thread(self._wanted)
+                await self._follow(number)
+                self.trouble = reason or ("" if self.serving else NOTHING)
             except (redhost.RedhostError, httpx2.TransportError) as e:
                 if str(e) != self.trouble:
                     log.warning("%s: %s", self._goes_on(), e)
@@ -232,9 +231,7 @@ class Gateway:
         except BaseException:
             await made.close()
             raise
-        before, self.serving = self.serving, made
-        if before is not None:
-            self._leaving.append(before)
+        self._leave(made)
         log.info("generation %s chooses", number)
 
     async def _load(self, serving: Serving) -> None:
@@ -251,16 +248,43 @@ class Gateway:
                     upstream.down(e)
                     break
 
-    async def _leave_revoked(self) -> None:
-        """Stop choosing by a generation of which something is revoked."""
-        serving, generations = self.serving, self.host.generations
-        if serving is None:
+    def _wanted(self) -> tuple[int | None, str]:
+        """Return the generation to serve, and why that is not the home's current one.
+
+        Where something of the current one is revoked, it is the newest without it, if there is one.
+        """
+        generations = self.host.generations
+        number = generations.current()
+        refusal = None if number is None else generations.refusal(generations.load(number))
+        if refusal is None:
+            return number, ""
+        log.warning("generation %s is left: %s", number, refusal)
+        whole = (r.number for r in generations.history() if generations.refusal(r) is None)
+        return max(whole, default=None), refusal.reason
+
+    async def _follow(self, number: int | None) -> None:
+        """Serve a generation, or none; what is revoked is left even if nothing else can be served.
+
+        Raises:
+            RedhostError: If it cannot be served.
+        """
+        before = self.serving
+        if before is not None and before.number == number:
             return
-        record = await asyncio.to_thread(generations.load, serving.number)
-        if refusal := await asyncio.to_thread(generations.refusal, record):
-            log.warning("generation %s left: %s", serving.number, refusal)
-            self._leaving.append(serving)
-            self.serving, self.trouble = None, refusal.reason
+        if before is not None and await asyncio.to_thread(self._is_revoked, before.number):
+            self._leave(None)
+        if number is not None:
+            await self._serve(number)
+
+    def _is_revoked(self, number: int) -> bool:
+        generations = self.host.generations
+        return generations.refusal(generations.load(number)) is not None
+
+    def _leave(self, following: Serving | None) -> None:
+        """Choose by another generation, or by none, from the next request on."""
+        before, self.serving = self.serving, following
+        if before is not None:
+            self._leaving.append(before)
 
     async def _tidy(self) -> None:
         """Let generations go that nobody uses, then unload what no generation names."""
