@@ -146,13 +146,18 @@ def test_what_is_revoked_chooses_no_longer(home, strict, gateway_of, until) -> N
     url, gateway = gateway_of(home, address, loads="vllm")
     assert gateway.serving.number == 2
     revoke(host, host.generations.load(2).members()["sums"])
-    until(lambda: gateway.serving.number == 1 and set(state.adapters) == names(host, 1))
+    until(lambda: serves(gateway, 1) and set(state.adapters) == names(host, 1))
     assert post(url, PROMPTS[0]).headers["x-redhost-generation"] == "1"
     assert host.generations.current() == 2  # a gateway changes no home
     revoke(host, *(d for n in (1, 2) for d in host.generations.load(n).members().values()))
     until(lambda: gateway.serving is None and not state.adapters)
     answer = post(url, PROMPTS[0])
     assert answer.status_code == 503 and "revoked" in answer.json()["error"]["message"]
+
+
+def serves(gateway: Any, number: int) -> bool:
+    serving = gateway.serving
+    return serving is not None and serving.number == number
 
 
 def revoke(host: redhost.Host, *digests: str) -> None:
@@ -189,7 +194,7 @@ def swapped(home: Path, url: str, gateway: Any, until: Any) -> list[tuple[str, s
     try:
         for number in (1, 2, 1):
             host.rollback(number)
-            until(lambda n=number: gateway.serving.number == n)
+            until(lambda n=number: serves(gateway, n))
     finally:
         ended.set()
         thread.join()
@@ -218,6 +223,28 @@ def test_control_names_without_digests_answer_with_others(
     monkeypatch.setattr(adapters, "DIGITS", 0)
     url, gateway = gateway_of(home, strict[0], loads="vllm")
     assert wrong(home, swapped(home, url, gateway, until)) > 0
+
+
+def test_sglangs_paths_and_names(home, strict, gateway_of) -> None:
+    host, (address, state) = host_of(home), strict
+    url, _ = gateway_of(home, address, loads="sglang")
+    answer = post(url, "x", model="sums").json()
+    assert answer["digest"] == weights_of(host, 2)["sums"]
+    assert answer["model"] == f"{BASE}:sums-{host.generations.load(2).members()['sums'][:12]}"
+    assert state.seen[0][0] == "/load_lora_adapter"
+
+
+def test_llama_cpp_is_told_the_scales_of_each_request(home, strict, gateway_of) -> None:
+    address, state = strict
+    state.scales = [{"id": 4, "path": "sums.gguf"}, {"id": 7, "path": "/m/the-code.gguf"}]
+    url, _ = gateway_of(home, address, loads="llama.cpp", models={"code": "the-code"})
+    for name, on in {"code": 7, "sums": 4, "backbone": None}.items():
+        answer = post(url, "x", model=name).json()
+        assert answer["model"] == BASE
+        assert answer["lora"] == [{"id": i, "scale": float(i == on)} for i in (4, 7)]
+    state.scales = []
+    refused = post(url, "x", model="code")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
 
 
 def test_llama_cpps_scales() -> None:

@@ -43,6 +43,7 @@ class FaultyUpstream:
         seen: The requests it got: path, headers, body.
         open: Number of requests that are being answered.
         delay: Seconds between two events of a stream.
+        scales: What it lists at ``/lora-adapters``, as llama.cpp's server does.
     """
 
     def __init__(self, *, any_model: bool = True, delay: float = 0.0) -> None:
@@ -50,6 +51,7 @@ class FaultyUpstream:
         self.any_model, self.delay = any_model, delay
         self.seen: list[tuple[str, Mapping[str, str], bytes]] = []
         self.open = 0
+        self.scales: list[dict[str, Any]] = []
         self._dropped: set[str] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +83,8 @@ class FaultyUpstream:
     ) -> bool:
         """Answer one request; return whether the connection stays open."""
         if method == "GET":
-            return await _reply(writer, 200, self._models())
+            found = self.scales if path == "/lora-adapters" else self._models()
+            return await _reply(writer, 200, found)
         self.seen.append((path, headers, body))
         del self.seen[:-100]
         asked = json.loads(body)
@@ -96,10 +99,11 @@ class FaultyUpstream:
             return False
         if behave == "status":
             return await _reply(writer, int(value), {"error": {"message": user, "code": behave}})
-        if not (self.any_model or model == BASE or model in self.adapters):
+        adapter = model.rpartition(":")[2]  # SGLang's names are BASE:ADAPTER
+        if not (self.any_model or model == BASE or adapter in self.adapters):
             message = f"The model `{model}` does not exist."
             return await _reply(writer, 404, {"error": {"message": message, "code": 404}})
-        digest = self.adapters.get(model, "")
+        digest = self.adapters.get(adapter, "")
         if asked.get("stream"):
             return await self._stream(writer, user, digest, breaks=behave == "break")
         if behave == "break":

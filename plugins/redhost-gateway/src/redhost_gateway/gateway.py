@@ -17,6 +17,7 @@ import redhost
 from redhost_gateway.adapters import AdapterFiles, Loader, adapter_name, scales_for
 from redhost_gateway.choosing import BACKBONE, Chosen, Serving, serve_generation
 from redhost_gateway.evidence import conversations
+from redhost_gateway.follow import Production
 from redhost_gateway.metrics import Metrics
 from redhost_gateway.problems import NoAdapterProblem, Problem
 from redhost_gateway.settings import Limits, UpstreamSettings
@@ -69,6 +70,7 @@ class Gateway:
         limits: Limits.
         margin: How far another expert has to lead to take over a conversation.
         folder: Where adapters are written for upstreams to read.
+        production: A fleet's production, which the home follows; None for none.
         serving: The generation that chooses; None for none.
         trouble: Why no newer one does, or none at all.
         in_progress: Number of requests in progress.
@@ -79,6 +81,7 @@ class Gateway:
     limits: Limits = field(default_factory=Limits)
     margin: float = 0.2
     folder: Path | None = None
+    production: Production | None = None
     serving: Serving | None = None
     trouble: str = NOTHING
     in_progress: int = 0
@@ -98,6 +101,7 @@ class Gateway:
         )
         self._leaving: list[Serving] = []
         self._seen: object = None
+        self._unfollowed = ""
         self._tried = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -204,6 +208,8 @@ class Gateway:
 
     async def look(self) -> None:
         """Follow the home once: serve what is current, unless it is served or was refused."""
+        if self.production is not None:
+            await self._follow_fleet(self.production)
         state = await asyncio.to_thread(self._state)
         if state != self._seen or (self.trouble and time.monotonic() - self._tried > AGAIN):
             self._seen, self._tried = state, time.monotonic()
@@ -247,6 +253,16 @@ class Gateway:
                 except httpx2.TransportError as e:
                     upstream.down(e)
                     break
+
+    async def _follow_fleet(self, production: Production) -> None:
+        """Follow a fleet's production; while that is not possible, the home's own goes on."""
+        try:
+            await asyncio.to_thread(production.look)
+            self._unfollowed = ""
+        except redhost.RedhostError as e:
+            if self._unfollowed != e.reason:
+                log.warning("production is not followed, %s: %s", self._goes_on(), e.reason)
+            self._unfollowed = e.reason
 
     def _wanted(self) -> tuple[int | None, str]:
         """Return the generation to serve, and why that is not the home's current one.

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 
 import redhost
 from redhost_gateway.app import create_app
+from redhost_gateway.follow import production_of
 from redhost_gateway.gateway import Gateway
 from redhost_gateway.settings import Limits, UpstreamSettings
 
@@ -63,12 +64,14 @@ def run(options: GatewayOptions) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("redhost").setLevel(logging.INFO)
     with listening(options.host, options.port, uds=None) as (listener, where):
+        host, store = redhost.Host.open(options.home, device=options.device), options.follow
         gateway = Gateway(
-            host=redhost.Host.open(options.home, device=options.device),
+            host=host,
             settings=options.upstreams,
             limits=options.limits,
             margin=options.margin,
             folder=options.adapters,
+            production=None if store is None else production_of(host, store),
         )
         local = options.host in LOOPBACK
         hosts = (*LOOPBACK, *options.hosts) if local or options.hosts else ("*",)
