@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from redhost.commands.common import composition_options, device_option
 
-__all__ = ["gateway"]
+__all__ = ["gateway", "storm"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -113,3 +114,31 @@ def gateway(
             follow=follow,
         )
     )
+
+
+@click.command()
+@click.option(
+    "--requests",
+    default=100_000,
+    show_default=True,
+    type=click.IntRange(min=100),
+    help="How many requests.",
+)
+@click.option(
+    "--clients",
+    default=256,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many at a time.",
+)
+@click.option(
+    "--out", type=FOLDER, default=Path("docs/results/gateway"), show_default=True, help="Where to."
+)
+def storm(*, requests: int, clients: int, out: Path) -> None:
+    """Send requests through a gateway whose upstreams fail and restart; count wrong answers."""
+    from redhost_gateway.report import note
+    from redhost_gateway.storm import measure
+
+    with click.progressbar(length=requests, label="storm", file=sys.stderr) as bar:
+        parts = measure(requests=requests, clients=clients, progress=bar.update)
+    click.echo(note(out, **parts))

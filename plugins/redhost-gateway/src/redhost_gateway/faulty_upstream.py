@@ -11,7 +11,7 @@ A request's field ``user`` comes back in its answer. The field ``behave`` says h
 Adapters are loaded and unloaded as vLLM documents it: a model that is not loaded is 404, and an
 answer has the digest of the weights that were read when its model was loaded.
 
-    python -m redhost_gateway.faulty_upstream PORT
+    python -m redhost_gateway.faulty_upstream PORT [TOKENS [SECONDS]]
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ class FaultyUpstream:
         any_model: Whether a model that is not loaded answers all the same.
         seen: The requests it got: path, headers, body.
         open: Number of requests that are being answered.
+        tokens: Events of a streamed answer.
         delay: Seconds between two events of a stream.
         scales: What it lists at ``/lora-adapters``, as llama.cpp's server does.
     """
 
-    def __init__(self, *, any_model: bool = True, delay: float = 0.0) -> None:
+    def __init__(self, *, any_model: bool = True, tokens: int = TOKENS, delay: float = 0.0) -> None:
         self.adapters: dict[str, str] = {}
-        self.any_model, self.delay = any_model, delay
+        self.any_model, self.tokens, self.delay = any_model, tokens, delay
         self.seen: list[tuple[str, Mapping[str, str], bytes]] = []
         self.open = 0
         self.scales: list[dict[str, Any]] = []
@@ -91,7 +92,7 @@ class FaultyUpstream:
         if path.endswith("load_lora_adapter"):
             return await _reply(writer, *self._change(path, asked))
         behave, _, value = str(asked.get("behave", "")).partition(":")
-        user, model = str(asked.get("user", "")), str(asked.get("model", ""))
+        user = str(asked.get("user", ""))
         if behave == "slow":
             await asyncio.sleep(float(value))
         if behave == "drop" or (behave == "drop-first" and user not in self._dropped):
@@ -99,14 +100,21 @@ class FaultyUpstream:
             return False
         if behave == "status":
             return await _reply(writer, int(value), {"error": {"message": user, "code": behave}})
+        return await self._complete(writer, path, asked, breaks=behave == "break")
+
+    async def _complete(
+        self, writer: asyncio.StreamWriter, path: str, asked: Mapping[str, Any], *, breaks: bool
+    ) -> bool:
+        """Answer with a model that is there."""
+        model = str(asked.get("model", ""))
         adapter = model.rpartition(":")[2]  # SGLang's names are BASE:ADAPTER
         if not (self.any_model or model == BASE or adapter in self.adapters):
             message = f"The model `{model}` does not exist."
             return await _reply(writer, 404, {"error": {"message": message, "code": 404}})
         digest = self.adapters.get(adapter, "")
         if asked.get("stream"):
-            return await self._stream(writer, user, digest, breaks=behave == "break")
-        if behave == "break":
+            return await self._stream(writer, str(asked.get("user", "")), digest, breaks=breaks)
+        if breaks:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
             await writer.drain()
             return False
@@ -115,11 +123,10 @@ class FaultyUpstream:
     async def _stream(
         self, writer: asyncio.StreamWriter, user: str, digest: str, *, breaks: bool
     ) -> bool:
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
-        for n in range(TOKENS):
-            if breaks and n == TOKENS // 2:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+        writer.write(head + b"transfer-encoding: chunked\r\n\r\n")
+        for n in range(self.tokens):
+            if breaks and n == self.tokens // 2:
                 return False
             delta = {"content": f"{user} "}
             event = {
@@ -195,12 +202,12 @@ async def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
     await writer.drain()
 
 
-async def _main(port: int) -> None:
-    async with FaultyUpstream().listening(port) as found:
+async def _main(port: int, tokens: int = TOKENS, delay: float = 0.0) -> None:
+    async with FaultyUpstream(tokens=tokens, delay=delay).listening(port) as found:
         sys.stdout.write(f"{found}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1])))
+    asyncio.run(_main(int(sys.argv[1]), *map(int, sys.argv[2:3]), *map(float, sys.argv[3:4])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ class Upstream:
     def __init__(self, settings: UpstreamSettings, *, limits: Limits) -> None:
         self.settings, self.url = settings, settings.address
         self.timeout = httpx2.Timeout(limits.read, connect=limits.connect, pool=limits.connect)
-        self.healthy, self.in_flight = True, 0
+        self.healthy = self.reachable = True
+        self.in_flight = 0
         self.listed: tuple[dict[str, Any], ...] = ()
         key = settings.key_file
         token = None if key is None else Path(key).expanduser().read_text("utf-8").strip()
@@ -131,7 +132,7 @@ class Upstream:
             return
         if not self.healthy and status < ERROR:
             log.info("%s answers again", self.url)
-        self.healthy = status < ERROR
+        self.reachable, self.healthy = True, status < ERROR
         try:
             self.listed = tuple(msgspec.json.decode(body, type=_Listing).data)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -142,6 +143,7 @@ class Upstream:
         if self.healthy:
             log.warning("%s does not answer: %s", self.url, type(error).__name__)
         self.healthy = False
+        self.reachable = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -180,18 +182,19 @@ class Answer:
         await self._response.aclose()
 
 
-def pick(upstreams: Sequence[Upstream], name: str | None, tried: Collection[Upstream]) -> Upstream:
+def pick(upstreams: Sequence[Upstream], name: str | None, tried: Sequence[Upstream]) -> Upstream:
     """Return the upstream for a request: one that answers, lists its model, and has least to do.
 
     Args:
         upstreams: All of them, at least one.
         name: The model's name; None if the request names none.
-        tried: Those that have failed on it, which are taken last.
+        tried: Those that have failed on it, in this order: the first comes again first.
     """
 
-    def rank(upstream: Upstream) -> tuple[bool, bool, bool, int]:
+    def rank(upstream: Upstream) -> tuple[bool, int, bool, bool, int]:
         lists = name is None or (upstream.name_of(name) or name) in upstream.names
-        return upstream in tried, not upstream.healthy, not lists, upstream.in_flight
+        last = max((n for n, each in enumerate(tried) if each is upstream), default=-1)
+        return not upstream.reachable, last, not upstream.healthy, not lists, upstream.in_flight
 
     return min(upstreams, key=rank)
 
