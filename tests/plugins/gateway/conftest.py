@@ -7,19 +7,24 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from redhost_gateway.adapters import CONFIG, WEIGHTS
 from redhost_gateway.faulty_upstream import FaultyUpstream
 from redhost_gateway.gateway import Gateway
 from redhost_gateway.run import running
 from redhost_gateway.settings import Limits, UpstreamSettings
+from redhost_peft.adapter import import_adapter
 from redhost_serve.process import compose_home
 
 import redhost
+from redhost.registry.package.discover import from_folder
+from redhost.registry.package.project import ExpertPlan, package_in
+from redhost.testing import Environment
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +42,37 @@ def composed_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(composed_home: Path, tmp_path: Path) -> Path:
     home = tmp_path / "home"
     shutil.copytree(composed_home, home)
+    return home
+
+
+@pytest.fixture(scope="session")
+def other_sums(saved_adapters, speaker_folder, rows_of, tmp_path_factory) -> Path:
+    """An expert `sums` with the weights of another adapter, as a package's folder."""
+    project = tmp_path_factory.mktemp("other") / "red-expert-sums"
+    names = (CONFIG, WEIGHTS)
+    files = {n: (saved_adapters["tales"] / n).read_bytes() for n in names}
+    plan = ExpertPlan(id="sums", form="lora")
+    with suppress(redhost.errors.HarmError):  # it has learnt nothing, and is written all the same
+        import_adapter(project, plan, files, rows_of("sums"), package=from_folder(speaker_folder))
+    return package_in(project)
+
+
+@pytest.fixture(scope="session")
+def speaking_home(speaker_folder, adapter_packages, other_sums, tmp_path_factory) -> Path:
+    """Generation 1 has sums, tales and code; 2 another sums, and code."""
+    torch.set_num_threads(1)
+    folder, home = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("adapters") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        environment = Environment(folder)
+        for package in (speaker_folder, *adapter_packages.values()):
+            environment.install(package.parents[1])
+        host = redhost.Host.open(home, backbone="speaker", plugins=redhost.plugins.Plugins())
+        host.recompose(accept=True)
+        for name in ("sums", "tales"):
+            environment.uninstall(f"red-expert-{name}")
+        environment.install(other_sums.parents[1])
+        host.recompose(accept=True)
     return home
 
 

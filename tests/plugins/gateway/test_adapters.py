@@ -8,61 +8,24 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import torch
 from redhost_gateway import adapters
 from redhost_gateway.adapters import scales_for
 from redhost_gateway.faulty_upstream import BASE, FaultyUpstream
-from redhost_peft.adapter import import_adapter
 
 import redhost
 from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
-from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import ExpertPlan, package_in
-from redhost.testing import Environment
 
 PROMPTS = ("3 + 4 = ", "the gat sat down\nthe cin", "def f129(x):\n    return x * 129")
 
 
-@pytest.fixture(scope="session")
-def other_sums(saved_adapters, speaker_folder, rows_of, tmp_path_factory) -> Path:
-    """An expert `sums` with the weights of another adapter, as a package's folder."""
-    project = tmp_path_factory.mktemp("other") / "red-expert-sums"
-    names = (adapters.CONFIG, adapters.WEIGHTS)
-    files = {n: (saved_adapters["tales"] / n).read_bytes() for n in names}
-    plan = ExpertPlan(id="sums", form="lora")
-    with suppress(redhost.errors.HarmError):  # it has learnt nothing, and is written all the same
-        import_adapter(project, plan, files, rows_of("sums"), package=from_folder(speaker_folder))
-    return package_in(project)
-
-
-@pytest.fixture(scope="session")
-def adapters_home(speaker_folder, adapter_packages, other_sums, tmp_path_factory) -> Path:
-    """Generation 1 has sums, tales and code; 2 another sums, and code."""
-    torch.set_num_threads(1)
-    folder, home = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("adapters") / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        environment = Environment(folder)
-        for package in (speaker_folder, *adapter_packages.values()):
-            environment.install(package.parents[1])
-        host = redhost.Host.open(home, backbone="speaker", plugins=redhost.plugins.Plugins())
-        host.recompose(accept=True)
-        for name in ("sums", "tales"):
-            environment.uninstall(f"red-expert-{name}")
-        environment.install(other_sums.parents[1])
-        host.recompose(accept=True)
-    return home
-
-
 @pytest.fixture
-def home(adapters_home: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(adapters_home, tmp_path / "home"))
+def home(speaking_home: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(speaking_home, tmp_path / "home"))
 
 
 @pytest.fixture

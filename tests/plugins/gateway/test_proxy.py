@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import httpx2
