@@ -197,7 +197,7 @@ def test_sglangs_paths_and_names(home, strict, gateway_of) -> None:
     assert state.seen[0][0] == "/load_lora_adapter"
 
 
-def test_llama_cpp_is_told_the_scales_of_each_request(home, strict, gateway_of) -> None:
+def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None:
     address, state = strict
     state.scales = [{"id": 4, "path": "sums.gguf"}, {"id": 7, "path": "/m/the-code.gguf"}]
     url, _ = gateway_of(home, address, loads="llama.cpp", models={"code": "the-code"})

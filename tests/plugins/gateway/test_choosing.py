@@ -85,13 +85,13 @@ def test_which_end_of_a_long_text_is_read() -> None:
 
 
 class Counts:
-    """Weights by the letters of a text, and which texts they were asked for."""
+    """Weights by the letters of a text, and which texts they were seen for."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.seen: list[str] = []
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        self.asked += texts
+        self.seen += texts
         counts = torch.tensor([[t.count("x") + 1e-9, t.count("y") + 0.0] for t in texts])
         return counts / counts.sum(-1, keepdim=True)
 
@@ -139,12 +139,12 @@ def test_a_turn_asks_for_the_weights_of_one_text_more() -> None:
         sizes = []
         for n in range(1, TURNS + 3):
             await made.choose([tuple("xy" * n)[:n]])
-            sizes.append(len(weights.asked))
+            sizes.append(len(weights.seen))
         await made.close()
         return sizes
 
     assert asyncio.run(talk()) == list(range(1, TURNS + 3))
-    assert len(set(weights.asked)) == len(weights.asked)
+    assert len(set(weights.seen)) == len(weights.seen)
 
 
 def test_what_is_remembered_is_bounded() -> None:

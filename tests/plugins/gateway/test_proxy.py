@@ -23,7 +23,7 @@ def client_of(url: str, **options: Any) -> openai.OpenAI:
     return openai.OpenAI(**{"base_url": f"{url}/v1", "api_key": "key", "max_retries": 0, **options})
 
 
-def asked(text: str, **fields: Any) -> dict[str, Any]:
+def chat(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "auto", "messages": [{"role": "user", "content": text}], **fields}
 
 
@@ -41,7 +41,7 @@ def test_the_official_client_gets_the_expert_that_route_names(
     assert [r.expert for r in routes] == list(EXPERTS.values())
     with client_of(url) as client:
         for route in routes:
-            raw = client.chat.completions.with_raw_response.create(**asked(route.input, user="me"))
+            raw = client.chat.completions.with_raw_response.create(**chat(route.input, user="me"))
             assert raw.parse().model == route.expert == raw.headers["x-redhost-expert"]
             assert raw.parse().choices[0].message.content == "me"
             weights = dict(x.split("=") for x in raw.headers["x-redhost-weights"].split(","))
@@ -52,11 +52,11 @@ def test_the_official_client_gets_the_expert_that_route_names(
             assert raw.headers["x-redhost-declined"] == "false"
             assert client.completions.create(model="auto", prompt=route.input).model == route.expert
             assert client.embeddings.create(model="auto", input=route.input).model == route.expert
-            with client.chat.completions.create(**asked(route.input, user="x", stream=True)) as got:
+            with client.chat.completions.create(**chat(route.input, user="x", stream=True)) as got:
                 assert "".join(c.choices[0].delta.content or "" for c in got) == "x " * TOKENS
         ids = [model.id for model in client.models.list()]
         assert ids[0] == "auto" and {BASE, "range1", "backbone"} <= set(ids)
-        declined = client.chat.completions.with_raw_response.create(**asked("zebra"))
+        declined = client.chat.completions.with_raw_response.create(**chat("zebra"))
         assert declined.headers["x-redhost-declined"] == "true"
         assert declined.parse().model == BASE
 
@@ -95,7 +95,7 @@ def test_the_upstreams_own_errors_pass(composed_home, upstream, gateway_of) -> N
         }.items():
             with pytest.raises(kind) as refused:
                 client.chat.completions.create(
-                    **asked(TEXT, user="mine", extra_body={"behave": f"status:{code}"})
+                    **chat(TEXT, user="mine", extra_body={"behave": f"status:{code}"})
                 )
             assert refused.value.body == {"message": "mine", "code": "status"}
 
@@ -136,16 +136,16 @@ def test_a_request_is_sent_again_before_the_first_byte_alone(
     composed_home, upstream, gateway_of
 ) -> None:
     url, gateway = gateway_of(composed_home, upstream[0])
-    answer = post(url, asked(TEXT, user="again", behave="drop-first"))
+    answer = post(url, chat(TEXT, user="again", behave="drop-first"))
     assert answer.json()["id"] == "again"
     seen = [json.loads(body)["user"] for _, _, body in upstream[1].seen]
     assert seen == ["again", "again"]
     with pytest.raises(httpx2.RemoteProtocolError):
-        post(url, asked(TEXT, user="once", behave="break"))
+        post(url, chat(TEXT, user="once", behave="break"))
     assert [json.loads(b)["user"] for _, _, b in upstream[1].seen].count("once") == 1
     with client_of(url) as client:
         events = client.chat.completions.create(
-            **asked(TEXT, user="x", stream=True, extra_body={"behave": "break"})
+            **chat(TEXT, user="x", stream=True, extra_body={"behave": "break"})
         )
         got = ""
         with pytest.raises(openai.APIError, match="broke off"):
@@ -163,22 +163,22 @@ def test_another_upstream_answers_for_one_that_is_down(composed_home, upstream, 
     assert [u.healthy for u in gateway.upstreams] == [False, True]
     gateway.upstreams[0].healthy = True  # as if it had gone down this moment
     gateway.upstreams[0].listed = ({"id": "range3"},)  # and were preferred
-    assert post(url, asked(TEXT)).json()["model"] == "range3"
+    assert post(url, chat(TEXT)).json()["model"] == "range3"
     assert httpx2.get(f"{url}/health/ready").json()["upstreams"] == {dead: False, upstream[0]: True}
 
 
 def test_backpressure(composed_home, upstream, gateway_of, until) -> None:
     url, gateway = gateway_of(composed_home, upstream[0], limits={"requests": 1})
     waiting = subprocess.Popen(
-        ["curl", "-s", f"{url}/v1/x", "-d", json.dumps(asked(TEXT, behave="slow:0.5"))],
+        ["curl", "-s", f"{url}/v1/x", "-d", json.dumps(chat(TEXT, behave="slow:0.5"))],
         stdout=subprocess.PIPE,
     )
     until(lambda: gateway.in_progress == 1)
-    answer = post(url, asked(TEXT))
+    answer = post(url, chat(TEXT))
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
     assert answer.json()["error"]["type"] == "rate_limit_error"
     assert json.loads(waiting.communicate()[0])["model"] == "range3"
-    assert post(url, asked(TEXT)).status_code == 200
+    assert post(url, chat(TEXT)).status_code == 200
 
 
 def test_a_client_that_goes_ends_the_request_upstream(
@@ -186,7 +186,7 @@ def test_a_client_that_goes_ends_the_request_upstream(
 ) -> None:
     url, gateway = gateway_of(composed_home, upstream[0])
     upstream[1].delay = 0.02
-    with httpx2.stream("POST", f"{url}/v1/x", json=asked(TEXT, stream=True)) as answer:
+    with httpx2.stream("POST", f"{url}/v1/x", json=chat(TEXT, stream=True)) as answer:
         next(answer.iter_raw())
         assert upstream[1].open == 1
     until(lambda: upstream[1].open == 0 and gateway.in_progress == 0)
@@ -196,7 +196,7 @@ def test_a_client_that_goes_ends_the_request_upstream(
 def test_metrics(composed_home, upstream, gateway_of) -> None:
     url, _ = gateway_of(composed_home, upstream[0])
     for _ in range(3):
-        post(url, asked(TEXT))
+        post(url, chat(TEXT))
     text = httpx2.get(f"{url}/metrics").text
     assert 'redhost_gateway_expert_requests_total{expert="range3"} 3.0' in text
     assert f'redhost_gateway_requests_total{{status="200",upstream="{upstream[0]}"}} 3.0' in text

@@ -38,7 +38,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     default="none",
     show_default=True,
     help="How adapters come to the upstreams: they have them; the gateway loads them; they have"
-    " them, and are told their scales.",
+    " them, and each request has their scales.",
 )
 @click.option("--config", type=FILE, help="A file of TOML with upstreams that differ in these.")
 @click.option(
@@ -135,10 +135,10 @@ def gateway(
     "--out", type=FOLDER, default=Path("docs/results/gateway"), show_default=True, help="Where to."
 )
 def storm(*, requests: int, clients: int, out: Path) -> None:
-    """Send requests through a gateway whose upstreams fail and restart; count wrong answers."""
+    """Send requests through a gateway whose upstreams fail; count wrong answers."""
     from redhost_gateway.report import note
     from redhost_gateway.storm import measure
 
     with click.progressbar(length=requests, label="storm", file=sys.stderr) as bar:
         parts = measure(requests=requests, clients=clients, progress=bar.update)
-    click.echo(note(out, **parts))
+    click.echo(note(out, storm=parts["storm"], overhead=parts["overhead"]))

@@ -1,4 +1,4 @@
-"""A server with OpenAI's API for tests and measurements: it echoes, and fails as it is asked to.
+"""A server with OpenAI's API for tests and measurements: it echoes, and fails on request.
 
 A request's field ``user`` comes back in its answer. The field ``behave`` says how it is answered:
 
@@ -69,8 +69,8 @@ class FaultyUpstream:
                         return
                 finally:
                     self.open -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client has gone, or the server ends
         finally:
             writer.close()
 
@@ -88,11 +88,11 @@ class FaultyUpstream:
             return await _reply(writer, 200, found)
         self.seen.append((path, headers, body))
         del self.seen[:-100]
-        asked = json.loads(body)
+        wanted = json.loads(body)
         if path.endswith("load_lora_adapter"):
-            return await _reply(writer, *self._change(path, asked))
-        behave, _, value = str(asked.get("behave", "")).partition(":")
-        user = str(asked.get("user", ""))
+            return await _reply(writer, *self._change(path, wanted))
+        behave, _, value = str(wanted.get("behave", "")).partition(":")
+        user = str(wanted.get("user", ""))
         if behave == "slow":
             await asyncio.sleep(float(value))
         if behave == "drop" or (behave == "drop-first" and user not in self._dropped):
@@ -100,25 +100,25 @@ class FaultyUpstream:
             return False
         if behave == "status":
             return await _reply(writer, int(value), {"error": {"message": user, "code": behave}})
-        return await self._complete(writer, path, asked, breaks=behave == "break")
+        return await self._complete(writer, path, wanted, breaks=behave == "break")
 
     async def _complete(
-        self, writer: asyncio.StreamWriter, path: str, asked: Mapping[str, Any], *, breaks: bool
+        self, writer: asyncio.StreamWriter, path: str, wanted: Mapping[str, Any], *, breaks: bool
     ) -> bool:
         """Answer with a model that is there."""
-        model = str(asked.get("model", ""))
+        model = str(wanted.get("model", ""))
         adapter = model.rpartition(":")[2]  # SGLang's names are BASE:ADAPTER
         if not (self.any_model or model == BASE or adapter in self.adapters):
             message = f"The model `{model}` does not exist."
             return await _reply(writer, 404, {"error": {"message": message, "code": 404}})
         digest = self.adapters.get(adapter, "")
-        if asked.get("stream"):
-            return await self._stream(writer, str(asked.get("user", "")), digest, breaks=breaks)
+        if wanted.get("stream"):
+            return await self._stream(writer, str(wanted.get("user", "")), digest, breaks=breaks)
         if breaks:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
             await writer.drain()
             return False
-        return await _reply(writer, 200, _completion(path, asked, digest))
+        return await _reply(writer, 200, _completion(path, wanted, digest))
 
     async def _stream(
         self, writer: asyncio.StreamWriter, user: str, digest: str, *, breaks: bool
@@ -147,14 +147,14 @@ class FaultyUpstream:
         loaded = ({**base, "id": name, "parent": BASE} for name in self.adapters)
         return {"object": "list", "data": [base, *loaded]}
 
-    def _change(self, path: str, asked: Mapping[str, Any]) -> tuple[int, object]:
-        name = asked["lora_name"]
+    def _change(self, path: str, wanted: Mapping[str, Any]) -> tuple[int, object]:
+        name = wanted["lora_name"]
         if path.endswith("/unload_lora_adapter"):
             found = self.adapters.pop(name, None)
             return (404, f"{name} cannot be found") if found is None else (200, "Success")
         if name in self.adapters:
             return 400, f"The lora adapter '{name}' has already been loaded."
-        weights = Path(asked["lora_path"], "adapter_model.safetensors")
+        weights = Path(wanted["lora_path"], "adapter_model.safetensors")
         if not weights.is_file() or not weights.with_name("adapter_config.json").is_file():
             return 404, f"No adapter found for '{name}'"
         self.adapters[name] = hashlib.sha256(weights.read_bytes()).hexdigest()
@@ -170,9 +170,9 @@ class FaultyUpstream:
             server.close()
 
 
-def _completion(path: str, asked: Mapping[str, Any], digest: str) -> dict[str, Any]:
+def _completion(path: str, wanted: Mapping[str, Any], digest: str) -> dict[str, Any]:
     """Return an answer that has the request's `user`, its model, and the adapter's digest."""
-    user, model = str(asked.get("user", "")), str(asked.get("model", ""))
+    user, model = str(wanted.get("user", "")), str(wanted.get("model", ""))
     if path.endswith("/embeddings"):
         data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
         return {"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": 1}}
@@ -185,7 +185,7 @@ def _completion(path: str, asked: Mapping[str, Any], digest: str) -> dict[str, A
         "model": model,
         "choices": [choice],
         "digest": digest,
-        "lora": asked.get("lora"),
+        "lora": wanted.get("lora"),
     }
 
 

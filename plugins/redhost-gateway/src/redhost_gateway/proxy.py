@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
 import httpx2
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from redhost_gateway.choosing import BACKBONE
 from redhost_gateway.gateway import Choice, Fields, Gateway
@@ -26,6 +26,8 @@ from redhost_gateway.upstream import Answer, Headers, Upstream, pick
 __all__ = ["Proxy"]
 
 log = logging.getLogger("redhost.gateway")
+
+AsgiScope = MutableMapping[str, Any]
 
 HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
@@ -57,7 +59,7 @@ class Proxy:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer one request, unless its client disconnects first."""
         gateway = self.gateway
         exchange = Exchange(gateway, scope, send)
@@ -84,7 +86,7 @@ class Exchange:
         send: Sends the answer.
     """
 
-    def __init__(self, gateway: Gateway, scope: Scope, send: Send) -> None:
+    def __init__(self, gateway: Gateway, scope: AsgiScope, send: Send) -> None:
         self.gateway, self.scope, self.send = gateway, scope, send
         self.headers: Headers = scope["headers"]
         query = scope.get("query_string", b"")
@@ -199,8 +201,8 @@ class Exchange:
         dropped = NOT_SENT | _named_by_connection(self.headers)
         traced = trace_headers()
         names = {name.encode() for name in traced}
-        kept = [(k, v) for k, v in self.headers if k not in dropped and k not in names]
-        return [*kept, *((k.encode(), v.encode()) for k, v in traced.items())]
+        sent = [(k, v) for k, v in self.headers if k not in dropped and k not in names]
+        return [*sent, *((k.encode(), v.encode()) for k, v in traced.items())]
 
     async def _stream(self, answer: Answer, choice: Choice | None) -> None:
         """Pass an answer on as it comes."""

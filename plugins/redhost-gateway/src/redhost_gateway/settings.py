@@ -1,4 +1,4 @@
-"""What a gateway is told: its upstreams, the names that experts have there, and its limits."""
+"""The settings of a gateway: its upstreams, the names that experts have there, and its limits."""
 
 from __future__ import annotations
 

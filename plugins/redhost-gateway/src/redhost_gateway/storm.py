@@ -26,7 +26,7 @@ from redhost_gateway.processes import free_ports, gateway_process, restarting, u
 from redhost_gateway.settings import Limits, UpstreamSettings
 from redhost_gateway.upstream import Upstream
 
-__all__ = ["BEHAVIOURS", "Outcomes", "measure", "storm"]
+__all__ = ["BEHAVIOURS", "Outcomes", "is_own", "measure", "storm"]
 
 BEHAVIOURS: Mapping[str, tuple[float, frozenset[str]]] = {
     "": (0.87, frozenset({"200"})),
@@ -136,12 +136,12 @@ async def _outcome(client: Upstream, n: int, behaviour: str) -> str:
         return "broken"
     if b'"upstream_broke_off"' in data:
         return "broken"
-    if answer.status in {200, 429, 500} and not _is_own(data, user, stream=stream):
+    if answer.status in {200, 429, 500} and not is_own(data, user, stream=stream):
         return "other"
     return str(answer.status)
 
 
-def _is_own(data: bytes, user: str, *, stream: bool) -> bool:
+def is_own(data: bytes, user: str, *, stream: bool) -> bool:
     """Return whether an answer has its request's id, and no other."""
     if not stream or not data.startswith(b"data: "):
         found = msgspec.json.decode(data)
