@@ -36,6 +36,10 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "pull": "Download the generation that a stage serves, and make it current here.",
         "push": "Upload a generation, all its bytes, to the store at URL; it is not served yet.",
     },
+    "gateway": {
+        "gateway": "Choose the expert of each request, and let servers with OpenAI's API answer it.",
+        "gateway-storm": "Send requests through a gateway whose upstreams fail; count wrong answers.",
+    },
     "generate": {
         "generate": "Continue PROMPT, token by token; - reads standard input.",
     },

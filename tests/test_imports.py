@@ -24,6 +24,7 @@ SOURCES = (
             "redhost-doctor",
             "redhost-fleet",
             "redhost-author",
+            "redhost-gateway",
             "redhost-generate",
             "redhost-index",
             "redhost-mechanisms",

@@ -14,6 +14,7 @@ VERBS = tuple(
     for n in (
         "author",
         "doctor",
+        "gateway",
         "generate",
         "merge",
         "port",

@@ -37,6 +37,7 @@ CODE = {
     "redhost-onnx": ("plugins", "redhost_onnx"),
     "redhost-peft": ("export", "redhost_peft"),
     "redhost-port": ("port", "redhost_port"),
+    "redhost-gateway": ("gateway", "redhost_gateway"),
     "redhost-generate": ("generate", "redhost_generate"),
     "redhost-index": ("search", "redhost_index"),
     "redhost-ray": ("plugins", "redhost_ray"),
@@ -54,6 +55,7 @@ LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms"}
 NEEDED = {
     "redhost-index": ("redhost-sync",),
     "redhost-robust": ("redhost-mechanisms",),
+    "redhost-gateway": ("redhost-serve",),
     "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
     "redhost-revoke": ("redhost-sync",),
     "red-lab": (

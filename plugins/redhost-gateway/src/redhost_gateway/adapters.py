@@ -1,0 +1,163 @@
+"""Adapters of a generation, loaded at upstreams by their own interfaces.
+
+An adapter's name there ends with the digest of its package. So a request that was chosen under one
+generation is answered by that generation's adapter or not at all, whatever is composed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import httpx2
+import msgspec
+
+import redhost
+from redhost.registry.atomic import write_folder
+from redhost_gateway.choosing import BACKBONE
+from redhost_gateway.upstream import Upstream
+
+__all__ = ["AdapterFiles", "LoadError", "Loader", "adapter_name", "scales_for"]
+
+log = logging.getLogger("redhost.gateway")
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""PEFT's two files."""
+
+DIGITS = 12
+"""Digits of a digest in a name."""
+
+SECONDS = 120.0
+"""Seconds for an upstream to load an adapter."""
+
+PATHS: Mapping[str, tuple[str, str]] = {
+    "vllm": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+    "sglang": ("/load_lora_adapter", "/unload_lora_adapter"),
+}
+"""Where an upstream loads and unloads adapters, by kind."""
+
+OK, NOT_FOUND = 200, 404
+
+
+class LoadError(redhost.RedhostError):
+    """An upstream did not load an adapter."""
+
+
+def adapter_name(expert: str, digest: str) -> str:
+    """Return the name of an adapter at upstreams that the gateway loads it at."""
+    return f"{expert}-{digest[:DIGITS]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterFiles:
+    """PEFT's files of experts, written from the store to where upstreams read them.
+
+    Attributes:
+        store: The host's store.
+        folder: The folder, on a file system that the upstreams share.
+    """
+
+    store: redhost.Host
+    folder: Path
+
+    def write(self, expert: str, digest: str) -> Path:
+        """Write an adapter, unless it is there with the same bytes; return its folder.
+
+        Raises:
+            IntegrityError: If the stored bytes are not those that were composed.
+            StoreError: If they are missing, or the folder cannot be written.
+        """
+        files = self.store.store.expert(digest, name=expert)
+        wanted = {CONFIG: files.files[CONFIG], WEIGHTS: files.weights}
+        folder = self.folder.absolute() / adapter_name(expert, digest)
+        if any(_bytes(folder / name) != data for name, data in wanted.items()):
+            write_folder(folder, wanted)
+        return folder
+
+
+class Loader:
+    """Loads adapters at one upstream, and unloads those that it loaded.
+
+    Args:
+        upstream: The upstream, of a kind in `PATHS`.
+        files: The adapters' files.
+    """
+
+    def __init__(self, upstream: Upstream, files: AdapterFiles) -> None:
+        self.upstream, self.files = upstream, files
+        self.loaded: set[str] = set()
+        self._load, self._unload = PATHS[upstream.settings.loads]
+        self._turn = asyncio.Lock()
+
+    def forget(self, name: str | None = None) -> None:
+        """Note that the upstream lost an adapter, or those that it does not list."""
+        listed = {str(model).rpartition(":")[2] for model in self.upstream.names}
+        self.loaded &= self.loaded - {name} if name is not None else listed
+
+    async def ensure(self, expert: str, digest: str) -> str:
+        """Load an adapter unless it is loaded; return its name.
+
+        Raises:
+            LoadError: If the upstream refuses it.
+            TransportError: If the upstream does not answer.
+            RedhostError: If the stored bytes are not those that were composed.
+        """
+        name = adapter_name(expert, digest)
+        if name in self.loaded:
+            return name
+        async with self._turn:
+            if name in self.loaded:
+                return name
+            folder = await asyncio.to_thread(self.files.write, expert, digest)
+            content = {"lora_name": name, "lora_path": str(folder)}
+            status, body = await self._ask(self._load, content)
+            if status != OK and b"already" not in body:
+                found = f"{status}: {body[:200].decode('utf-8', 'replace')}"
+                raise LoadError(f"{self.upstream.url} did not load {name}", found=found)
+            log.info("%s has %s", self.upstream.url, name)
+            self.loaded.add(name)
+        return name
+
+    async def unload_all_but(self, names: Collection[str]) -> None:
+        """Unload every adapter that was loaded here, except some."""
+        for name in sorted(self.loaded.difference(names)):
+            async with self._turn:
+                self.loaded.discard(name)
+                status, _ = await self._ask(self._unload, {"lora_name": name})
+                if status not in {OK, NOT_FOUND}:
+                    log.warning("%s did not unload %s: %s", self.upstream.url, name, status)
+
+    async def _ask(self, path: str, content: Mapping[str, str]) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await self.upstream.ask("POST", path, content)
+        except TimeoutError as e:
+            raise httpx2.ReadTimeout(f"{path} took more than {SECONDS:g} s") from e
+
+
+def scales_for(listed: bytes, name: str) -> list[dict[str, Any]] | None:
+    """Return llama.cpp's field ``lora`` that selects one adapter.
+
+    Args:
+        listed: What the upstream lists at ``/lora-adapters``.
+        name: The adapter's name: that of its file, without its ending; or `BACKBONE` for none.
+
+    Returns:
+        A scale for every adapter; None if there is none of that name.
+    """
+    adapters = msgspec.json.decode(listed, type=list[dict[str, Any]])
+    stems = {int(a["id"]): PurePath(str(a.get("path", ""))).stem for a in adapters}
+    if name != BACKBONE and name not in stems.values():
+        return None
+    return [{"id": i, "scale": float(stem == name)} for i, stem in stems.items()]
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

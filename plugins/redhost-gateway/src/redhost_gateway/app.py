@@ -1,0 +1,107 @@
+"""The application: the proxy, the models, health and metrics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from redhost_gateway.gateway import AUTO, Gateway
+from redhost_gateway.problems import Problem
+from redhost_gateway.proxy import Proxy
+
+__all__ = ["create_app"]
+
+OWNER = "redhost"
+
+
+def create_app(gateway: Gateway, *, hosts: Sequence[str] = ("*",)) -> Starlette:
+    """Return the application.
+
+    Args:
+        gateway: The state; it follows the home while the application runs.
+        hosts: The names that clients may ask for; ``*`` for any.
+    """
+    proxy, own = Proxy(gateway), OwnRoutes(gateway)
+
+    @contextlib.asynccontextmanager
+    async def following(_: Starlette) -> AsyncIterator[None]:
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.stop()
+
+    routes = [
+        Route("/v1/models", own.models, methods=["GET"]),
+        Route("/metrics", own.metrics, methods=["GET"]),
+        Route("/health/live", own.live, methods=["GET"]),
+        Route("/health/ready", own.ready, methods=["GET"]),
+        Route("/v1/{path:path}", proxy),
+        Route("/{path:path}", own.absent),
+    ]
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    return Starlette(routes=routes, middleware=[trusted], lifespan=following)
+
+
+class OwnRoutes:
+    """What the gateway answers itself.
+
+    Args:
+        gateway: The state.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    async def models(self, _: Request) -> Response:
+        """List ``auto``, the experts, and the models of all upstreams."""
+        serving = self.gateway.serving
+        found: dict[str, dict[str, Any]] = {}
+        for name in (AUTO, *(() if serving is None else serving.columns)):
+            parent = None if name == AUTO else AUTO
+            found[name] = {
+                "id": name, "object": "model", "created": 0, "owned_by": OWNER, "parent": parent
+            }  # fmt: skip
+        for upstream in self.gateway.upstreams:
+            for model in upstream.listed:
+                found.setdefault(str(model.get("id")), model)
+        return _json({"object": "list", "data": list(found.values())})
+
+    async def metrics(self, _: Request) -> Response:
+        """Return Prometheus' metrics."""
+        return Response(self.gateway.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def live(self, _: Request) -> Response:
+        """Say that the process runs."""
+        return _json({"live": True})
+
+    async def ready(self, _: Request) -> Response:
+        """Say whether a generation chooses and an upstream answers."""
+        serving = self.gateway.serving
+        upstreams = {upstream.url: upstream.healthy for upstream in self.gateway.upstreams}
+        ready = serving is not None and any(upstreams.values())
+        shown = {
+            "ready": ready,
+            "generation": None if serving is None else serving.number,
+            "trouble": self.gateway.trouble or None,
+            "upstreams": upstreams,
+        }
+        return _json(shown, status=200 if ready else 503)
+
+    async def absent(self, _: Request) -> Response:
+        """Say that only the API's paths are passed on."""
+        problem = Problem(404, "only paths under /v1 are passed on", code="unknown_path")
+        return Response(problem.body, status_code=404, headers=problem.headers)
+
+
+def _json(content: object, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status_code=status, media_type="application/json")

@@ -1,0 +1,305 @@
+"""One request: choose its expert, send it to an upstream, and pass the answer on byte by byte.
+
+A request is sent again only before the first byte of an answer. Once that has been passed on, an
+upstream that breaks off ends the answer: with an error event in a stream of events, else by closing
+the connection. A client that disconnects ends the request at the upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, MutableMapping
+from typing import Any
+
+import httpx2
+import msgspec
+from starlette.types import Receive, Send
+
+from redhost_gateway.choosing import BACKBONE
+from redhost_gateway.gateway import Choice, Fields, Gateway
+from redhost_gateway.problems import NoAdapterProblem, Problem
+from redhost_gateway.tracing import trace_headers
+from redhost_gateway.upstream import Answer, Headers, Upstream, pick
+
+__all__ = ["Proxy"]
+
+log = logging.getLogger("redhost.gateway")
+
+AsgiScope = MutableMapping[str, Any]
+
+HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
+    b" transfer-encoding upgrade".split()
+)
+NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+EVENTS = b"text/event-stream"
+EVENT_END = (b"\n\n", b"\r\n\r\n", b"\r\r")
+RESERVED = frozenset({"load_lora_adapter", "unload_lora_adapter"})
+"""Paths of upstreams that change them; the gateway alone asks for these."""
+
+NOT_FOUND = 404
+
+CONNECTING = (httpx2.ConnectTimeout, httpx2.PoolTimeout)
+"""Time-outs after which nothing was sent."""
+
+
+class _GoneError(Exception):
+    """The client disconnected."""
+
+
+class Proxy:
+    """The ASGI application of all paths under ``/v1``.
+
+    Args:
+        gateway: The state.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer one request, unless its client disconnects first."""
+        gateway = self.gateway
+        exchange = Exchange(gateway, scope, send)
+        gateway.in_progress += 1
+        try:
+            exchange.check(in_progress=gateway.in_progress)
+            body = await exchange.read(receive)
+            await _unless_gone(exchange.answer(body), receive)
+        except _GoneError:
+            exchange.status = "gone"
+        except Problem as problem:
+            await exchange.refuse(problem)
+        finally:
+            gateway.in_progress -= 1
+            gateway.metrics.requests.labels(exchange.by, str(exchange.status)).inc()
+
+
+class Exchange:
+    """A request and its answer.
+
+    Args:
+        gateway: The state.
+        scope: The request.
+        send: Sends the answer.
+    """
+
+    def __init__(self, gateway: Gateway, scope: AsgiScope, send: Send) -> None:
+        self.gateway, self.scope, self.send = gateway, scope, send
+        self.headers: Headers = scope["headers"]
+        query = scope.get("query_string", b"")
+        self.path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0]
+        self.path += b"?" + query if query else b""
+        self.by, self.status = "none", "0"
+        self.begun = time.perf_counter()
+
+    def check(self, *, in_progress: int) -> None:
+        """Refuse paths that change an upstream, and more requests than the limit.
+
+        Raises:
+            Problem: 400, 403 or 429.
+        """
+        parts = self.scope["path"].strip("/").split("/")
+        if not {".", ".."}.isdisjoint(parts):
+            raise Problem(400, "the path has parts . or ..", code="invalid_path")
+        if parts[-1] in RESERVED:
+            raise Problem(403, "adapters are loaded by the gateway alone", code="forbidden_path")
+        if in_progress > self.gateway.limits.requests:
+            raise Problem(
+                429, "too many requests are in progress", code="too_many_requests", retry_after=1
+            )
+
+    async def read(self, receive: Receive) -> bytes:
+        """Return the request's body.
+
+        Raises:
+            Problem: 413 if it is too long.
+        """
+        most, body, more = self.gateway.limits.body, bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > most:
+                raise Problem(413, f"the body has more than {most} bytes", code="body_too_long")
+        return bytes(body)
+
+    async def answer(self, body: bytes) -> None:
+        """Choose, and pass on.
+
+        Raises:
+            Problem: If the gateway has to answer itself.
+        """
+        fields = _fields(body) if self.scope["method"] == "POST" else None
+        choice = None if fields is None else await self.gateway.choose(fields)
+        try:
+            await self._pass_on(body, fields or {}, choice)
+        finally:
+            self.gateway.done(choice)
+
+    async def _pass_on(self, body: bytes, fields: Fields, choice: Choice | None) -> None:
+        """Send the request to an upstream, and to others while no byte of an answer came."""
+        gateway, tried = self.gateway, list[Upstream]()
+        problem: Problem = _unreachable()
+        name = _text(fields.get("model")) if choice is None else choice.expert
+        for attempt in range(gateway.limits.retries + 1):
+            upstream = pick(gateway.upstreams, name, tried)
+            if attempt:
+                gateway.metrics.retries.labels(upstream.url).inc()
+            last = attempt == gateway.limits.retries
+            try:
+                if await self._once(upstream, body, fields, choice, last=last):
+                    return
+            except (httpx2.LocalProtocolError, httpx2.InvalidURL) as e:
+                raise Problem(400, "the request cannot be sent on", code="invalid_request") from e
+            except (httpx2.ReadTimeout, httpx2.WriteTimeout) as e:
+                raise _timed_out() from e
+            except NoAdapterProblem as e:
+                problem = e
+                tried.append(upstream)
+            except httpx2.TransportError as e:
+                upstream.down(e)
+                problem = _timed_out() if isinstance(e, CONNECTING) else _unreachable()
+                tried.append(upstream)
+        raise problem
+
+    async def _once(
+        self,
+        upstream: Upstream,
+        body: bytes,
+        fields: Fields,
+        choice: Choice | None,
+        *,
+        last: bool,
+    ) -> bool:
+        """Let one upstream answer; return whether it did.
+
+        Raises:
+            TransportError: If no byte of an answer came.
+        """
+        if choice is not None:
+            named = await self.gateway.fields_for(upstream, choice)
+            body = msgspec.json.encode({**fields, **named})
+        answer = await upstream.send(self.scope["method"], self.path, self._sent(), body)
+        try:
+            unknown = answer.status == NOT_FOUND and not last
+            if unknown and choice is not None and self.gateway.lost(upstream, choice):
+                return False  # it restarted: the adapter is loaded again
+            self.by, self.status = upstream.url, str(answer.status)
+            self.gateway.metrics.first.observe(time.perf_counter() - self.begun)
+            await self._stream(answer, choice)
+        finally:
+            await answer.close()
+        return True
+
+    def _sent(self) -> Headers:
+        """Return the headers that an upstream gets."""
+        dropped = NOT_SENT | _named_by_connection(self.headers)
+        traced = trace_headers()
+        names = {name.encode() for name in traced}
+        sent = [(k, v) for k, v in self.headers if k not in dropped and k not in names]
+        return [*sent, *((k.encode(), v.encode()) for k, v in traced.items())]
+
+    async def _stream(self, answer: Answer, choice: Choice | None) -> None:
+        """Pass an answer on as it comes."""
+        raw = [(k.lower(), v) for k, v in answer.headers]
+        dropped = HOP_BY_HOP | _named_by_connection(raw)
+        own = {} if choice is None else _headers(choice)
+        headers = [(k, v) for k, v in raw if k not in dropped and k not in own]
+        await self._begin(answer.status, [*headers, *own.items()])
+        end, kind = b"\n\n", dict(raw)
+        events = kind.get(b"content-type", b"").startswith(EVENTS)
+        try:
+            async for part in answer.raw():
+                await self._more(part)
+                end = (end + part)[-4:]
+        except httpx2.TransportError as e:
+            log.warning("%s broke off an answer: %s", self.by, type(e).__name__)
+            self.gateway.metrics.broken.labels(self.by).inc()
+            framed = {b"content-length", b"content-encoding"} & kind.keys()
+            if not events or framed or not end.endswith(EVENT_END):
+                return  # without its end, the connection is closed
+            problem = Problem(502, "the upstream broke off its answer", code="upstream_broke_off")
+            await self._more(b"data: " + problem.body + b"\n\n")
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def refuse(self, problem: Problem) -> None:
+        """Answer a problem."""
+        self.status, body = str(problem.status), problem.body
+        headers = {**problem.headers, "content-length": str(len(body))}
+        await self._begin(problem.status, [(k.encode(), v.encode()) for k, v in headers.items()])
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _more(self, part: bytes) -> None:
+        await self.send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def _unless_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Do work unless the client disconnects, which cancels it.
+
+    Raises:
+        _GoneError: If it does.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _GoneError
+        await task
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _fields(body: bytes) -> Fields | None:
+    """Return the fields of a body; None if it is no JSON object, which is the upstream's to say."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _text(raw: msgspec.Raw | None) -> str | None:
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _named_by_connection(headers: Headers) -> frozenset[bytes]:
+    values = (v for k, v in headers if k == b"connection")
+    return frozenset(name.strip().lower() for v in values for name in v.split(b","))
+
+
+def _headers(choice: Choice) -> dict[bytes, bytes]:
+    """Return the headers that say what was chosen."""
+    found = {
+        "expert": choice.expert,
+        "generation": str(choice.serving.number),
+        "declined": str(choice.expert == BACKBONE).lower(),
+    }
+    if choice.chosen is not None:
+        weights = choice.chosen.weights.items()
+        found["weights"] = ",".join(f"{column}={weight:.4f}" for column, weight in weights)
+    return {f"x-redhost-{k}".encode(): v.encode("latin-1", "replace") for k, v in found.items()}
+
+
+def _unreachable() -> Problem:
+    return Problem(502, "no upstream answers", code="upstream_unreachable")
+
+
+def _timed_out() -> Problem:
+    return Problem(504, "the upstream did not answer in time", code="upstream_timeout")

@@ -1,0 +1,138 @@
+"""Run a gateway until it is stopped: the work of `redhost gateway`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import uvicorn
+from redhost_serve.listener import bind, listening
+from starlette.applications import Starlette
+
+import redhost
+from redhost_gateway.app import create_app
+from redhost_gateway.follow import production_of
+from redhost_gateway.gateway import Gateway
+from redhost_gateway.settings import Limits, UpstreamSettings
+
+__all__ = ["GatewayOptions", "run", "running"]
+
+ENDING = 30
+"""Seconds in which requests in progress have to end."""
+
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions:
+    """The options of the command line.
+
+    Attributes:
+        home: The state folder.
+        device: Where the trunk runs.
+        upstreams: The servers that answer.
+        limits: Limits.
+        margin: How far another expert has to lead to take over a conversation.
+        adapters: Where adapters are written for upstreams to read.
+        host: Address to listen on.
+        port: Port; 0 is any that is free.
+        hosts: Names that clients may ask for; empty for any unless the address is this machine's.
+        follow: The store of a fleet to follow.
+    """
+
+    home: Path | None
+    device: str | None
+    upstreams: tuple[UpstreamSettings, ...]
+    limits: Limits
+    margin: float
+    adapters: Path | None
+    host: str
+    port: int
+    hosts: tuple[str, ...] = ()
+    follow: str | None = None
+
+
+def run(options: GatewayOptions) -> None:
+    """Pass requests on until a signal stops the gateway."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("redhost").setLevel(logging.INFO)
+    with listening(options.host, options.port, uds=None) as (listener, where):
+        host, store = redhost.Host.open(options.home, device=options.device), options.follow
+        gateway = Gateway(
+            host=host,
+            settings=options.upstreams,
+            limits=options.limits,
+            margin=options.margin,
+            folder=options.adapters,
+            production=None if store is None else production_of(host, store),
+        )
+        local = options.host in LOOPBACK
+        hosts = (*LOOPBACK, *options.hosts) if local or options.hosts else ("*",)
+
+        def say() -> None:
+            number = "none" if gateway.serving is None else gateway.serving.number
+            click.echo(f"generation {number} chooses on {where}")
+            sys.stdout.flush()
+
+        server = Server(create_app(gateway, hosts=hosts), started=say)
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
+            server.run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """A server that says when it answers.
+
+    Args:
+        app: The application.
+        started: Called when the server answers.
+    """
+
+    def __init__(self, app: Starlette, *, started: Callable[[], None]) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=ENDING,
+            ws="none",
+        )
+        super().__init__(config)
+        self.begun = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then call `started`."""
+        await super().startup(sockets=sockets)
+        self.begun()
+
+
+@contextlib.contextmanager
+def running(gateway: Gateway) -> Iterator[str]:
+    """Pass requests on from a free port of this machine while the block runs.
+
+    Args:
+        gateway: The state.
+
+    Yields:
+        The gateway's address.
+    """
+    ready, listener = threading.Event(), bind("127.0.0.1", 0)
+    server = Server(create_app(gateway), started=ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        if not ready.wait(60):
+            raise redhost.MissingError("the gateway did not start within a minute")
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()

@@ -1,0 +1,203 @@
+"""A server behind the gateway: its connections, whether it answers, and the models it lists."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+
+from redhost_gateway.choosing import BACKBONE
+from redhost_gateway.settings import Limits, UpstreamSettings
+
+__all__ = ["Answer", "Headers", "Upstream", "pick"]
+
+log = logging.getLogger("redhost.gateway")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+PER_CLIENT = 64
+"""Requests that share a pool of connections: a search in it takes time for each of its members."""
+
+TOO_MANY = 8 * 2**20
+"""Most bytes of an answer to the gateway's own requests."""
+
+ERROR = 500
+
+
+class ModelEntry(msgspec.Struct, kw_only=True):
+    """What the gateway reads of a model that an upstream lists."""
+
+    id: str
+    parent: str | None = None
+
+
+class _Listing(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+class Upstream:
+    """A server with OpenAI's API.
+
+    Args:
+        settings: Its address, and the names that experts have there.
+        limits: Time-outs.
+    """
+
+    def __init__(self, settings: UpstreamSettings, *, limits: Limits) -> None:
+        self.settings, self.url = settings, settings.address
+        self.timeout = httpx2.Timeout(limits.read, connect=limits.connect, pool=limits.connect)
+        self.healthy = self.reachable = True
+        self.in_flight = 0
+        self.listed: tuple[dict[str, Any], ...] = ()
+        key = settings.key_file
+        token = None if key is None else Path(key).expanduser().read_text("utf-8").strip()
+        self.own_headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._clients: list[tuple[httpx2.AsyncClient, list[int]]] = []
+
+    def __repr__(self) -> str:
+        return f"Upstream({self.url!r})"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the models that it lists."""
+        return frozenset(str(model.get("id")) for model in self.listed)
+
+    def name_of(self, column: str) -> str | None:
+        """Return its name of an expert or of the backbone; None if that is not known.
+
+        The backbone is the first model without a parent, unless a name is configured.
+        """
+        if column in self.settings.models or column != BACKBONE:
+            return self.settings.models.get(column, column)
+        bases = (model for model in self.listed if not model.get("parent"))
+        return next((str(model["id"]) for model in bases), None)
+
+    async def send(self, method: str, path: bytes, headers: Headers, body: bytes) -> Answer:
+        """Send a request; return as soon as the head of its answer is there.
+
+        Raises:
+            TransportError: If there is none.
+        """
+        client, load = self._client()
+        url = httpx2.URL(self.url).copy_with(raw_path=_joined(self.url, path))
+        request = httpx2.Request(
+            method,
+            url,
+            headers=list(headers),
+            content=body,
+            extensions={"timeout": self.timeout.as_dict()},
+        )
+        load[0] += 1
+        self.in_flight += 1
+        try:
+            return Answer(await client.send(request, stream=True), self, load)
+        except BaseException:
+            load[0] -= 1
+            self.in_flight -= 1
+            raise
+
+    async def ask(
+        self, method: str, path: str, content: Mapping[str, Any] | None = None
+    ) -> tuple[int, bytes]:
+        """Make a request of the gateway's own; return the status and the body of its answer.
+
+        Raises:
+            TransportError: If there is none.
+        """
+        headers = [(k.encode(), v.encode()) for k, v in self.own_headers.items()]
+        body = b"" if content is None else msgspec.json.encode(content)
+        if body:
+            headers.append((b"content-type", b"application/json"))
+        answer = await self.send(method, path.encode(), headers, body)
+        try:
+            data = bytearray()
+            async for part in answer.decoded():
+                data += part
+                if len(data) > TOO_MANY:
+                    break
+        finally:
+            await answer.close()
+        return answer.status, bytes(data)
+
+    async def check(self) -> None:
+        """Find out whether it answers, and which models it lists."""
+        try:
+            status, body = await self.ask("GET", "/v1/models")
+        except httpx2.TransportError as e:
+            self.down(e)
+            return
+        if not self.healthy and status < ERROR:
+            log.info("%s answers again", self.url)
+        self.reachable, self.healthy = True, status < ERROR
+        try:
+            self.listed = tuple(msgspec.json.decode(body, type=_Listing).data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.listed = ()  # a server that lists nothing answers names all the same
+
+    def down(self, error: Exception) -> None:
+        """Note that it does not answer."""
+        if self.healthy:
+            log.warning("%s does not answer: %s", self.url, type(error).__name__)
+        self.healthy = False
+        self.reachable = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        for client, _ in self._clients:
+            await client.aclose()
+
+    def _client(self) -> tuple[httpx2.AsyncClient, list[int]]:
+        for client, load in self._clients:
+            if load[0] < PER_CLIENT:
+                return client, load
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=PER_CLIENT)
+        made = httpx2.AsyncClient(limits=limits, trust_env=False), [0]
+        self._clients.append(made)
+        return made
+
+
+class Answer:
+    """The answer of an upstream, whose body is still to come; close it."""
+
+    def __init__(self, response: httpx2.Response, upstream: Upstream, load: list[int]) -> None:
+        self._response, self._upstream, self._load = response, upstream, load
+        self.status, self.headers = response.status_code, response.headers.raw
+
+    def raw(self) -> Any:
+        """Return the iterator of the body's bytes, as they come."""
+        return self._response.aiter_raw()
+
+    def decoded(self) -> Any:
+        """Return the iterator of the body's bytes, decompressed."""
+        return self._response.aiter_bytes()
+
+    async def close(self) -> None:
+        """Let the connection go; an answer that was not read to its end is cancelled."""
+        self._load[0] -= 1
+        self._upstream.in_flight -= 1
+        await self._response.aclose()
+
+
+def pick(upstreams: Sequence[Upstream], name: str | None, tried: Sequence[Upstream]) -> Upstream:
+    """Return the upstream for a request: one that answers, lists its model, and has least to do.
+
+    Args:
+        upstreams: All of them, at least one.
+        name: The model's name; None if the request names none.
+        tried: Those that have failed on it, in this order: the first comes again first.
+    """
+
+    def rank(upstream: Upstream) -> tuple[bool, int, bool, bool, int]:
+        lists = name is None or (upstream.name_of(name) or name) in upstream.names
+        last = max((n for n, each in enumerate(tried) if each is upstream), default=-1)
+        return not upstream.reachable, last, not upstream.healthy, not lists, upstream.in_flight
+
+    return min(upstreams, key=rank)
+
+
+def _joined(url: str, path: bytes) -> bytes:
+    return httpx2.URL(url).raw_path.rstrip(b"/") + path

@@ -1,0 +1,204 @@
+"""What passes, what is chosen, and what a client sees when something fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from contextlib import closing
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from redhost_gateway.faulty_upstream import BASE, TOKENS
+
+import redhost
+
+TEXT = "What is 37 plus 12?"
+EXPERTS = {"What is 8 plus 9?": "range1", TEXT: "range3", "What is 50 plus 49?": "range5"}
+
+
+def client_of(url: str, **options: Any) -> openai.OpenAI:
+    return openai.OpenAI(**{"base_url": f"{url}/v1", "api_key": "key", "max_retries": 0, **options})
+
+
+def chat(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "auto", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def post(url: str, body: Any, path: str = "/v1/chat/completions", **headers: str) -> Any:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx2.post(url + path, content=content, headers=headers, timeout=30)
+
+
+def test_the_official_client_gets_the_expert_that_route_names(
+    composed_home, upstream, gateway_of
+) -> None:
+    url, _ = gateway_of(composed_home, upstream[0])
+    host = redhost.Host.open(composed_home, plugins=redhost.plugins.Plugins(()))
+    routes = host.route(list(EXPERTS))
+    assert [r.expert for r in routes] == list(EXPERTS.values())
+    with client_of(url) as client:
+        for route in routes:
+            raw = client.chat.completions.with_raw_response.create(**chat(route.input, user="me"))
+            assert raw.parse().model == route.expert == raw.headers["x-redhost-expert"]
+            assert raw.parse().choices[0].message.content == "me"
+            weights = dict(x.split("=") for x in raw.headers["x-redhost-weights"].split(","))
+            assert float(weights[route.expert]) == pytest.approx(
+                route.weights[route.expert], abs=1e-4
+            )
+            assert raw.headers["x-redhost-generation"] == "3"
+            assert raw.headers["x-redhost-declined"] == "false"
+            assert client.completions.create(model="auto", prompt=route.input).model == route.expert
+            assert client.embeddings.create(model="auto", input=route.input).model == route.expert
+            with client.chat.completions.create(**chat(route.input, user="x", stream=True)) as got:
+                assert "".join(c.choices[0].delta.content or "" for c in got) == "x " * TOKENS
+        ids = [model.id for model in client.models.list()]
+        assert ids[0] == "auto" and {BASE, "range1", "backbone"} <= set(ids)
+        declined = client.chat.completions.with_raw_response.create(**chat("zebra"))
+        assert declined.headers["x-redhost-declined"] == "true"
+        assert declined.parse().model == BASE
+
+
+def test_a_body_passes_byte_for_byte_but_for_its_model(composed_home, upstream, gateway_of) -> None:
+    url, _ = gateway_of(composed_home, upstream[0], models={"range3": "third"})
+    state = upstream[1]
+    named = (
+        b'{"model":"own",  "temperature":1.0000000000000000001,"user":"u","x":{"b":1,"a":1e400}}'
+    )
+    post(url, named, authorization="Bearer s3cret", **{"x-own": "yes"})
+    path, headers, body = state.seen[-1]
+    assert body == named and path == "/v1/chat/completions"
+    assert (headers["authorization"], headers["x-own"]) == ("Bearer s3cret", "yes")
+    tools = b'[{"type": "function",  "function": {"name": "f", "n": 1.10}}]'
+    parts = json.dumps(
+        [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": TEXT}]
+    )
+    chosen = b'{"model":"auto","tools":%s,"messages":[{"role":"user","content":%s}]}'
+    answer = post(url, chosen % (tools, parts.encode()))
+    assert answer.json()["model"] == "third" and answer.headers["x-redhost-expert"] == "range3"
+    body = state.seen[-1][2]
+    assert tools in body and parts.encode() in body and b'"model":"third"' in body
+    assert post(url, {"model": "range3"}).json()["model"] == "third"  # named by its id
+    post(url, b"no json", path="/v1/chat/completions?a=%2F")
+    assert state.seen[-1][0].endswith("?a=%2F") and state.seen[-1][2] == b"no json"
+
+
+def test_the_upstreams_own_errors_pass(composed_home, upstream, gateway_of) -> None:
+    url, _ = gateway_of(composed_home, upstream[0])
+    with client_of(url) as client:
+        for code, kind in {
+            429: openai.RateLimitError,
+            500: openai.InternalServerError,
+            400: openai.BadRequestError,
+        }.items():
+            with pytest.raises(kind) as refused:
+                client.chat.completions.create(
+                    **chat(TEXT, user="mine", extra_body={"behave": f"status:{code}"})
+                )
+            assert refused.value.body == {"message": "mine", "code": "status"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"model": "auto"}, 400, "no_text"),
+        ({"model": "auto", "messages": [{"role": "system", "content": "x"}]}, 400, "no_text"),
+        ({"model": "auto", "prompt": [1, 2]}, 400, "no_text"),
+        ({"model": "auto", "prompt": list(EXPERTS)}, 400, "several_experts"),
+        ({"model": "auto", "prompt": TEXT, "behave": "drop"}, 502, "upstream_unreachable"),
+        ({"model": "auto", "prompt": TEXT, "behave": "slow:9"}, 504, "upstream_timeout"),
+        ({"model": "x" * 300, "prompt": TEXT}, 413, "body_too_long"),
+    ],
+)
+def test_what_the_gateway_refuses(body, status, code, composed_home, upstream, gateway_of) -> None:
+    url, _ = gateway_of(composed_home, upstream[0], limits={"read": 0.3, "body": 290})
+    answer = post(url, body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    with client_of(url) as client:  # it goes on
+        assert client.completions.create(model="auto", prompt=TEXT).model == "range3"
+
+
+def test_what_changes_an_upstream_is_not_passed_on(composed_home, upstream, gateway_of) -> None:
+    url, _ = gateway_of(composed_home, upstream[0])
+    for path in ("load_lora_adapter", "%6Coad_lora_adapter", "unload_lora_adapter/"):
+        answer = post(url, {"lora_name": "x", "lora_path": "/"}, path=f"/v1/{path}")
+        assert answer.status_code == 403
+    with closing(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))) as raw:
+        raw.sendall(b"POST /v1/../load_lora_adapter HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    assert httpx2.get(f"{url}/slots").status_code == 404
+    assert not upstream[1].seen
+
+
+def test_a_request_is_sent_again_before_the_first_byte_alone(
+    composed_home, upstream, gateway_of
+) -> None:
+    url, gateway = gateway_of(composed_home, upstream[0])
+    answer = post(url, chat(TEXT, user="again", behave="drop-first"))
+    assert answer.json()["id"] == "again"
+    seen = [json.loads(body)["user"] for _, _, body in upstream[1].seen]
+    assert seen == ["again", "again"]
+    with pytest.raises(httpx2.RemoteProtocolError):
+        post(url, chat(TEXT, user="once", behave="break"))
+    assert [json.loads(b)["user"] for _, _, b in upstream[1].seen].count("once") == 1
+    with client_of(url) as client:
+        events = client.chat.completions.create(
+            **chat(TEXT, user="x", stream=True, extra_body={"behave": "break"})
+        )
+        got = ""
+        with pytest.raises(openai.APIError, match="broke off"):
+            for event in events:
+                got += event.choices[0].delta.content or ""
+        assert got == "x " * (TOKENS // 2)
+    assert b'redhost_gateway_broken_total{upstream="' in gateway.metrics.text()
+
+
+def test_another_upstream_answers_for_one_that_is_down(composed_home, upstream, gateway_of) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    url, gateway = gateway_of(composed_home, dead, upstream[0])
+    assert [u.healthy for u in gateway.upstreams] == [False, True]
+    gateway.upstreams[0].healthy = True  # as if it had gone down this moment
+    gateway.upstreams[0].listed = ({"id": "range3"},)  # and were preferred
+    assert post(url, chat(TEXT)).json()["model"] == "range3"
+    assert httpx2.get(f"{url}/health/ready").json()["upstreams"] == {dead: False, upstream[0]: True}
+
+
+def test_backpressure(composed_home, upstream, gateway_of, until) -> None:
+    url, gateway = gateway_of(composed_home, upstream[0], limits={"requests": 1})
+    waiting = subprocess.Popen(
+        ["curl", "-s", f"{url}/v1/x", "-d", json.dumps(chat(TEXT, behave="slow:0.5"))],
+        stdout=subprocess.PIPE,
+    )
+    until(lambda: gateway.in_progress == 1)
+    answer = post(url, chat(TEXT))
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert json.loads(waiting.communicate()[0])["model"] == "range3"
+    assert post(url, chat(TEXT)).status_code == 200
+
+
+def test_a_client_that_goes_ends_the_request_upstream(
+    composed_home, upstream, gateway_of, until
+) -> None:
+    url, gateway = gateway_of(composed_home, upstream[0])
+    upstream[1].delay = 0.02
+    with httpx2.stream("POST", f"{url}/v1/x", json=chat(TEXT, stream=True)) as answer:
+        next(answer.iter_raw())
+        assert upstream[1].open == 1
+    until(lambda: upstream[1].open == 0 and gateway.in_progress == 0)
+    assert gateway.serving.users == 0
+
+
+def test_metrics(composed_home, upstream, gateway_of) -> None:
+    url, _ = gateway_of(composed_home, upstream[0])
+    for _ in range(3):
+        post(url, chat(TEXT))
+    text = httpx2.get(f"{url}/metrics").text
+    assert 'redhost_gateway_expert_requests_total{expert="range3"} 3.0' in text
+    assert f'redhost_gateway_requests_total{{status="200",upstream="{upstream[0]}"}} 3.0' in text
+    assert "redhost_gateway_generation 3.0" in text
+    assert f'redhost_gateway_up{{upstream="{upstream[0]}"}} 1.0' in text
