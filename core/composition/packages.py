@@ -14,7 +14,7 @@ from ...registry.environment.installer import find, installed_from, require_free
 from ...registry.errors import ContractError, UnknownNameError, UsageError
 from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
-from ...registry.home.questions import question_of
+from ...registry.home.questions import question_of, recorded_place
 from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical, require_one
 from ...registry.package.manifest import ExpertManifest
@@ -105,7 +105,7 @@ def add(
         replaced=None if before is None else before.version,
         receipt=receipt,
         signer=wheel.signer,
-        source=wheel.source,
+        source=recorded_place(wheel.source, session.home),
     )
 
 

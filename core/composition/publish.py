@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET
 
+from ...registry.environment.installed import installed_wheel
 from ...registry.errors import CompositionError, MissingError, RedhostError, short
 from ...registry.home.composition import (
     LOCK,
@@ -22,7 +24,7 @@ from ...registry.home.composition import (
 )
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
-from ...registry.home.questions import question_of
+from ...registry.home.questions import question_of, recorded_place
 from ...registry.queries.inventory import drift
 from ..model.composed import ComposedModel
 from ..model.conformal import CALIBRATION, rows_needed, too_few
@@ -129,7 +131,7 @@ def publish(
     store.put(inputs.files.files, digest=inputs.files.digest)
     for expert in inputs.candidates.experts.values():
         store.put(expert.files.files, digest=expert.files.digest)
-    draft = _draft(result, question=question_of(session.home))
+    draft = _draft(result, session)
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
@@ -235,37 +237,43 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
     )
 
 
-def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
+def _draft(result: RecomposeResult, session: Session) -> Composition:
     """Return the record of the composition to publish.
 
-    The known origin of an expert's wheel is kept as long as its digest is the same.
+    The known origin of a wheel is kept as long as the digest of its content is the same.
     """
     inputs, router, experts = result.inputs, result.receipt.router, []
-    members = (
-        {m.digest: m for m in inputs.previous.record.experts} if inputs.previous.record else {}
-    )
+    # Of every generation: an expert may have left and returned.
+    records = session.generations.history()
+    members = {m.digest: m for record in records for m in record.experts if m.wheel or m.source}
+    bases = {r.backbone.digest: r.backbone for r in records if r.backbone.source}
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
-        # pip records no wheel for what it installed from a folder; equal bytes had one before.
-        origin = status.origin if status.origin and status.origin.wheel else members.get(digest)
+        # pip records no wheel for what it was given by name; equal bytes had one before.
+        given = status.origin if status.origin and status.origin.wheel else members.get(digest)
+        origin = given or installed_wheel(status.package, digest)
         experts.append(
             Member(
                 id=expert_id,
                 dist=status.package.dist,
                 version=status.package.version,
                 digest=digest,
-                wheel=origin.wheel if origin else "",
-                signer=origin.signer if origin else "",
-                source=origin.source if origin else "",
+                wheel=origin.wheel,
+                signer=origin.signer,
+                source=recorded_place(origin.source, session.home),
             )
         )
+    digest = inputs.files.digest
+    base = bases.get(digest) or installed_wheel(inputs.package, digest)
     return Composition(
         backbone=BackboneRecord(
             id=inputs.files.manifest.id,
             fingerprint=inputs.files.manifest.fingerprint,
-            digest=inputs.files.digest,
+            digest=digest,
             dist=inputs.package.dist,
             version=inputs.package.version,
+            wheel=base.wheel or UNSET,
+            source=recorded_place(base.source or "", session.home) or UNSET,
         ),
         experts=tuple(experts),
         router=RouterRecord(
@@ -278,7 +286,7 @@ def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
-        settings=_settings(result, question),
+        settings=_settings(result, question_of(session.home)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from redhost.registry.errors import CompositionError, MissingError, short
 from redhost.registry.home.composition import LOCK, LockFile, read_lock
-from redhost.registry.home.questions import homes_with
+from redhost.registry.home.questions import homes_with, place_of
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import canonical
 
@@ -27,7 +27,7 @@ class Part:
         version: The version; empty if the lock has none.
         digest: The digest of its content; empty if the lock has none.
         wheel: The sha256 of the wheel that it was composed from; empty if not known.
-        source: The index or folder that this wheel was taken from; empty if not known.
+        source: The index, folder or path that this wheel was taken from; empty if not known.
     """
 
     kind: Kind
@@ -80,8 +80,8 @@ def parts_of(locks: Mapping[Path, LockFile]) -> tuple[Part, ...]:
         CompositionError: If two locks name other content of one distribution.
     """
     parts = dict[str, Part]()
-    for lock in locks.values():
-        for part in _named(lock):
+    for where, lock in locks.items():
+        for part in _named(lock, where):
             known = parts.setdefault(canonical(part.dist), part)
             if known.digest != part.digest:
                 raise CompositionError(
@@ -94,7 +94,7 @@ def parts_of(locks: Mapping[Path, LockFile]) -> tuple[Part, ...]:
     return tuple(sorted(parts.values(), key=lambda p: (order.index(p.kind), p.dist)))
 
 
-def _named(lock: LockFile) -> Iterator[Part]:
+def _named(lock: LockFile, where: Path) -> Iterator[Part]:
     base = lock.backbone
     if not base.dist or not base.digest:
         raise MissingError(
@@ -102,7 +102,13 @@ def _named(lock: LockFile) -> Iterator[Part]:
             hint="Run 'redhost recompose' where it is installed, and commit the lock.",
         )
     yield Part(
-        kind="backbone", id=base.id, dist=base.dist, version=base.version, digest=base.digest
+        kind="backbone",
+        id=base.id,
+        dist=base.dist,
+        version=base.version,
+        digest=base.digest,
+        wheel=base.wheel or "",
+        source=place_of(base.source or "", where),
     )
     for dist, digest in lock.plugins.items():
         yield Part(kind="plugin", id=dist, dist=dist, digest=digest)
@@ -114,5 +120,5 @@ def _named(lock: LockFile) -> Iterator[Part]:
             version=expert.version,
             digest=expert.digest,
             wheel=expert.wheel,
-            source=expert.source,
+            source=place_of(expert.source, where),
         )
