@@ -195,13 +195,17 @@ def refuse_drift(
         plugins=plugins,
     )
     if differences:
-        first, several = differences[0], "s" if len(differences) > 1 else ""
+        failing = {r.expert: r.violations[0] for r in inputs.candidates.rejected}
+        # What is here, and may not join, says more than that it is not among those that did.
+        first = min(differences, key=lambda d: d.id not in failing)
+        several, fault = "s" if len(differences) > 1 else "", failing.get(first.id)
         raise CompositionError(
             f"what is installed differs from the lock ({len(differences)} difference{several}); "
-            f"{first.id} is {first.kind}",
+            f"{first.id} is {fault.code.replace('_', ' ') if fault else first.kind}",
             expected=first.locked,
-            found=first.installed,
-            hint="Install what the lock names, or recompose without --locked.",
+            found=fault.found if fault else first.installed,
+            hint=f"{fault.hint if fault else 'Install what the lock names.'} Or recompose without "
+            "--locked.",
         )
 
 

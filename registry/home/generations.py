@@ -181,7 +181,7 @@ class Generations:
                 kind = "backbone" if part is record.backbone else "expert"
                 return ContractError(
                     f"{kind} {part.id!r} ({part.dist} {part.version}) is revoked",
-                    found=f"{entry.reason} ({entry.revoked_at})",
+                    found=entry.why,
                     hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes "
                     "without.",
                 )

@@ -317,6 +317,7 @@ class HomeStatus:
         home: The state folder.
         generation: The current generation.
         parent: The one before it.
+        back: The parent, if it may answer; null if it is gone, damaged or has what is revoked.
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
@@ -334,6 +335,7 @@ class HomeStatus:
     home: str
     generation: int | None = None
     parent: int | None = None
+    back: int | None = None
     backbone: str | None = None
     fingerprint: str | None = None
     experts: tuple[str, ...] = ()
@@ -369,7 +371,7 @@ def take_status(home: Path) -> HomeStatus:
         differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
     revoked = Store(home).revoked()
     gone = {
-        m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].reason)
+        m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].why)
         for m in record.experts
         if m.digest in revoked
     }
@@ -378,6 +380,7 @@ def take_status(home: Path) -> HomeStatus:
         status,
         generation=record.number,
         parent=record.parent,
+        back=_back(home, record.parent),
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
@@ -385,6 +388,15 @@ def take_status(home: Path) -> HomeStatus:
         drift=differences,
         lock=_compare_lock(home, record),
     )
+
+
+def _back(home: Path, parent: int | None) -> int | None:
+    """Return a generation that a rollback may go to; None if it may not."""
+    generations = Generations(home)
+    with suppress(IntegrityError, UnknownNameError):
+        if parent is not None and generations.refusal(generations.load(parent)) is None:
+            return parent
+    return None
 
 
 def _compare_lock(

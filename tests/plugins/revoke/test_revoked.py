@@ -42,9 +42,8 @@ def test_a_revoked_member_is_named_refused_and_composed_without(
     found = {x["target"]: [v["code"] for v in x["violations"]] for x in json.loads(out)}
     assert code == 1 and found == {"range1": [], "range2": ["revoked"]}
     drift = json.loads(call("status", "--json")[1])["drift"]
-    assert [(d["id"], d["kind"], d["installed"]) for d in drift] == [
-        ("range2", "revoked", "leaks rows")
-    ]
+    assert [(d["id"], d["kind"]) for d in drift] == [("range2", "revoked")]
+    assert published.is_named_in(drift[0]["installed"]) and "leaks rows" in drift[0]["installed"]
     code, out, _ = call("recompose", "--json")
     receipt = json.loads(out)
     assert code == 0 and "range2" not in receipt["experts"]
@@ -52,6 +51,31 @@ def test_a_revoked_member_is_named_refused_and_composed_without(
     assert call("predict", TEXT)[0] == 0
     assert call("rollback")[0] == 1  # to the generation that has it
     assert json.loads(call("status", "--json")[1])["generation"] == 2
+
+
+def test_what_follows_the_lock_and_status_name_who_revoked_and_a_step_that_works(
+    call, fetch, published, digests, home
+) -> None:
+    """No step leads to a generation that is refused: the parent has what is revoked, too."""
+    call("disable", "range5")
+    assert call("recompose", "--accept")[0] == 0  # generation 2, whose parent may answer so far
+    assert "rollback" not in call("status")[1]
+    call("enable", "range5")
+    assert "next: redhost recompose   (or redhost rollback)" in call("status")[1]
+    published.revoke(digests["range2"])
+    fetch()
+    code, out, err = call("recompose", "--locked")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "range2 is revoked" in err and "leaks rows" in err and published.is_named_in(err)
+    code, out, _ = call("status")
+    assert code == 0 and "range2: revoked" in out and published.is_named_in(out)
+    assert out.endswith("next: redhost recompose\n")
+    assert json.loads(call("status", "--json")[1])["back"] is None
+    assert call("recompose", "--accept")[0] == 0
+    assert call("recompose", "--locked")[0] == 0
+    call("disable", "range1")
+    code, _, err = call("recompose", "--locked")
+    assert code == 1 and "range1 is disabled" in err and "redhost enable range1" in err
 
 
 def test_control_without_the_list_all_of_this_passes(call, digests, home) -> None:

@@ -279,8 +279,7 @@ def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Fin
 
 def revoked_text(revocation: Revocation, dist: str) -> str:
     """Return that an expert is revoked, why, and how another version of it is added."""
-    why = f"revoked at {revocation.revoked_at}: {revocation.reason}"
-    return f"{why}; another version is added by 'redhost add {dist}==VERSION'"
+    return f"revoked: {revocation.why}; another version is added by 'redhost add {dist}==VERSION'"
 
 
 def _revoked(composed: Comparison, members: Sequence[Member]) -> Iterator[Finding]:

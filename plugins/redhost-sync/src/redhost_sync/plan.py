@@ -216,7 +216,7 @@ def _revoked(package: Package, locks: Mapping[Path, LockFile]) -> str:
     revoked = {digest: entry for where in locks for digest, entry in Store(where).revoked().items()}
     files = read_expert(package).value if revoked else None
     entry = None if files is None else revoked.get(files.digest)
-    return "" if entry is None else f"it is revoked: {entry.reason} ({entry.revoked_at})"
+    return "" if entry is None else f"it is revoked: {entry.why}"
 
 
 def _composed(locks: Mapping[Path, LockFile]) -> Iterator[str]:
