@@ -60,7 +60,9 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if report.generation is None and not report.questions:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift:
-        back = "" if report.back is None else f"   (or redhost rollback{option(question_of(where))})"
+        back = (
+            "" if report.back is None else f"   (or redhost rollback{option(question_of(where))})"
+        )
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
 
 

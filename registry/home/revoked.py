@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from ..errors import short
 from ..package.checked import Violation
@@ -83,3 +83,12 @@ class Revocations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema: Literal["redhost.revocations/1"] = "redhost.revocations/1"
     lists: dict[str, RevokedList] = {}
     allowed: tuple[str, ...] = ()
+
+    def by_digest(self) -> dict[str, Revocation]:
+        """Return what may not be used, with the key that says so."""
+        return {
+            entry.digest: structs.replace(entry, signer=signer)
+            for signer, one in self.lists.items()
+            for entry in one.entries
+            if entry.digest not in self.allowed
+        }

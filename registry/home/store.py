@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from msgspec import structs
-
 from .. import atomic
 from ..errors import IntegrityError, StoreError, short
 from ..package.checked import Checked
@@ -132,13 +130,7 @@ class Store:
         """
         if atomic.read(self.folder.with_name(REVOKED)) is None:
             return {}
-        all_of_it = self.revocations()
-        return {
-            entry.digest: structs.replace(entry, signer=signer)
-            for signer, one in all_of_it.lists.items()
-            for entry in one.entries
-            if entry.digest not in all_of_it.allowed
-        }
+        return self.revocations().by_digest()
 
     def revocations(self) -> Revocations:
         """Return all that the home knows to be revoked; raises as `revoked` does."""

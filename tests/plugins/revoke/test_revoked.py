@@ -359,3 +359,20 @@ def test_sync_refuses_a_lock_of_revoked_content(call, fetch, published, digests,
     code, _, err = call("sync", "--from", str(published.folder))
     assert (code, err.count("\n")) == (1, 1)
     assert "red-expert-range2" in err and "leaks rows" in err
+
+
+def test_revoked_experts_are_not_exported(call, fetch, published, digests, home, tmp_path) -> None:
+    published.revoke(digests["range2"])
+    fetch()
+    code, out, err = call("export-wheels", str(tmp_path / "out"), "--only-named")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "red-expert-range2 0.1.0, which was not exported" in err and "leaks rows" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_backbone_is_checked_too(call, fetch, published, digests) -> None:
+    assert call("check", "tiny")[0] == 0
+    published.revoke(digests["backbone"])
+    fetch()
+    code, out, _ = call("check", "tiny", "--json")
+    assert code == 1 and [v["code"] for v in json.loads(out)[0]["violations"]] == ["revoked"]

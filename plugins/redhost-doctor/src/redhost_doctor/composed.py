@@ -179,7 +179,9 @@ def check_lock(subject: Subject) -> Iterator[Finding]:
             continue
         if lock == lock_for(record):
             continue
-        mend = composed.command("rollback", str(record.number))
+        back = ("rollback", str(record.number))  # the lock of what is current already
+        gone = record.digests() & composed.revoked.keys()
+        mend = composed.command(*(("recompose",) if gone else back))
         text = reason or f"{path} is not that of generation {record.number}"
         if lock is not None and agrees(lock, composed.inventory):
             # What it names is here: the composition comes to the lock, not the lock to it.

@@ -60,8 +60,13 @@ def read_locks(home: Path) -> dict[Path, LockFile]:
     return locks
 
 
-def refuse_revoked(home: Path, locks: Mapping[Path, LockFile]) -> None:
+def refuse_revoked(home: Path, locks: Mapping[Path, LockFile], *, to_be: str) -> None:
     """Refuse locks that name what the home knows to be revoked.
+
+    Args:
+        home: The state folder.
+        locks: The locks.
+        to_be: What was to be done with it, such as ``installed``.
 
     Raises:
         ContractError: If one does.
@@ -69,7 +74,7 @@ def refuse_revoked(home: Path, locks: Mapping[Path, LockFile]) -> None:
     revoked = Store(home).revoked()
     for part in parts_of(locks) if revoked else ():
         if part.digest in revoked:
-            problem = f"the lock names {part}, which was not installed"
+            problem = f"the lock names {part}, which was not {to_be}"
             raise revoked[part.digest].violation().error(problem)
 
 
