@@ -21,6 +21,7 @@ from redhost.registry.package.manifest import parse_expert
 from redhost.registry.package.project import card_discloses
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.signing import make_signer, new_key, read_keys
+from redhost.registry.wheel.wheel import open_wheel
 
 BACKBONE = Path(__file__).parents[3] / "plugins/red-backbone-tiny/src/red_backbone_tiny"
 
@@ -54,6 +55,7 @@ def test_an_entry_says_what_the_wheel_says(version_of: Any, tmp_path: Path) -> N
     ).value
     assert entry.sha256 == sha256_hex(path.read_bytes()) and entry.size == path.stat().st_size
     assert (entry.id, entry.dist, entry.version) == ("sums", "red-expert-sums", "1.2.0")
+    assert entry.digest == open_wheel(path).expert.value.digest
     assert (entry.kind, entry.backbone, entry.question) == ("expert", "tiny", "")
     assert entry.fingerprint == manifest.backbone.fingerprint
     assert entry.labels == manifest.labels[:12] and entry.label_count == len(manifest.labels)
