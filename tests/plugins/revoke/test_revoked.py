@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from redhost_revoke.lists import MOST
@@ -156,6 +157,61 @@ def test_an_older_list_is_refused(call, fetch, published, digests) -> None:
     assert code == 1 and err.count("\n") == 1
     assert "expected a serial of 2 or more, found 1" in err
     assert len(json.loads(call("revoked", "--json")[1])["revoked"]) == 2
+
+
+def test_of_two_places_the_newest_list_of_a_key_counts(
+    call, published, digests, home, tmp_path
+) -> None:
+    """A mirror that is behind neither lifts anything nor keeps others from being read."""
+    (mirror := tmp_path / "mirror").mkdir()
+    lock = json.loads((home / "redhost.lock").read_bytes())
+    lock["experts"]["range1"]["source"] = str(mirror)  # asked before the other one
+    lock["experts"]["range3"]["source"] = str(published.folder)
+    (home / "redhost.lock").write_text(json.dumps(lock))
+
+    def fetch() -> tuple[int, str, str]:
+        return call("revoked", "--fetch", "--key", published.public(), "--json")
+
+    old = published.revoke(digests["range1"])
+    published.revoke(digests["range2"])
+    for here, there in ((mirror, published.folder), (published.folder, mirror)):
+        (home / "revoked.json").unlink(missing_ok=True)
+        new = max((published.folder, mirror), key=lambda x: len(_read(x)))
+        data = _read(new)
+        (here / "revoked.json").write_bytes(old)
+        (there / "revoked.json").write_bytes(data)
+        for changed in (True, False):
+            code, out, _ = fetch()
+            known = json.loads(out)
+            assert code == 0 and known["changed"] is changed
+            assert {*known["revoked"]} == {digests["range1"], digests["range2"]}
+            assert [here.name in line and "serial 1" in line for line in known["behind"]] == [True]
+    for folder in (mirror, published.folder):  # the rollback: no place has the newest any more
+        (folder / "revoked.json").write_bytes(old)
+    code, _, err = fetch()
+    assert code == 1 and "expected a serial of 2 or more, found 1" in err
+    assert len(json.loads(call("revoked", "--json")[1])["revoked"]) == 2
+
+
+def _read(folder: Path) -> bytes:
+    path = folder / "revoked.json"
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_two_places_with_other_lists_of_one_serial_are_a_fault(
+    call, published, digests, home, tmp_path
+) -> None:
+    (mirror := tmp_path / "mirror").mkdir()
+    lock = json.loads((home / "redhost.lock").read_bytes())
+    lock["experts"]["range1"]["source"] = str(mirror)
+    lock["experts"]["range3"]["source"] = str(published.folder)
+    (home / "redhost.lock").write_text(json.dumps(lock))
+    (mirror / "revoked.json").write_bytes(published.revoke(digests["range1"]))
+    published.path.unlink()
+    published.revoke(digests["range2"])
+    code, _, err = call("revoked", "--fetch", "--key", published.public())
+    assert code == 1 and "other entries under that serial" in err
+    assert not (home / "revoked.json").exists()
 
 
 def test_two_lists_of_one_serial_are_a_fault(call, fetch, published, digests) -> None:
