@@ -329,6 +329,8 @@ class HomeStatus:
             ``other``; null if it does not.
         damaged: By cache, the number of damaged entries that were computed again; caches without
             any are left out.
+        store: What is wrong with stored copies that it needs; only one that was touched since is
+            read.
         questions: The current generation of each named question; absent if none is composed.
     """
 
@@ -345,6 +347,7 @@ class HomeStatus:
     leftovers: tuple[str, ...] = ()
     lock: Literal["missing", "unreadable", "other"] | None = None
     damaged: dict[str, int] = field(default_factory=dict)
+    store: tuple[str, ...] = ()
     questions: dict[str, int | None] | UnsetType = UNSET
 
 
@@ -387,7 +390,19 @@ def take_status(home: Path) -> HomeStatus:
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
         drift=differences,
         lock=_compare_lock(home, record),
+        store=tuple(_faults(Store(home), record)),
     )
+
+
+def _faults(store: Store, record: Composition) -> Iterator[str]:
+    """Yield what is wrong with the copies of a generation's members."""
+    parts = (*((store.expert, m) for m in record.experts), (store.backbone, record.backbone))
+    for read, part in parts:
+        try:
+            if part.digest and store.is_touched(part.digest):
+                read(part.digest, name=part.id)
+        except RedhostError as e:
+            yield e.reason
 
 
 def _back(home: Path, parent: int | None) -> int | None:
