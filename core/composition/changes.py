@@ -155,8 +155,10 @@ def _without_unsigned(selection: Selection) -> Selection:
         "an installed package, which has no signature",
         "Add its signed wheel: 'redhost add WHEEL'.",
     )
-    unsigned = (replace(x, violations=(missing, *x.violations)) for x in selection.statuses)
-    return replace(selection, statuses=tuple(unsigned))
+    return replace(
+        selection,
+        statuses=tuple(replace(x, violations=(missing, *x.violations)) for x in selection.statuses),
+    )
 
 
 def _what_helps(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from msgspec import UNSET
@@ -17,6 +18,7 @@ from ...registry.home.composition import (
     Composition,
     LockFile,
     Member,
+    Provenance,
     RouterRecord,
     Scalar,
     lock_for,
@@ -241,34 +243,49 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
     )
 
 
-def _draft(result: RecomposeResult, session: Session) -> Composition:
-    """Return the record of the composition to publish.
+def _origins(session: Session) -> dict[str, Provenance]:
+    """Return where the parts of all generations came from, by digest: one may leave and return."""
+    origins = dict[str, Provenance]()
+    for record in session.generations.history():
+        of_base = Provenance(
+            dist=record.backbone.dist,
+            version=record.backbone.version,
+            digest=record.backbone.digest,
+            wheel=record.backbone.wheel or "",
+            source=record.backbone.source or "",
+        )
+        for origin in (*record.experts, of_base):
+            if origin.wheel or origin.source:
+                origins[origin.digest] = origin
+    return origins
 
-    The known origin of a wheel is kept as long as the digest of its content is the same.
-    """
-    inputs, router, experts = result.inputs, result.receipt.router, []
-    # Of every generation: an expert may have left and returned.
-    records = session.generations.history()
-    members = {m.digest: m for record in records for m in record.experts if m.wheel or m.source}
-    bases = {r.backbone.digest: r.backbone for r in records if r.backbone.source}
+
+def _members(
+    inputs: RecomposeInputs, origins: Mapping[str, Provenance], *, home: Path
+) -> Iterator[Member]:
+    """Yield the experts; a known origin is kept as long as the digest is the same."""
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
         # pip records no wheel for what it was given by name; equal bytes had one before.
-        given = status.origin if status.origin and status.origin.wheel else members.get(digest)
-        origin = given or installed_wheel(status.package, digest)
-        experts.append(
-            Member(
-                id=expert_id,
-                dist=status.package.dist,
-                version=status.package.version,
-                digest=digest,
-                wheel=origin.wheel,
-                signer=origin.signer,
-                source=recorded_place(origin.source, session.home),
-            )
+        origin = (
+            status.origin if status.origin and status.origin.wheel else origins.get(digest)
+        ) or installed_wheel(status.package, digest)
+        yield Member(
+            id=expert_id,
+            dist=status.package.dist,
+            version=status.package.version,
+            digest=digest,
+            wheel=origin.wheel,
+            signer=origin.signer,
+            source=recorded_place(origin.source, home),
         )
-    digest = inputs.files.digest
-    base = bases.get(digest) or installed_wheel(inputs.package, digest)
+
+
+def _draft(result: RecomposeResult, session: Session) -> Composition:
+    """Return the record of the composition to publish."""
+    inputs, router, digest = result.inputs, result.receipt.router, result.inputs.files.digest
+    origins = _origins(session) if inputs.previous.record else {}
+    base = origins.get(digest) or installed_wheel(inputs.package, digest)
     return Composition(
         backbone=BackboneRecord(
             id=inputs.files.manifest.id,
@@ -277,9 +294,9 @@ def _draft(result: RecomposeResult, session: Session) -> Composition:
             dist=inputs.package.dist,
             version=inputs.package.version,
             wheel=base.wheel or UNSET,
-            source=recorded_place(base.source or "", session.home) or UNSET,
+            source=recorded_place(base.source, session.home) or UNSET,
         ),
-        experts=tuple(experts),
+        experts=tuple(_members(inputs, origins, home=session.home)),
         router=RouterRecord(
             kind=router.kind,
             level=router.level,

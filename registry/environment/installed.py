@@ -191,11 +191,12 @@ def installed_wheel(package: Package, digest: str) -> Provenance:
     if package.info is None:
         return origin
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        path = package.info / "direct_url.json"
-        recorded = json.loads(read_regular(path, limit=MAX_METADATA))
+        recorded = json.loads(
+            read_regular(package.info / "direct_url.json", limit=MAX_METADATA),
+        )
         url, hashes = urlsplit(recorded["url"]), recorded["archive_info"].get("hashes", {})
         place, sha256 = unquote(url.path), hashes.get("sha256", "")
         if url.scheme == "file" and place.endswith(".whl") and place.isprintable():
-            sha256 = sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else ""
-            return replace(origin, source=place, wheel=sha256)
+            is_digest = re.fullmatch("[0-9a-f]{64}", sha256)
+            return replace(origin, source=place, wheel=sha256 if is_digest else "")
     return origin

@@ -321,7 +321,7 @@ def _download(name: str, into: Path, index_url: str | None, find_links: str | No
 def _without_credentials(url: str) -> str:
     """Return the address of an index as a lock may record it, or the path of a folder."""
     parts = urlsplit(url)
-    if url and (parts.scheme == "file" or "://" not in url):
+    if url and parts.scheme not in {"http", "https"}:
         return str(Path(unquote(parts.path) if parts.scheme == "file" else url).absolute())
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 

@@ -140,6 +140,10 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Return expert id → digest."""
         return {member.id: member.digest for member in self.experts}
 
+    def parts(self) -> tuple[Member | BackboneRecord, ...]:
+        """Return its experts and its backbone."""
+        return (*self.experts, self.backbone)
+
     def digests(self) -> frozenset[str]:
         """Return every digest whose bytes the store must hold for this composition to answer."""
         stored = {self.backbone.digest, *(member.digest for member in self.experts)}

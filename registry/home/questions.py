@@ -75,8 +75,9 @@ def recorded_place(place: str, home: Path) -> str:
         place: An address without credentials, an absolute path, or what a lock names already.
         home: The folder of the lock.
     """
-    inside = Path(place).is_relative_to(root_of(home.absolute()).parent)
-    return Path(os.path.relpath(place, home)).as_posix() if inside else place
+    if not Path(place).is_relative_to(root_of(home.absolute()).parent):
+        return place
+    return Path(os.path.relpath(place, home)).as_posix()
 
 
 def place_of(source: str, home: Path) -> str:

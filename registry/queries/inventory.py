@@ -383,7 +383,7 @@ def take_status(home: Path) -> HomeStatus:
         status,
         generation=record.number,
         parent=record.parent,
-        back=_back(home, record.parent),
+        back=_back(Generations(home), record.parent),
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
@@ -396,8 +396,8 @@ def take_status(home: Path) -> HomeStatus:
 
 def _faults(store: Store, record: Composition) -> Iterator[str]:
     """Yield what is wrong with the copies of a generation's members."""
-    parts = (*((store.expert, m) for m in record.experts), (store.backbone, record.backbone))
-    for read, part in parts:
+    for part in record.parts():
+        read = store.expert if isinstance(part, Member) else store.backbone
         try:
             if part.digest and store.is_touched(part.digest):
                 read(part.digest, name=part.id)
@@ -405,9 +405,8 @@ def _faults(store: Store, record: Composition) -> Iterator[str]:
             yield e.reason
 
 
-def _back(home: Path, parent: int | None) -> int | None:
+def _back(generations: Generations, parent: int | None) -> int | None:
     """Return a generation that a rollback may go to; None if it may not."""
-    generations = Generations(home)
     with suppress(IntegrityError, UnknownNameError):
         if parent is not None and generations.refusal(generations.load(parent)) is None:
             return parent

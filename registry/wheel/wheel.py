@@ -107,8 +107,15 @@ def read_wheel(
         raise Refused(e.violation(path.name)) from e
     _audit(members, package, info)
     refuse(_check_id(members, package, info))
-    files = _data_files(members, package)
-    return Wheel(package, info, files, path.name, data, signer, str(path.absolute()))
+    return Wheel(
+        package,
+        info,
+        _data_files(members, package),
+        path.name,
+        data,
+        signer,
+        source=str(path.absolute()),
+    )
 
 
 def open_wheel(
