@@ -41,10 +41,13 @@ def status(*, home: Path | None, as_json: bool) -> None:
         click.echo(f"question    {name}: generation {number}")
     for d in report.drift:
         what = "fingerprint" if d.id == "backbone" else "build"
-        change = f"{what} locked {d.locked or '-'}, now {d.installed or '-'}"
+        now = d.installed if d.kind == "revoked" else f"now {d.installed or '-'}"
+        change = f"{what} locked {d.locked or '-'}, {now}"
         click.echo(f"drift       {d.id}: {d.kind}, {change}")
     if report.lock is not None:
         click.echo(f"lock        {report.lock}: redhost.lock is not this generation's")
+    for fault in report.store:
+        click.echo(f"damaged     {fault}")
     for cache, entries in report.damaged.items():
         click.echo(f"damaged     {entries} entries of the {cache} cache; they are computed again")
     for lease in report.held:
@@ -58,8 +61,10 @@ def status(*, home: Path | None, as_json: bool) -> None:
     anew = f"redhost recompose{option(question_of(where))}"
     if report.generation is None and not report.questions:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
-    elif report.drift:
-        back = f"   (or redhost rollback{option(question_of(where))})" if report.parent else ""
+    elif report.drift or report.store:
+        back = (
+            "" if report.back is None else f"   (or redhost rollback{option(question_of(where))})"
+        )
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
 
 

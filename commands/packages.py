@@ -109,6 +109,9 @@ def add(
             f"hint       another build of {added.version} was installed: raise the version in "
             "pyproject.toml, so that people can tell them apart"
         )
+    if added.older_than:
+        back = "to go back, add that one again"
+        click.echo(f"warning    older than {added.older_than}, which was here: {back}")
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
 
@@ -158,7 +161,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
-        fields = {"signer": "", "source": "", **msgspec.to_builtins(member)}
+        fields = {"signer": "", "source": "", "older_than": None, **msgspec.to_builtins(member)}
         print_json({**fields, "replaced": None, "receipt": receipt})
     else:
         click.echo(

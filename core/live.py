@@ -220,13 +220,15 @@ class Live:
             return self._publish(parent)
 
     def refresh(self) -> int | None:
-        """Follow the home's current generation, which another process may have changed.
+        """Follow the home, which another process may have changed, and leave what is revoked.
 
         Returns:
-            The number of the generation that answers now, None if nothing is composed.
+            The number of the generation that answers now, None if nothing does.
         """
         current = self.host.generations.current()
-        return current if current in {None, self.generation} else self.swap()
+        if self.recall() is not None or current in {None, self.generation}:
+            return self.generation
+        return self.swap()
 
     def recall(self) -> RedhostError | None:
         """Stop answering with what is revoked: go to the newest generation without it, or to none.

@@ -149,9 +149,16 @@ def test_add_says_so_where_another_build_has_the_same_version(
     for n, version in enumerate(("0.1.0", "0.1.0", "0.2.0")):
         (folder := tmp_path / str(n)).mkdir()
         wheels.append(draft("extra", version=version, domain=f"sums {n}").write(folder))
-    done = venv.session(*(("add", str(wheel), "--accept") for wheel in wheels), home=home)
-    assert [code for code, _, _ in done] == [0, 0, 0], done
-    assert ["raise the version" in out for _, out, _ in done] == [False, True, False]
+    added = ("add", str(wheels[0]), "--accept")
+    done = venv.session(*(("add", str(wheel), "--accept") for wheel in wheels), added, home=home)
+    assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+    assert ["raise the version" in out for _, out, _ in done] == [False, True, False, False]
+    assert ["older than 0.2.0" in out for _, out, _ in done] == [False, False, False, True]
+    venv.pip("uninstall", "--yes", "red-expert-extra")  # now 0.1.0 is composed, and nothing here
+    (older := tmp_path / "older").mkdir()
+    oldest = draft("extra", version="0.0.9").write(older)
+    [(code, out, _)] = venv.session(("add", str(oldest), "--accept", "--json"), home=home)
+    assert code == 0 and json.loads(out)["older_than"] == "0.1.0"
 
 
 def test_what_fails_a_gate_is_not_installed(venv: Any, home: Path, draft: Any, tmp_path) -> None:

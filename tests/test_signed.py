@@ -121,6 +121,30 @@ def test_a_signature_names_its_key_and_is_held_to_it(
     assert venv.contents() == before
 
 
+@pytest.mark.parametrize("by", [by_flag, by_project])
+def test_the_first_composition_has_nothing_that_pip_installed_unsigned(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any, tmp_path: Path, by: By
+) -> None:
+    (tmp_path / "stray").mkdir()
+    venv.install(draft("stray").write(tmp_path / "stray"), only_wheel(index))
+    done = venv.run("add", *by(index, keys, venv), "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    receipt = json.loads(done.stdout)["receipt"]
+    left = {x["id"]: x["code"] for x in receipt["left_out"]}
+    assert {*receipt["experts"]} == {"extra"}
+    assert left["stray"] == "signature_missing" and {*left.values()} == {"signature_missing"}
+
+
+def test_control_without_a_key_what_pip_installed_is_composed_too(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "stray").mkdir()
+    venv.install(draft("stray").write(tmp_path / "stray"))
+    done = venv.run("add", str(only_wheel(index)), "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    assert {"stray", "extra"} <= {*json.loads(done.stdout)["receipt"]["experts"]}
+
+
 def test_an_old_signed_version_is_not_replayed_over_a_newer_one(
     venv: Any, home: Path, keys: Path, index: Path, draft: Any
 ) -> None:

@@ -23,6 +23,7 @@ from ...registry.errors import (
     UsageError,
 )
 from ...registry.home.composition import Composition
+from ...registry.package.checked import Violation
 from ...registry.package.discover import canonical
 from ...registry.queries.inventory import installed_digests
 from ...registry.queries.settings import Disabled
@@ -79,6 +80,8 @@ def change_members(
                 home=session.home,
                 keys=session.settings.keys or (),
             )
+            if record is None and joins.origin is not None and joins.origin.signer:
+                selection = _without_unsigned(selection)
             # Before the first generation the selection is what is installed, which may include it.
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
@@ -141,6 +144,21 @@ def _current_members(
             found=e.reason,
             hint="Compose what is installed anew with 'redhost recompose --accept'.",
         ) from e
+
+
+def _without_unsigned(selection: Selection) -> Selection:
+    """Leave out what is installed, and was not verified, where the expert that joins was."""
+    missing = Violation(
+        "signature_missing",
+        "signature",
+        "a wheel that one of the keys signed",
+        "an installed package, which has no signature",
+        "Add its signed wheel: 'redhost add WHEEL'.",
+    )
+    return replace(
+        selection,
+        statuses=tuple(replace(x, violations=(missing, *x.violations)) for x in selection.statuses),
+    )
 
 
 def _what_helps(

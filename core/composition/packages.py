@@ -14,7 +14,7 @@ from ...registry.environment.installer import find, installed_from, require_free
 from ...registry.errors import ContractError, UnknownNameError, UsageError
 from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
-from ...registry.home.questions import question_of
+from ...registry.home.questions import question_of, recorded_place
 from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical, require_one
 from ...registry.package.manifest import ExpertManifest
@@ -31,10 +31,12 @@ class Added(Member, frozen=True, kw_only=True, omit_defaults=False):
 
     Attributes:
         replaced: The version that was installed before, if any.
+        older_than: The newest version that was installed or composed before, if this is older.
         receipt: The receipt of the composition.
     """
 
     replaced: str | None
+    older_than: str | None = None
     receipt: Receipt
 
 
@@ -83,9 +85,15 @@ def add(
     require_free(wheel.package)
     leaves = _require_own(session.home, wheel, replace)
     before = find(wheel.package.dist)
+    newer = _newer(session.home, wheel.package, before)
     # Of signed wheels only: an old signature can be replayed, and a new one not be made.
-    if before is not None and wheel.signer and not keywords.get("accept"):
-        _refuse_older(wheel.package, before)
+    if newer and wheel.signer and not keywords.get("accept"):
+        raise ContractError(
+            f"{wheel.package} was not installed: a newer version is here",
+            expected=f"{newer} or newer",
+            found=wheel.package.version,
+            hint="An old signature stays valid for ever; --accept goes back even so.",
+        )
     receipt = change_members(
         session,
         add=wheel,
@@ -103,9 +111,10 @@ def add(
         digest=files.digest,
         wheel=wheel.sha256,
         replaced=None if before is None else before.version,
+        older_than=newer,
         receipt=receipt,
         signer=wheel.signer,
-        source=wheel.source,
+        source=recorded_place(wheel.source, session.home),
     )
 
 
@@ -212,22 +221,17 @@ def _refuse_moved(
             )
 
 
-def _refuse_older(package: Package, before: Package) -> None:
-    """Refuse a signed wheel that is older than what is installed: somebody may have replayed it.
-
-    Raises:
-        ContractError: If it is older.
-    """
+def _newer(home: Path, package: Package, before: Package | None) -> str | None:
+    """Return the newest version that is installed or composed, if it is newer than a package's."""
     from packaging.version import InvalidVersion, Version
 
+    record, dist = current_record(home), canonical(package.dist)
+    versions = [m.version for m in record.experts if canonical(m.dist) == dist] if record else []
+    versions += [before.version] if before else []
     with suppress(InvalidVersion):
-        if Version(package.version) < Version(before.version):
-            raise ContractError(
-                f"{package} was not installed: a newer version is",
-                expected=f"{before.version} or newer",
-                found=package.version,
-                hint="An old signature stays valid for ever; --accept goes back even so.",
-            )
+        newest = max(versions, key=Version, default=package.version)
+        return newest if Version(newest) > Version(package.version) else None
+    return None
 
 
 def _installed(name: str) -> tuple[Package | None, set[str]]:

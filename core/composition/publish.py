@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
+from ...registry.environment.installed import installed_wheel
 from ...registry.errors import CompositionError, MissingError, RedhostError, short
 from ...registry.home.composition import (
     LOCK,
@@ -15,6 +18,7 @@ from ...registry.home.composition import (
     Composition,
     LockFile,
     Member,
+    Provenance,
     RouterRecord,
     Scalar,
     lock_for,
@@ -22,7 +26,7 @@ from ...registry.home.composition import (
 )
 from ...registry.home.generations import Generations
 from ...registry.home.locks import Writer
-from ...registry.home.questions import question_of
+from ...registry.home.questions import question_of, recorded_place
 from ...registry.queries.inventory import drift
 from ..model.composed import ComposedModel
 from ..model.conformal import CALIBRATION, rows_needed, too_few
@@ -129,7 +133,7 @@ def publish(
     store.put(inputs.files.files, digest=inputs.files.digest)
     for expert in inputs.candidates.experts.values():
         store.put(expert.files.files, digest=expert.files.digest)
-    draft = _draft(result, question=question_of(session.home))
+    draft = _draft(result, session)
     receipt = msgspec.structs.replace(
         result.receipt, generation=generations.next_number(), parent=generations.current()
     )
@@ -193,13 +197,17 @@ def refuse_drift(
         plugins=plugins,
     )
     if differences:
-        first, several = differences[0], "s" if len(differences) > 1 else ""
+        failing = {r.expert: r.violations[0] for r in inputs.candidates.rejected}
+        # What is here, and may not join, says more than that it is not among those that did.
+        first = min(differences, key=lambda d: d.id not in failing)
+        several, fault = "s" if len(differences) > 1 else "", failing.get(first.id)
         raise CompositionError(
             f"what is installed differs from the lock ({len(differences)} difference{several}); "
-            f"{first.id} is {first.kind}",
+            f"{first.id} is {fault.code.replace('_', ' ') if fault else first.kind}",
             expected=first.locked,
-            found=first.installed,
-            hint="Install what the lock names, or recompose without --locked.",
+            found=fault.found if fault else first.installed,
+            hint=f"{fault.hint if fault else 'Install what the lock names.'} Or recompose without "
+            "--locked.",
         )
 
 
@@ -235,39 +243,60 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
     )
 
 
-def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
-    """Return the record of the composition to publish.
+def _origins(session: Session) -> dict[str, Provenance]:
+    """Return where the parts of all generations came from, by digest: one may leave and return."""
+    origins = dict[str, Provenance]()
+    for record in session.generations.history():
+        of_base = Provenance(
+            dist=record.backbone.dist,
+            version=record.backbone.version,
+            digest=record.backbone.digest,
+            wheel=record.backbone.wheel or "",
+            source=record.backbone.source or "",
+        )
+        for origin in (*record.experts, of_base):
+            if origin.wheel or origin.source:
+                origins[origin.digest] = origin
+    return origins
 
-    The known origin of an expert's wheel is kept as long as its digest is the same.
-    """
-    inputs, router, experts = result.inputs, result.receipt.router, []
-    members = (
-        {m.digest: m for m in inputs.previous.record.experts} if inputs.previous.record else {}
-    )
+
+def _members(
+    inputs: RecomposeInputs, origins: Mapping[str, Provenance], *, home: Path
+) -> Iterator[Member]:
+    """Yield the experts; a known origin is kept as long as the digest is the same."""
     for expert_id, expert in inputs.candidates.experts.items():
         status, digest = inputs.candidates.statuses[expert_id], expert.files.digest
-        # pip records no wheel for what it installed from a folder; equal bytes had one before.
-        origin = status.origin if status.origin and status.origin.wheel else members.get(digest)
-        experts.append(
-            Member(
-                id=expert_id,
-                dist=status.package.dist,
-                version=status.package.version,
-                digest=digest,
-                wheel=origin.wheel if origin else "",
-                signer=origin.signer if origin else "",
-                source=origin.source if origin else "",
-            )
+        # pip records no wheel for what it was given by name; equal bytes had one before.
+        origin = (
+            status.origin if status.origin and status.origin.wheel else origins.get(digest)
+        ) or installed_wheel(status.package, digest)
+        yield Member(
+            id=expert_id,
+            dist=status.package.dist,
+            version=status.package.version,
+            digest=digest,
+            wheel=origin.wheel,
+            signer=origin.signer,
+            source=recorded_place(origin.source, home),
         )
+
+
+def _draft(result: RecomposeResult, session: Session) -> Composition:
+    """Return the record of the composition to publish."""
+    inputs, router, digest = result.inputs, result.receipt.router, result.inputs.files.digest
+    origins = _origins(session) if inputs.previous.record else {}
+    base = origins.get(digest) or installed_wheel(inputs.package, digest)
     return Composition(
         backbone=BackboneRecord(
             id=inputs.files.manifest.id,
             fingerprint=inputs.files.manifest.fingerprint,
-            digest=inputs.files.digest,
+            digest=digest,
             dist=inputs.package.dist,
             version=inputs.package.version,
+            wheel=base.wheel or UNSET,
+            source=recorded_place(base.source, session.home) or UNSET,
         ),
-        experts=tuple(experts),
+        experts=tuple(_members(inputs, origins, home=session.home)),
         router=RouterRecord(
             kind=router.kind,
             level=router.level,
@@ -278,7 +307,7 @@ def _draft(result: RecomposeResult, *, question: str | None) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
-        settings=_settings(result, question),
+        settings=_settings(result, question_of(session.home)),
     )
 
 

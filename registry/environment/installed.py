@@ -6,13 +6,20 @@ audit finds files that were changed, added, or installed into another package's 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
 
+from msgspec.structs import replace
+
+from ..atomic import read_regular
 from ..errors import IntegrityError
+from ..home.composition import Provenance
 from ..package.checked import Checked, Violation, violations_of
 from ..package.discover import MAX_METADATA, MAX_POINTS, Package
 from ..package.readers import MAX_LARGE, read_file
@@ -171,3 +178,25 @@ def files_below(folder: Path, *, limited: bool = False) -> Iterator[str]:
                 else:
                     files += 1
                     yield f"{below}{entry.name}"
+
+
+def installed_wheel(package: Package, digest: str) -> Provenance:
+    """Return where a package came from, as its installer says: a wheel that it was given (PEP 610).
+
+    Args:
+        package: The package; of one that is not installed, or was given by name, nothing is known.
+        digest: The digest of its content.
+    """
+    origin = Provenance(dist=package.dist, version=package.version, digest=digest)
+    if package.info is None:
+        return origin
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        recorded = json.loads(
+            read_regular(package.info / "direct_url.json", limit=MAX_METADATA),
+        )
+        url, hashes = urlsplit(recorded["url"]), recorded["archive_info"].get("hashes", {})
+        place, sha256 = unquote(url.path), hashes.get("sha256", "")
+        if url.scheme == "file" and place.endswith(".whl") and place.isprintable():
+            is_digest = re.fullmatch("[0-9a-f]{64}", sha256)
+            return replace(origin, source=place, wheel=sha256 if is_digest else "")
+    return origin

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ..atomic import read_regular
 from ..errors import ContractError, InstallError, IntegrityError, UsageError
@@ -319,8 +319,10 @@ def _download(name: str, into: Path, index_url: str | None, find_links: str | No
 
 
 def _without_credentials(url: str) -> str:
-    """Return the address of an index as a lock may record it, or a folder as it is."""
+    """Return the address of an index as a lock may record it, or the path of a folder."""
     parts = urlsplit(url)
+    if url and parts.scheme not in {"http", "https"}:
+        return str(Path(unquote(parts.path) if parts.scheme == "file" else url).absolute())
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 

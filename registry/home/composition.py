@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from .. import atomic
 from ..errors import IntegrityError, StoreError
@@ -30,7 +30,8 @@ class Provenance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         digest: The build digest: over its manifest, weights, card and canary.
         wheel: The sha256 of the wheel it was composed from, if there was one.
         signer: The fingerprint of the key that verified that wheel, if keys were given.
-        source: The index or folder that the wheel was taken from by name, without credentials.
+        source: The index or folder that the wheel was taken from by name, without credentials; or
+            the wheel's own path. A relative path starts at the lock's folder.
     """
 
     dist: str
@@ -60,6 +61,8 @@ class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         digest: The digest of the stored copy; empty if none is needed.
         dist: The distribution it came from.
         version: That distribution's version.
+        wheel: As in `Provenance`, like the next one; absent if not known.
+        source: Where that wheel was.
     """
 
     id: str
@@ -67,6 +70,8 @@ class BackboneRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     digest: str = ""
     dist: str = ""
     version: str = ""
+    wheel: str | UnsetType = UNSET  # absent and not empty: older records keep their digests
+    source: str | UnsetType = UNSET
 
 
 class LockedRouter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,6 +139,10 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def members(self) -> dict[str, str]:
         """Return expert id → digest."""
         return {member.id: member.digest for member in self.experts}
+
+    def parts(self) -> tuple[Member | BackboneRecord, ...]:
+        """Return its experts and its backbone."""
+        return (*self.experts, self.backbone)
 
     def digests(self) -> frozenset[str]:
         """Return every digest whose bytes the store must hold for this composition to answer."""

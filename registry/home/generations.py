@@ -30,9 +30,7 @@ from ..package.safetensors_check import sha256_hex
 from .composition import (
     COMPOSITION_FILE,
     LOCK,
-    BackboneRecord,
     Composition,
-    Member,
     lock_for,
     read_record,
     seal,
@@ -175,13 +173,12 @@ class Generations:
             StoreError: If it is not known what is revoked.
         """
         revoked = self.store.revoked()
-        parts: tuple[Member | BackboneRecord, ...] = (*record.experts, record.backbone)
-        for part in parts:
+        for part in record.parts():
             if entry := revoked.get(part.digest):
                 kind = "backbone" if part is record.backbone else "expert"
                 return ContractError(
                     f"{kind} {part.id!r} ({part.dist} {part.version}) is revoked",
-                    found=f"{entry.reason} ({entry.revoked_at})",
+                    found=entry.why,
                     hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes "
                     "without.",
                 )

@@ -7,6 +7,7 @@ with its own generations, pointer and lock: every function that takes a home als
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -65,6 +66,23 @@ def root_of(home: Path) -> Path:
 def cache_of(home: Path) -> Path:
     """Return the folder of a home's caches, which its questions share."""
     return root_of(home) / "cache"
+
+
+def recorded_place(place: str, home: Path) -> str:
+    """Return an index, folder or wheel as a home's lock names it: in the project, relative to it.
+
+    Args:
+        place: An address without credentials, an absolute path, or what a lock names already.
+        home: The folder of the lock.
+    """
+    if not Path(place).is_relative_to(root_of(home.absolute()).parent):
+        return place
+    return Path(os.path.relpath(place, home)).as_posix()
+
+
+def place_of(source: str, home: Path) -> str:
+    """Return the index, folder or wheel that a home's lock names, a path as an absolute one."""
+    return source if not source or "://" in source else os.path.normpath(home.absolute() / source)
 
 
 def homes_with(home: Path) -> tuple[Path, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
+from ..errors import short
 from ..package.checked import Violation
 
 REVOKED = "revoked.json"
@@ -26,6 +27,7 @@ class Revocation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         version: That distribution's version.
         reason: Why.
         revoked_at: When, in ISO 8601.
+        signer: The fingerprint of the key that says so; absent in a list, which its key signs.
     """
 
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
@@ -33,6 +35,13 @@ class Revocation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: str = ""
     reason: str
     revoked_at: str
+    signer: str | UnsetType = UNSET
+
+    @property
+    def why(self) -> str:
+        """The reason, when it was given, and by which key."""
+        by = f", by the key {short(self.signer)}" if self.signer else ""
+        return f"{self.reason} ({self.revoked_at}{by})"
 
     def violation(self) -> Violation:
         """Return what is wrong with a package of this content."""
@@ -40,7 +49,7 @@ class Revocation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "revoked",
             "digest",
             "content that is not revoked",
-            f"{self.digest[:12]}…, revoked at {self.revoked_at}: {self.reason}",
+            f"{self.digest[:12]}…, revoked: {self.why}",
             f"Install another version, or decide for yourself: 'redhost revoked --allow "
             f"{self.digest}'.",
         )
@@ -74,3 +83,12 @@ class Revocations(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema: Literal["redhost.revocations/1"] = "redhost.revocations/1"
     lists: dict[str, RevokedList] = {}
     allowed: tuple[str, ...] = ()
+
+    def by_digest(self) -> dict[str, Revocation]:
+        """Return what may not be used, with the key that says so."""
+        return {
+            entry.digest: structs.replace(entry, signer=signer)
+            for signer, one in self.lists.items()
+            for entry in one.entries
+            if entry.digest not in self.allowed
+        }

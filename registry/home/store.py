@@ -25,6 +25,9 @@ _Files = TypeVar("_Files", ExpertFiles, BackboneFiles)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
+WRITTEN, SLOWEST = 5.0, 50e6
+"""Seconds that it may take to store a package, beside that for its bytes, and bytes in a second."""
+
 _REINSTALL = "Install the package if it is gone, then run 'redhost recompose --accept'."
 
 
@@ -58,6 +61,19 @@ class Store:
         if not self.folder.is_dir():
             return frozenset()
         return frozenset(p.name for p in self.folder.iterdir() if _DIGEST.fullmatch(p.name))
+
+    def is_touched(self, digest: str) -> bool:
+        """Return whether a copy is gone, or was changed since it was stored, as its times tell.
+
+        Its files are written together, so that their times and the folder's are close.
+        """
+        try:
+            files = [path.stat() for path in self._path(digest).iterdir()]
+            times = [self._path(digest).stat().st_mtime, *(file.st_mtime for file in files)]
+        except OSError:
+            return True
+        size = sum(file.st_size for file in files)
+        return not files or max(times) - min(times) > WRITTEN + size / SLOWEST
 
     def get(self, digest: str) -> dict[str, bytes]:
         """Read every file of a digest; the caller must verify the digest.
@@ -130,9 +146,7 @@ class Store:
         """
         if atomic.read(self.folder.with_name(REVOKED)) is None:
             return {}
-        all_of_it = self.revocations()
-        entries = (entry for one in all_of_it.lists.values() for entry in one.entries)
-        return {entry.digest: entry for entry in entries if entry.digest not in all_of_it.allowed}
+        return self.revocations().by_digest()
 
     def revocations(self) -> Revocations:
         """Return all that the home knows to be revoked; raises as `revoked` does."""

@@ -109,8 +109,9 @@ def resolve_targets(
 
 
 def _revoked(target: Target, revoked: Mapping[str, Revocation]) -> tuple[Violation, ...]:
-    """Return the violation of an expert whose content is called back."""
-    entry = None if target.files is None else revoked.get(target.files.digest)
+    """Return the violation of an expert or backbone whose content is called back."""
+    files = target.backbone if target.kind == "backbone" else target.files
+    entry = None if files is None else revoked.get(files.digest)
     return () if entry is None else (entry.violation(),)
 
 

@@ -317,6 +317,7 @@ class HomeStatus:
         home: The state folder.
         generation: The current generation.
         parent: The one before it.
+        back: The parent, if it may answer; null if it is gone, damaged or has what is revoked.
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
@@ -328,12 +329,15 @@ class HomeStatus:
             ``other``; null if it does not.
         damaged: By cache, the number of damaged entries that were computed again; caches without
             any are left out.
+        store: What is wrong with stored copies that it needs; only one that was touched since is
+            read.
         questions: The current generation of each named question; absent if none is composed.
     """
 
     home: str
     generation: int | None = None
     parent: int | None = None
+    back: int | None = None
     backbone: str | None = None
     fingerprint: str | None = None
     experts: tuple[str, ...] = ()
@@ -343,6 +347,7 @@ class HomeStatus:
     leftovers: tuple[str, ...] = ()
     lock: Literal["missing", "unreadable", "other"] | None = None
     damaged: dict[str, int] = field(default_factory=dict)
+    store: tuple[str, ...] = ()
     questions: dict[str, int | None] | UnsetType = UNSET
 
 
@@ -369,7 +374,7 @@ def take_status(home: Path) -> HomeStatus:
         differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
     revoked = Store(home).revoked()
     gone = {
-        m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].reason)
+        m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].why)
         for m in record.experts
         if m.digest in revoked
     }
@@ -378,13 +383,34 @@ def take_status(home: Path) -> HomeStatus:
         status,
         generation=record.number,
         parent=record.parent,
+        back=_back(Generations(home), record.parent),
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
         router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
         drift=differences,
         lock=_compare_lock(home, record),
+        store=tuple(_faults(Store(home), record)),
     )
+
+
+def _faults(store: Store, record: Composition) -> Iterator[str]:
+    """Yield what is wrong with the copies of a generation's members."""
+    for part in record.parts():
+        read = store.expert if isinstance(part, Member) else store.backbone
+        try:
+            if part.digest and store.is_touched(part.digest):
+                read(part.digest, name=part.id)
+        except RedhostError as e:
+            yield e.reason
+
+
+def _back(generations: Generations, parent: int | None) -> int | None:
+    """Return a generation that a rollback may go to; None if it may not."""
+    with suppress(IntegrityError, UnknownNameError):
+        if parent is not None and generations.refusal(generations.load(parent)) is None:
+            return parent
+    return None
 
 
 def _compare_lock(

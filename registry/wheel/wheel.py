@@ -54,7 +54,8 @@ class Wheel:
         name: The wheel's file name.
         data: The bytes that were audited; these are installed, and the file is not read again.
         signer: The fingerprint of the key that signed them, if keys were required.
-        source: The index or folder that it was taken from by name, without credentials.
+        source: The index or folder that it was taken from by name, without credentials; else its
+            path.
     """
 
     package: Package
@@ -106,7 +107,15 @@ def read_wheel(
         raise Refused(e.violation(path.name)) from e
     _audit(members, package, info)
     refuse(_check_id(members, package, info))
-    return Wheel(package, info, _data_files(members, package), path.name, data, signer)
+    return Wheel(
+        package,
+        info,
+        _data_files(members, package),
+        path.name,
+        data,
+        signer,
+        source=str(path.absolute()),
+    )
 
 
 def open_wheel(

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from redhost_author.testing import backbone_project
 
 import redhost
 from redhost.registry.home.generations import Generations
+from redhost.registry.home.store import Store
+from redhost.registry.queries.inventory import take_status
 
 
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
@@ -144,3 +151,50 @@ def test_a_home_that_cannot_be_made_is_exit_3(call, tmp_path) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = call("recompose", "--home", str(tmp_path / "file" / "home"))
     assert code == 3 and err.startswith("redhost: cannot ") and err.count("\n") == 1
+
+
+def changed(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def other_file(path: Path) -> None:
+    """Change it as an editor does, which writes another file in its place."""
+    (new := path.with_name("new")).write_bytes(path.read_bytes()[:-1] + b"?")
+    new.replace(path)
+
+
+def lacking(path: Path) -> None:
+    path.unlink()
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize("damage", [changed, other_file, lacking, gone])
+def test_status_sees_a_stored_copy_that_was_damaged_and_its_step_mends_it(
+    call: Any, home: Path, damage: Any
+) -> None:
+    number = Generations(home).current()
+    digest = Generations(home).load(number).members()["range2"]
+    folder = home / "store" / digest
+    for path in (*folder.iterdir(), folder):  # it was stored a minute ago
+        os.utime(path, (path.stat().st_atime - 60, path.stat().st_mtime - 60))
+    assert json.loads(call("status", "--json")[1])["store"] == []
+    damage(folder / "expert.safetensors")
+    code, out, _ = call("status")
+    assert code == 0 and "damaged     " in out and out.endswith("next: redhost recompose\n")
+    [fault] = json.loads(call("status", "--json")[1])["store"]
+    assert "range2" in fault or digest[:12] in fault
+    assert call("recompose")[0] == 0
+    assert json.loads(call("status", "--json")[1])["store"] == []
+
+
+def test_status_reads_nothing_of_what_nobody_touched(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+    monkeypatch.setattr(Store, "get", lambda _, digest: read.append(digest))
+    assert take_status(home).store == () and read == []

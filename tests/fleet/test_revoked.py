@@ -125,6 +125,24 @@ def test_a_revoked_generation_is_not_pushed(fleet, author, bad) -> None:
     fleet.push(author.generations, 4)
 
 
+def test_a_revoked_generation_is_not_promoted(fleet, author, bad) -> None:
+    """Who promotes need not have a home: the store has the list."""
+    before = fleet.stages["production"].sequences()
+    revoke(author, bad)
+    fleet.push_revoked(author.generations)
+    for stage in ("production", "canary"):
+        with pytest.raises(redhost.errors.ContractError, match="leaks rows") as e:
+            fleet.promote(5, stage=stage)
+        assert bad[:12] in str(e.value) and "\n" not in str(e.value)
+    assert fleet.stages["production"].sequences() == before
+    fleet.promote(4)
+    author.generations.store.write_revocations(
+        Revocations(lists=author.generations.store.revocations().lists, allowed=(bad,))
+    )
+    fleet.push_revoked(author.generations)
+    fleet.promote(5)
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b'{"schema": "redhost.revocations/2"}'])
 def test_a_damaged_list_of_the_store_is_reported_and_changes_nothing(
     fleet, author, bad, open_live, tmp_path, data

@@ -11,6 +11,7 @@ import pytest
 
 import redhost
 from redhost.core.model.stored import GenerationLoader
+from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
 from redhost.testing import assert_same_answers, fail_at
 
 from .conftest import TEXTS, comparable, open_host, open_live
@@ -61,6 +62,28 @@ def test_refresh_follows_what_another_process_made_current(home) -> None:
     assert (live.generation, live.refresh(), live.generation) == (2, 1, 1)
     before = live.composed
     assert live.refresh() == 1 and live.composed is before
+
+
+def test_refresh_leaves_what_is_revoked_meanwhile(home) -> None:
+    live = open_live(home)
+    generations = live.host.generations
+    first, second = (generations.load(n).digests() for n in (1, 2))
+
+    def revoke(*digests: str, serial: int) -> None:
+        entries = tuple(Revocation(digest=d, reason="bad", revoked_at="now") for d in digests)
+        one = RevokedList(serial=serial, entries=entries)
+        generations.store.write_revocations(Revocations(lists={"key": one}))
+
+    live.swap(1)
+    revoke(*first - second, serial=1)
+    assert (live.generation, live.refresh()) == (1, 2)
+    assert live.refresh() == 2 and live.predict(TEXTS)
+    revoke(*second | first, serial=2)
+    assert live.refresh() is None and live.refresh() is None
+    with pytest.raises(redhost.errors.ContractError, match="bad"):
+        live.predict(TEXTS)
+    revoke(serial=3)
+    assert live.refresh() == 2
 
 
 def test_a_change_from_a_stale_view_is_refused_and_changes_nothing(home) -> None:

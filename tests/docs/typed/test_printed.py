@@ -29,7 +29,7 @@ RUN = (
     ("why", "range1"),
     ("export-wheels", "wheels --only-named"),
     ("sync", "--dry-run --from wheels"),
-    ("catalogue", "wheels"),
+    ("catalogue", "wheels --simple"),
     ("search", "range --catalogue wheels"),
     ("outdated", "--find-links wheels"),
     ("upgrade", "--find-links wheels"),

@@ -54,6 +54,18 @@ def test_with_an_earlier_generation_that_is_whole_it_is_made_current(world) -> N
     assert not [f for f in after if f["state"] == "fail"] and world.members == ["apples"]
 
 
+def test_an_earlier_generation_with_what_is_revoked_is_not_proposed(world, revoke) -> None:
+    apples = world.stored("apples").name
+    world.run("redhost disable pears && redhost recompose && redhost enable pears")
+    world.run("redhost recompose && redhost disable apples && redhost recompose")  # 4: pears
+    revoke(world, apples)
+    shutil.rmtree(world.stored("pears"))
+    world.pip("uninstall -y red-expert-pears")
+    [fault] = [f for f in world.doctor("store") if f["state"] == "fail"]
+    assert "rollback" not in fault["mend"] and fault["mend"]
+    assert world.shell("redhost rollback 2").returncode == 1
+
+
 def test_another_build_is_installed_than_the_copy_that_is_gone(world, wheels) -> None:
     shutil.rmtree(world.stored("apples"))
     world.pip(f"install --no-deps {wheels['new']}")

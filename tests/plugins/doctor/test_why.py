@@ -57,7 +57,7 @@ def test_a_wheel_that_was_added_with_a_key_has_its_signer(world, wheels) -> None
     [key] = read_keys([folder / "author.pub.pem"])
     world.run(f"redhost add {wheel} --key author.pub.pem --accept --tolerance 100")
     answer = world.why("apples")
-    assert answer["installed"][0]["origin"] == {"kind": "added", "place": ""}
+    assert answer["installed"][0]["origin"] == {"kind": "added", "place": str(wheel)}
     entry = answer["membership"]
     assert (entry["version"], entry["signer"]) == ("0.2.0", key.fingerprint)
     assert entry["wheel"] == hashlib.sha256(wheels["new"].read_bytes()).hexdigest()

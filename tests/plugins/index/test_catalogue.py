@@ -21,6 +21,7 @@ from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.signing import make_signer, new_key, read_keys
+from redhost.registry.wheel.wheel import open_wheel
 
 BACKBONE = Path(__file__).parents[3] / "plugins/red-backbone-tiny/src/red_backbone_tiny"
 
@@ -54,6 +55,7 @@ def test_an_entry_says_what_the_wheel_says(version_of: Any, tmp_path: Path) -> N
     ).value
     assert entry.sha256 == sha256_hex(path.read_bytes()) and entry.size == path.stat().st_size
     assert (entry.id, entry.dist, entry.version) == ("sums", "red-expert-sums", "1.2.0")
+    assert entry.digest == open_wheel(path).expert.value.digest
     assert (entry.kind, entry.backbone, entry.question) == ("expert", "tiny", "")
     assert entry.fingerprint == manifest.backbone.fingerprint
     assert entry.labels == manifest.labels[:12] and entry.label_count == len(manifest.labels)
@@ -221,3 +223,33 @@ def test_the_command_needs_no_torch(version_of: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     printed, _, torch = done.stdout.rstrip().rpartition("\n")
     assert json.loads(printed)["experts"] == 1 and torch == "False"
+
+
+def test_an_index_for_pip_has_every_readable_wheel_and_nothing_that_is_gone(
+    version_of: Any, make_venv: Any, tmp_path: Path
+) -> None:
+    """The real pip installs from its pages; projects of others stay."""
+    (wheels := tmp_path / "wheels").mkdir()
+    for number in ("0.1.0", "0.2.0"):
+        version_of("sums", number).write(wheels)
+    late = version_of("late", "0.1.0").write(wheels)
+    (wheels / "red_expert_bad-0.1.0-py3-none-any.whl").write_bytes(b"no zip")
+    (other := wheels / "simple" / "somebodys" / "index.html").parent.mkdir(parents=True)
+    other.write_text("<title>Links for somebodys</title>")
+    done = write_catalogue(wheels, simple=True)
+    assert done.projects == 2
+    pages = {p.parent.name for p in (wheels / "simple").glob("*/index.html")}
+    assert pages == {"red-expert-sums", "red-expert-late", "somebodys"}
+    venv = make_venv(tmp_path / "venv")
+    options = ("--no-deps", "--index-url", (wheels / "simple").as_uri())
+    assert venv.pip("install", *options, "red-expert-sums<0.2").returncode == 0
+    assert (venv.site / "red_expert_sums-0.1.0.dist-info").is_dir()
+    page = wheels / "simple" / "red-expert-sums" / "index.html"
+    page.write_text(page.read_text().replace("sha256=", "sha256=0"))
+    assert venv.pip("install", *options, "-U", "red-expert-sums").returncode != 0
+    late.unlink()
+    assert write_catalogue(wheels, simple=True).projects == 1
+    pages = {p.parent.name for p in (wheels / "simple").glob("*/index.html")}
+    assert pages == {"red-expert-sums", "somebodys"}
+    assert venv.pip("install", *options, "-U", "red-expert-sums").returncode == 0
+    assert (venv.site / "red_expert_sums-0.2.0.dist-info").is_dir()

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from warm_start import warm_command
+
+from .conftest import TEXTS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 
@@ -82,3 +87,54 @@ def test_a_killed_upgrade_is_finished(world: Any, answers: dict[str, Any], step:
     assert {world.lock()["experts"][i]["version"] for i in ("extra", "more")} == {"0.2.0"}
     new = answers.setdefault("new", (world.predict(), world.lock()["router"]))
     assert (world.predict(), world.lock()["router"]) == new
+
+
+MOMENTS = int(os.environ.get("MOMENTS", "0"))
+
+
+def started(world: Any) -> subprocess.Popen[bytes]:
+    variables = {"REDHOST_HOME": str(world.home), "REDHOST_CONFIG": str(world.home / "config")}
+    return subprocess.Popen(
+        warm_command("-m", "redhost", "upgrade", python=world.venv.python),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=world.venv.folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )
+
+
+@dataclass
+class Whole:
+    """An upgrade that nobody kills: its seconds, and the answers and the lock before and after."""
+
+    seconds: float
+    answers: list[Any]
+    locks: list[Any]
+
+
+@pytest.fixture(scope="module")
+def whole(composed: Any) -> Whole:
+    composed.reset()
+    before, lock = composed.predict(), composed.lock()
+    start = time.monotonic()
+    assert started(composed).wait(120) == 0
+    seconds = time.monotonic() - start
+    return Whole(seconds, [before, composed.predict()], [lock, composed.lock()])
+
+
+@pytest.mark.parametrize("n", range(MOMENTS))
+def test_killed_at_a_moment_the_old_or_the_new_answers_and_the_next_finishes(
+    world: Any, whole: Whole, n: int
+) -> None:
+    """Also while pip runs, which outlives the killed process."""
+    child = started(world)
+    time.sleep(whole.seconds * (n + 0.5) / MOMENTS)
+    child.kill()
+    assert child.wait() in {-signal.SIGKILL, 0}  # the last ones may be done
+    predict = ("predict", "--json", *TEXTS)
+    first, done, then = world.venv.session(predict, ("upgrade", "--json"), predict, home=world.home)
+    assert (first[0], done[0], then[0]) == (0, 0, 0), (first, done, then)
+    answers = [[{**x, "generation": None} for x in json.loads(out)] for _, out, _ in (first, then)]
+    assert answers[0] in whole.answers and answers[1] == whole.answers[1]
+    assert world.versions() == BOTH and not (world.home / "sync").exists()
+    assert world.lock() == whole.locks[1]

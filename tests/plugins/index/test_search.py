@@ -90,11 +90,16 @@ def test_a_revoked_version_is_marked_and_another_preferred(tmp_path: Path) -> No
         version("a", "0.2.0", fingerprint="1" * 64),
         version("a", "0.1.0"),
         version("b", "0.1.0"),
+        version("c", "0.2.0", digest="0" * 64),  # of the first entry, under another name
+        version("c", "0.1.0", digest="7" * 64),
+        version("d", digest="1" * 64),
     )
     found = search(listed, ["red"], home=tmp_path)
     assert {x.id: (x.version, x.revoked) for x in found} == {
         "a": ("0.1.0", None),
         "b": ("0.1.0", "leaks"),
+        "c": ("0.1.0", None),
+        "d": ("0.1.0", "leaks"),
     }
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import socket
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.wheel import open_wheel
 
 BOTH = {"red_expert_extra": "0.2.0", "red_expert_more": "0.2.0"}
+NEW = "red_expert_extra-0.2.0-py3-none-any.whl"
 OLD = {"red_expert_extra": "0.1.0", "red_expert_more": "0.1.0"}
 
 
@@ -126,6 +130,67 @@ def test_bytes_that_are_not_promised_are_refused(world: Any) -> None:
     done = world.run("upgrade", "extra")
     assert done.returncode == 1 and "other bytes than http" in done.stderr
     assert world.versions() == OLD
+
+
+def missing_wheel(world: Any) -> None:
+    (world.index.folder / NEW).unlink()
+
+
+def another_version_inside(world: Any) -> None:
+    shutil.copy(world.index.folder / NEW.replace("0.2.0", "0.1.0"), world.index.folder / NEW)
+    write_index(world.index.folder)
+
+
+def another_package_inside(world: Any) -> None:
+    shutil.copy(world.index.folder / NEW.replace("extra", "more"), world.index.folder / NEW)
+    write_index(world.index.folder)
+
+
+def cut_wheel(world: Any) -> None:
+    path = world.index.folder / NEW
+    path.write_bytes(path.read_bytes()[:-100])
+    write_index(world.index.folder)
+
+
+def login_page(world: Any) -> None:
+    world.index.page("red-expert-extra").write_text("<title>Log in</title>")
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (missing_wheel, "HTTP 404"),
+        (another_version_inside, "0.1.0"),
+        (another_package_inside, "red-expert-more"),
+        (cut_wheel, "other bytes"),
+        (login_page, "another page"),
+    ],
+)
+def test_an_index_that_lies_is_one_line_and_changes_nothing(
+    world: Any, lie: Any, reason: str
+) -> None:
+    before, lock = world.versions(), world.lock()
+    lie(world)
+    done = world.run("upgrade", "extra")
+    # What cannot be read fits nothing: it is named as such, and that nothing is left to do.
+    first, *more = (done.stdout + done.stderr).splitlines()
+    assert more == ([] if done.returncode else ["nothing to upgrade: nothing changed"])
+    assert reason in first and len(first) < 600, first
+    assert (world.versions(), world.lock()) == (before, lock)
+    assert not (world.home / "sync").exists()
+    world.restore_index()  # the control: it tells the truth
+    assert [x["version"] for x in world.json("upgrade", "extra")["upgraded"]] == ["0.2.0"]
+
+
+def test_an_index_that_says_nothing_is_one_line_in_time(world: Any) -> None:
+    before, listener = world.lock(), socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/simple"
+    start = time.monotonic()
+    done = world.run("upgrade", "--index-url", url, "--timeout", "0.5")
+    assert time.monotonic() - start < 20 and done.returncode == 3
+    assert done.stderr.count("\n") == 1 and "timed out" in done.stderr and not done.stdout
+    assert world.lock() == before
+    listener.close()
 
 
 def test_an_index_that_is_gone_changes_nothing(world: Any) -> None:

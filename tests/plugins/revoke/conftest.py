@@ -18,6 +18,7 @@ from redhost_revoke.edit import Target, edit_list
 import redhost
 from redhost.cli import main
 from redhost.registry.home.generations import Generations
+from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.signing import new_key
 
 Call = Callable[..., tuple[int, str, str]]
@@ -97,6 +98,10 @@ class Published:
 
     def change(self, **fields: Any) -> None:
         self.path.write_text(json.dumps({**json.loads(self.path.read_bytes()), **fields}))
+
+    def is_named_in(self, text: str, by: str = "ours") -> bool:
+        """Return whether a line names the key that revoked."""
+        return sha256_hex(self.keys[by][1].read_bytes())[:12] in text
 
     def public(self, by: str = "ours") -> str:
         return str(self.keys[by][1])

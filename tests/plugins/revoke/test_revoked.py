@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from redhost_revoke.lists import MOST
@@ -42,9 +43,8 @@ def test_a_revoked_member_is_named_refused_and_composed_without(
     found = {x["target"]: [v["code"] for v in x["violations"]] for x in json.loads(out)}
     assert code == 1 and found == {"range1": [], "range2": ["revoked"]}
     drift = json.loads(call("status", "--json")[1])["drift"]
-    assert [(d["id"], d["kind"], d["installed"]) for d in drift] == [
-        ("range2", "revoked", "leaks rows")
-    ]
+    assert [(d["id"], d["kind"]) for d in drift] == [("range2", "revoked")]
+    assert published.is_named_in(drift[0]["installed"]) and "leaks rows" in drift[0]["installed"]
     code, out, _ = call("recompose", "--json")
     receipt = json.loads(out)
     assert code == 0 and "range2" not in receipt["experts"]
@@ -52,6 +52,31 @@ def test_a_revoked_member_is_named_refused_and_composed_without(
     assert call("predict", TEXT)[0] == 0
     assert call("rollback")[0] == 1  # to the generation that has it
     assert json.loads(call("status", "--json")[1])["generation"] == 2
+
+
+def test_what_follows_the_lock_and_status_name_who_revoked_and_a_step_that_works(
+    call, fetch, published, digests, home
+) -> None:
+    """No step leads to a generation that is refused: the parent has what is revoked, too."""
+    call("disable", "range5")
+    assert call("recompose", "--accept")[0] == 0  # generation 2, whose parent may answer so far
+    assert "rollback" not in call("status")[1]
+    call("enable", "range5")
+    assert "next: redhost recompose   (or redhost rollback)" in call("status")[1]
+    published.revoke(digests["range2"])
+    fetch()
+    code, out, err = call("recompose", "--locked")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "range2 is revoked" in err and "leaks rows" in err and published.is_named_in(err)
+    code, out, _ = call("status")
+    assert code == 0 and "range2: revoked" in out and published.is_named_in(out)
+    assert out.endswith("next: redhost recompose\n")
+    assert json.loads(call("status", "--json")[1])["back"] is None
+    assert call("recompose", "--accept")[0] == 0
+    assert call("recompose", "--locked")[0] == 0
+    call("disable", "range1")
+    code, _, err = call("recompose", "--locked")
+    assert code == 1 and "range1 is disabled" in err and "redhost enable range1" in err
 
 
 def test_control_without_the_list_all_of_this_passes(call, digests, home) -> None:
@@ -132,6 +157,61 @@ def test_an_older_list_is_refused(call, fetch, published, digests) -> None:
     assert code == 1 and err.count("\n") == 1
     assert "expected a serial of 2 or more, found 1" in err
     assert len(json.loads(call("revoked", "--json")[1])["revoked"]) == 2
+
+
+def test_of_two_places_the_newest_list_of_a_key_counts(
+    call, published, digests, home, tmp_path
+) -> None:
+    """A mirror that is behind neither lifts anything nor keeps others from being read."""
+    (mirror := tmp_path / "mirror").mkdir()
+    lock = json.loads((home / "redhost.lock").read_bytes())
+    lock["experts"]["range1"]["source"] = str(mirror)  # asked before the other one
+    lock["experts"]["range3"]["source"] = str(published.folder)
+    (home / "redhost.lock").write_text(json.dumps(lock))
+
+    def fetch() -> tuple[int, str, str]:
+        return call("revoked", "--fetch", "--key", published.public(), "--json")
+
+    old = published.revoke(digests["range1"])
+    published.revoke(digests["range2"])
+    for here, there in ((mirror, published.folder), (published.folder, mirror)):
+        (home / "revoked.json").unlink(missing_ok=True)
+        new = max((published.folder, mirror), key=lambda x: len(_read(x)))
+        data = _read(new)
+        (here / "revoked.json").write_bytes(old)
+        (there / "revoked.json").write_bytes(data)
+        for changed in (True, False):
+            code, out, _ = fetch()
+            known = json.loads(out)
+            assert code == 0 and known["changed"] is changed
+            assert {*known["revoked"]} == {digests["range1"], digests["range2"]}
+            assert [here.name in line and "serial 1" in line for line in known["behind"]] == [True]
+    for folder in (mirror, published.folder):  # the rollback: no place has the newest any more
+        (folder / "revoked.json").write_bytes(old)
+    code, _, err = fetch()
+    assert code == 1 and "expected a serial of 2 or more, found 1" in err
+    assert len(json.loads(call("revoked", "--json")[1])["revoked"]) == 2
+
+
+def _read(folder: Path) -> bytes:
+    path = folder / "revoked.json"
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_two_places_with_other_lists_of_one_serial_are_a_fault(
+    call, published, digests, home, tmp_path
+) -> None:
+    (mirror := tmp_path / "mirror").mkdir()
+    lock = json.loads((home / "redhost.lock").read_bytes())
+    lock["experts"]["range1"]["source"] = str(mirror)
+    lock["experts"]["range3"]["source"] = str(published.folder)
+    (home / "redhost.lock").write_text(json.dumps(lock))
+    (mirror / "revoked.json").write_bytes(published.revoke(digests["range1"]))
+    published.path.unlink()
+    published.revoke(digests["range2"])
+    code, _, err = call("revoked", "--fetch", "--key", published.public())
+    assert code == 1 and "other entries under that serial" in err
+    assert not (home / "revoked.json").exists()
 
 
 def test_two_lists_of_one_serial_are_a_fault(call, fetch, published, digests) -> None:
@@ -335,3 +415,20 @@ def test_sync_refuses_a_lock_of_revoked_content(call, fetch, published, digests,
     code, _, err = call("sync", "--from", str(published.folder))
     assert (code, err.count("\n")) == (1, 1)
     assert "red-expert-range2" in err and "leaks rows" in err
+
+
+def test_revoked_experts_are_not_exported(call, fetch, published, digests, home, tmp_path) -> None:
+    published.revoke(digests["range2"])
+    fetch()
+    code, out, err = call("export-wheels", str(tmp_path / "out"), "--only-named")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "red-expert-range2 0.1.0, which was not exported" in err and "leaks rows" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_backbone_is_checked_too(call, fetch, published, digests) -> None:
+    assert call("check", "tiny")[0] == 0
+    published.revoke(digests["backbone"])
+    fetch()
+    code, out, _ = call("check", "tiny", "--json")
+    assert code == 1 and [v["code"] for v in json.loads(out)[0]["violations"]] == ["revoked"]

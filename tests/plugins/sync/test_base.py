@@ -11,12 +11,13 @@ import pytest
 from redhost_sync.dependencies import with_dependencies
 from redhost_sync.fetched import fetch_part
 from redhost_sync.install import require_installable
-from redhost_sync.locks import Part
+from redhost_sync.locks import Part, parts_of, read_locks
 from redhost_sync.sources import FolderSource
 
 from redhost.registry.errors import ContractError, IntegrityError, MissingError
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.rules import package_digest
+from redhost.registry.package.safetensors_check import sha256_hex
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "plugins" / "red-backbone-tiny" / "src" / "red_backbone_tiny"
@@ -68,6 +69,30 @@ def test_the_model_comes_along_and_is_held_to_the_backbones_digests(part, draft,
     other.write(tmp_path)
     with pytest.raises(IntegrityError):
         fetch_part(part, [FolderSource(tmp_path)])
+
+
+def test_a_backbone_that_pip_was_given_by_its_path_is_in_the_lock(
+    make_venv, draft, tmp_path
+) -> None:
+    venv, module, version = make_venv(tmp_path / "venv"), "red_backbone_tiny", "0.1.0"
+    made = type(draft("any"))(module.replace("_", "-"), {}, version)
+    made.members = {f"{module}/{p.name}": p.read_bytes() for p in TINY.iterdir() if p.is_file()}
+    made.members |= described(made.dist, version, f"[redhost.backbones]\ntiny = {module}\n")
+    (tmp_path / "dist").mkdir()
+    wheel = made.write(tmp_path / "dist")
+    assert venv.install(wheel).returncode == 0
+    home = tmp_path / "home"
+    assert venv.run("recompose", home=home).returncode == 0
+    backbone = json.loads((home / "redhost.lock").read_bytes())["backbone"]
+    assert (backbone["source"], backbone["wheel"]) == (
+        f"../dist/{wheel.name}",
+        sha256_hex(wheel.read_bytes()),
+    )
+    assert parts_of(read_locks(home))[0].source == str(wheel)
+    venv.pip("uninstall", "--yes", made.dist)  # that of the environment below has no wheel
+    again = venv.run("recompose", "--json", home=home)
+    assert json.loads(again.stdout)["generation"] == 1, again.stderr
+    assert fetch_part(parts_of(read_locks(home))[0], [FolderSource(wheel.parent)]).wheel
 
 
 def test_without_its_model_a_line_says_what_to_install(part, tmp_path) -> None:

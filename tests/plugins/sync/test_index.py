@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.request import Request
 
@@ -201,6 +202,74 @@ def test_a_server_that_is_gone_is_an_error(server: Server) -> None:
     server.http.server_close()
     with pytest.raises(InstallError):
         source(server, timeout=1).offers("red-expert-extra")
+
+
+def promised_other_bytes(server: Server, wheel: bytes) -> None:
+    server.page(wheel[:-1] + b"?", sha256=sha256_hex(wheel))
+
+
+def other_bytes_and_their_hash(server: Server, wheel: bytes) -> None:
+    server.page(wheel[:-1] + b"?")
+
+
+def a_wheel_that_is_missing(server: Server, wheel: bytes) -> None:
+    server.page(wheel)
+    del server.answers[f"/files/{FILE}"]
+
+
+def another_version(server: Server, wheel: bytes) -> None:
+    other = FILE.replace("0.1.0", "0.2.0")
+    server.put("/simple/red-expert-extra/", f'<a href="../../files/{other}">a</a>'.encode())
+
+
+def a_slow_page(server: Server, wheel: bytes) -> None:
+    server.answers["/simple/red-expert-extra/"] = silent
+
+
+def a_slow_wheel(server: Server, wheel: bytes) -> None:
+    server.page(wheel)
+    server.answers[f"/files/{FILE}"] = dripping
+
+
+def a_wheel_that_ends_early(server: Server, wheel: bytes) -> None:
+    server.page(wheel)
+    server.answers[f"/files/{FILE}"] = cut_short
+
+
+def no_such_project(server: Server, wheel: bytes) -> None:
+    """Nothing is there."""
+
+
+def a_page_that_is_none(server: Server, wheel: bytes) -> None:
+    server.put("/simple/red-expert-extra/", b"<title>Log in</title>")
+
+
+LIES = (
+    *(promised_other_bytes, other_bytes_and_their_hash, a_wheel_that_is_missing, another_version),
+    *(a_slow_page, a_slow_wheel, a_wheel_that_ends_early, no_such_project, a_page_that_is_none),
+)
+
+
+def test_an_index_that_lies_is_slow_or_gone_is_one_line_and_sync_changes_nothing(
+    project: Any, tmp_path: Path
+) -> None:
+    home, wheel = project.clone(tmp_path / "new"), (project.wheels / FILE).read_bytes()
+    lock, servers = (home / "redhost.lock").read_bytes(), [Server() for _ in LIES]
+    for lie, server in zip(LIES, servers, strict=True):
+        lie(server, wheel)
+    urls = [*(server.url for server in servers), "http://me:secret@127.0.0.1:9/simple"]
+    commands = [("sync", "--index-url", url, "--timeout", "0.5") for url in urls]
+    done = project.venv.session(*commands, home=home)
+    for name, (code, out, err) in zip((*LIES, "gone"), done, strict=True):
+        assert code in {1, 3} and not out and err.count("\n") == 1, (name, code, out, err)
+        assert "Traceback" not in err and "secret" not in err and len(err) < 600, (name, err)
+    assert project.infos() == [] and (home / "redhost.lock").read_bytes() == lock
+    assert not (home / "current").exists() and not (home / "sync").exists()
+    servers[0].page(wheel)  # the control: it tells the truth
+    assert project.sync(home, "--index-url", servers[0].url, "--dry-run").returncode == 0
+    for server in servers:
+        server.http.shutdown()
+        server.http.server_close()
 
 
 def test_credentials_go_to_their_own_server_and_are_not_printed(

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from typing import Any
 
 import pytest
 from warm_start import warm_command
+
+from .conftest import SHARED, TEXTS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 
@@ -71,15 +75,20 @@ class Rig:
         self.late = draft("late").write(more)
         self.lock = (project.home / "redhost.lock").read_bytes()
         self.count = 0
+        project.empty()
+        done = project.venv.run("add", str(self.late), home=folder / "home")
+        assert done.returncode == 0, done.stderr
+        (folder / "home" / "redhost.lock").write_bytes(self.lock)
+        ignored = shutil.ignore_patterns(*SHARED)
+        shutil.copytree(project.venv.site, folder / "site", ignore=ignored)
 
     def prepared(self) -> Path:
         """Return a new home whose environment has `late`, which the lock has no more."""
         self.project.empty()
         self.count += 1
         home = self.folder / f"home{self.count}"
-        done = self.project.venv.run("add", str(self.late), home=home)
-        assert done.returncode == 0, done.stderr
-        (home / "redhost.lock").write_bytes(self.lock)
+        shutil.copytree(self.folder / "home", home)
+        shutil.copytree(self.folder / "site", self.project.venv.site, dirs_exist_ok=True)
         return home
 
     def start(self, *arguments: str, home: Path) -> subprocess.Popen[bytes]:
@@ -92,19 +101,25 @@ class Rig:
 
     def require_finished(self, home: Path) -> None:
         """Run it again, and compare all that it is to make with what was composed first."""
-        done = self.project.sync(home, "--from", str(self.project.out))
-        assert done.returncode == 0, done.stderr
+        done, answered, again = self.project.venv.session(
+            ("sync", "--from", str(self.project.out)),
+            ("predict", "--json", *TEXTS),
+            ("sync",),
+            home=home,
+        )
+        assert (done[0], answered[0], again[0]) == (0, 0, 0), (done, answered, again)
         names = " ".join(self.project.infos())
         assert "red_expert_extra" in names and "late" not in names and "~" not in names, names
         assert (home / "redhost.lock").read_bytes() == self.lock
         assert not (home / "sync").exists()
-        assert self.project.predict(home) == self.project.answers
-        assert "nothing changed" in self.project.sync(home).stdout
+        answers = [{**x, "generation": None} for x in json.loads(answered[1])]
+        assert answers == self.project.answers
+        assert "nothing changed" in again[1]
 
 
-@pytest.fixture
-def rig(project: Any, draft: Any, tmp_path: Path) -> Rig:
-    return Rig(project, draft, tmp_path)
+@pytest.fixture(scope="module")
+def rig(composed: Any, draft: Any, tmp_path_factory: Any) -> Rig:
+    return Rig(composed, draft, tmp_path_factory.mktemp("rig"))
 
 
 MOMENTS = int(os.environ.get("MOMENTS", "0"))
@@ -132,12 +147,11 @@ def test_killed_within_a_publication_the_lock_is_not_lost(rig: Rig) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(composed: Any, draft: Any, tmp_path_factory: Any) -> float:
+def whole(rig: Rig) -> float:
     """Return the seconds that a `sync` takes which nobody kills."""
-    rig = Rig(composed, draft, tmp_path_factory.mktemp("whole"))
     home = rig.prepared()
     start = time.monotonic()
-    child = rig.start("-m", "redhost", "sync", "--from", str(composed.out), home=home)
+    child = rig.start("-m", "redhost", "sync", "--from", str(rig.project.out), home=home)
     assert child.wait(120) == 0
     return time.monotonic() - start
 

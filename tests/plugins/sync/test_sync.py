@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_sync.locks import parts_of, read_locks
 from redhost_sync.manifest import WheelEntry, WheelList, read_list, write_list
+from redhost_sync.plan import Sources
+from redhost_sync.sources import source_at
 
 from redhost.registry.package.safetensors_check import sha256_hex
 
@@ -58,10 +61,65 @@ def test_environment_and_composition_are_rebuilt_to_the_bit(project: Any, tmp_pa
 def test_without_an_option_the_lock_says_where_wheels_are(project: Any, tmp_path: Path) -> None:
     home = project.clone(tmp_path / "new")
     lock = json.loads((home / "redhost.lock").read_bytes())["experts"]["extra"]
-    assert lock["source"] == str(project.wheels)
+    assert lock["source"] == "../wheels"  # from the lock, so that the project may be moved
     assert lock["wheel"] == sha256_hex((project.wheels / EXTRA).read_bytes())
+    done = project.sync(home)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert f"there is no folder {tmp_path / 'wheels'}" in done.stderr
+    shutil.copytree(project.wheels, tmp_path / "wheels")
     assert project.sync(home).returncode == 0
     assert project.predict(home) == project.answers
+
+
+def test_what_leaves_and_returns_keeps_where_it_came_from(
+    project: Any, draft: Any, tmp_path: Path
+) -> None:
+    """Also the path of a wheel, and after a rollback; pip's word is taken for what it was given."""
+    home, wheel = tmp_path / "home", project.wheels / EXTRA
+    (inside := tmp_path / "dist").mkdir()
+    late = draft("late").write(inside)
+    project.venv.pip("install", "--no-deps", "--no-index", str(wheel))
+    steps = (
+        ("recompose",),
+        ("add", str(late), "--accept"),
+        ("disable", "late"),
+        ("disable", "extra"),
+        ("recompose",),
+        ("rollback",),
+        ("recompose",),
+        ("enable", "late"),
+        ("enable", "extra"),
+        ("recompose", "--accept"),
+    )
+    locks = list[Any]()
+    for step in steps:
+        [(code, _, err)] = project.venv.session(step, home=home)
+        assert code == 0, (step, err)
+        locks.append(json.loads((home / "redhost.lock").read_bytes())["experts"])
+    extra = {"source": str(wheel), "wheel": sha256_hex(wheel.read_bytes())}
+    assert locks[0]["extra"].items() >= extra.items()
+    assert "late" not in locks[-4] and "extra" not in locks[-4]  # they had left
+    assert locks[-1]["extra"] == locks[0]["extra"] and locks[-1]["late"] == locks[1]["late"]
+    assert locks[1]["late"]["source"] == f"../dist/{late.name}"
+    project.empty()
+    done = project.sync(home)
+    assert done.returncode == 0, done.stderr
+    assert {"red_expert_extra-0.1.0.dist-info", "red_expert_late-0.1.0.dist-info"} <= {
+        *project.infos()
+    }
+
+
+def test_where_the_lock_names_no_source_other_sources_of_it_are_asked_first(
+    project: Any, tmp_path: Path
+) -> None:
+    home = project.clone(tmp_path / "new")
+    [backbone, extra, *_] = parts_of(read_locks(home))
+    assert (backbone.kind, backbone.source) == ("backbone", "")
+    assert (extra.id, extra.source) == ("extra", str(tmp_path / "wheels"))
+    recorded = {extra.source: source_at(extra.source)}
+    sources = Sources(given=(), otherwise=lambda: "the default", recorded=recorded)
+    assert [*sources.of(backbone)] == [recorded[extra.source], "the default"]
+    assert [*sources.of(extra)] == [recorded[extra.source]]  # its name is told to nobody else
 
 
 def other_bytes(folder: Path, project: Any, draft: Any) -> None:

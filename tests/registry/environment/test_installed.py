@@ -15,12 +15,13 @@ from redhost.registry.environment import status as results
 from redhost.registry.environment.installed import (
     audit_installed,
     installed_files,
+    installed_wheel,
     read_record,
     require_removable,
 )
 from redhost.registry.environment.status import ValidationCache, check_packages
 from redhost.registry.errors import IntegrityError
-from redhost.registry.package.discover import discover
+from redhost.registry.package.discover import Package, discover
 from redhost.registry.wheel import policy
 from redhost.registry.wheel.policy import MAX_ROWS
 
@@ -177,3 +178,33 @@ def test_removing_it_must_touch_nobody_elses_files(site: Any) -> None:
     require_removable(by_dist["mine"])
     with pytest.raises(IntegrityError, match=r"files of others.*'mine/__init__\.py'"):
         require_removable(by_dist["thief"])
+
+
+SHA = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("recorded", "origin"),
+    [
+        ({"url": "file:///w/a%20b.whl", "archive_info": {"hashes": {"sha256": SHA}}}, "/w/a b.whl"),
+        ({"url": "file:///w/a.whl", "archive_info": {}}, "/w/a.whl"),  # as uv writes it
+        ({"url": "file:///w/a.whl", "archive_info": {"hashes": {"sha256": "x"}}}, "/w/a.whl"),
+        ({"url": "file:///w/a%1b.whl", "archive_info": {}}, ""),  # no line of a terminal
+        ({"url": "https://w/a.whl", "archive_info": {"hashes": {"sha256": SHA}}}, ""),
+        ({"url": "file:///w/a", "dir_info": {}}, ""),
+        ({"url": 7, "archive_info": {}}, ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_the_wheel_that_an_installer_was_given_is_known(
+    site: Any, recorded: object, origin: str
+) -> None:
+    site.expert("a")
+    [package] = site.experts()
+    if recorded is not None:
+        (package.info / "direct_url.json").write_text(json.dumps(recorded))
+    known = installed_wheel(package, "d")
+    assert (known.source, known.digest) == (origin, "d")
+    assert known.wheel == (SHA if origin == "/w/a b.whl" else "")
+    assert installed_wheel(Package("expert", "a", "1", "", None, False), "d").source == ""

@@ -66,3 +66,15 @@ def test_an_uninstallation_that_fails_does_not_claim_that_nothing_changed(monkey
     with pytest.raises(InstallError, match="What is composed is without it already") as e:
         uninstall("red-expert-a")
     assert "as they were" not in str(e.value) and "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("links", ["wheels", "{folder}/wheels", "file://{folder}/wheels"])
+def test_a_folder_is_named_by_its_path_wherever_it_was_typed(
+    draft, tmp_path, monkeypatch, links
+) -> None:
+    (folder := tmp_path / "wheels").mkdir()
+    path = draft("extra").write(folder)
+    monkeypatch.chdir(tmp_path)
+    typed = links.format(folder=tmp_path)
+    assert fetch("red-expert-extra", find_links=typed).source == str(folder)
+    assert fetch(f"wheels/{path.name}").source == str(path)

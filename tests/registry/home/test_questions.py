@@ -22,7 +22,9 @@ from redhost.registry.home.questions import (
     composed_questions,
     home_of,
     homes_with,
+    place_of,
     question_of,
+    recorded_place,
     root_of,
 )
 from redhost.registry.package.safetensors_check import sha256_hex
@@ -181,3 +183,25 @@ def test_experts_are_listed_by_question_each_held_to_its_own(home, site: Any) ->
     assert json.loads(json.dumps(spam.to_json()))["question"] == "spam"
     aside = take_inventories(home_of(home, "spam"))["spam"].other_questions
     assert [x.id for x in aside if x.package.dist.removeprefix("red-expert-") in ours] == ["plain"]
+
+
+@pytest.mark.parametrize(
+    ("place", "recorded"),
+    [
+        ("https://index.example/simple", "https://index.example/simple"),
+        ("/srv/project/dist", "../dist"),
+        ("/srv/project/dist/a.whl", "../dist/a.whl"),
+        ("/srv/wheels", "/srv/wheels"),
+        ("/srv/project-2/dist", "/srv/project-2/dist"),
+        ("", ""),
+    ],
+)
+def test_places_in_the_project_are_named_from_the_lock(place: str, recorded: str) -> None:
+    home = Path("/srv/project/.redhost")
+    assert recorded_place(place, home) == recorded
+    assert recorded_place(recorded, home) == recorded  # as an earlier lock has it
+    assert place_of(recorded, home) == place
+    named = home / "questions" / "topic"
+    assert place_of(recorded_place(place, named), named) == place
+    moved = Path("/home/me/.redhost")
+    assert place_of(recorded, moved) == place.replace("/srv/project/", "/home/me/")

@@ -179,7 +179,9 @@ def check_lock(subject: Subject) -> Iterator[Finding]:
             continue
         if lock == lock_for(record):
             continue
-        mend = composed.command("rollback", str(record.number))
+        back = ("rollback", str(record.number))  # the lock of what is current already
+        gone = record.digests() & composed.revoked.keys()
+        mend = composed.command(*(("recompose",) if gone else back))
         text = reason or f"{path} is not that of generation {record.number}"
         if lock is not None and agrees(lock, composed.inventory):
             # What it names is here: the composition comes to the lock, not the lock to it.
@@ -279,8 +281,7 @@ def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Fin
 
 def revoked_text(revocation: Revocation, dist: str) -> str:
     """Return that an expert is revoked, why, and how another version of it is added."""
-    why = f"revoked at {revocation.revoked_at}: {revocation.reason}"
-    return f"{why}; another version is added by 'redhost add {dist}==VERSION'"
+    return f"revoked: {revocation.why}; another version is added by 'redhost add {dist}==VERSION'"
 
 
 def _revoked(composed: Comparison, members: Sequence[Member]) -> Iterator[Finding]:

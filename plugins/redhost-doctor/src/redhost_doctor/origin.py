@@ -18,8 +18,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``index``, also for a folder of wheels that was searched by name; ``added``, a wheel,
-            by `redhost add`; ``wheel``, a file; ``folder``, a project; ``editable``, a project in
-            place; ``url``; ``repository``.
+            by `redhost add`, with its path; ``wheel``, a file; ``folder``, a project; ``editable``,
+            a project in place; ``url``; ``repository``.
         place: The path, or the URL without credentials; empty if it is not known.
     """
 
@@ -28,7 +28,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.kind == "added":
-            return "a wheel, by redhost add"
+            return f"a wheel, by redhost add {self.place}".rstrip()
         if self.kind == "index":
             return f"{self.place or 'an index or a folder of wheels'}, by name"
         return f"{self.kind} {self.place}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from redhost.registry.home.generations import Generations
-from redhost.registry.home.questions import homes_with, root_of
+from redhost.registry.home.questions import homes_with, place_of, root_of
 from redhost.registry.package.discover import canonical
 
 EXAMPLE = "red-backbone-tiny"
@@ -25,12 +25,14 @@ def arguments_for(dist: str, version: str = "", *, source: str = "") -> tuple[st
     Args:
         dist: The distribution.
         version: Its version; any when empty.
-        source: The index or folder that it came from, as a lock records it.
+        source: The index, folder or wheel that it came from, as `place_of` returns it.
     """
     name = f"{dist}=={version}" if version else dist
     if source.startswith(("http://", "https://")):
         return ("--index-url", source, name)
-    if source:
+    if source.endswith(".whl") and Path(source).is_file():
+        return (source,)
+    if source and not source.endswith(".whl"):
         return ("--no-index", "--find-links", source.removeprefix("file://"), name)
     return (name,) if is_own(dist) else ()
 
@@ -47,7 +49,7 @@ def source_of(where: Path, dist: str) -> str:
         for record in reversed(Generations(home).history()):
             for member in record.experts:
                 if member.source and canonical(member.dist) == canonical(dist):
-                    return member.source
+                    return place_of(member.source, home)
     return ""
 
 

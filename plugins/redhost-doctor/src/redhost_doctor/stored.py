@@ -196,7 +196,7 @@ def complete(generations: Generations) -> list[int]:
     for number in reversed(generations.numbers()):
         if fault_of_generation(generations, number, files=True) is None:
             record = generations.load(number)
-            if all(
+            if generations.refusal(record) is None and all(
                 fault_of_copy(generations.store, d, deep=True) is None for d in record.digests()
             ):
                 numbers.append(number)

@@ -16,14 +16,14 @@ from redhost.registry.environment.status import PackageStatus
 from redhost.registry.errors import MissingError, RedhostError
 from redhost.registry.home.composition import Composition, Member
 from redhost.registry.home.generations import Generations
-from redhost.registry.home.questions import question_of
+from redhost.registry.home.questions import place_of, question_of
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import MANIFESTS
 from redhost.registry.package.manifest import ExpertManifest, parse_expert
 from redhost.registry.queries.settings import Disabled
 from redhost_doctor.composed import Comparison, compositions, receipt_of
 from redhost_doctor.finding import Subject
-from redhost_doctor.origin import Kind, Origin, origin_of
+from redhost_doctor.origin import Origin, origin_of
 from redhost_doctor.standing import State, Traces, standing
 
 
@@ -183,7 +183,9 @@ def why(home: Path, name: str) -> Why:
         state=stands.state,
         reason=stands.reason,
         command=stands.command,
-        installed=tuple(_installed(status, member) for status in traces.statuses),
+        installed=tuple(
+            _installed(status, member, where=traces.composed.where) for status in traces.statuses
+        ),
         membership=_membership(traces, member) if member else None,
         offer=_offer(traces),
         gate=_gate(traces.receipt, traces.id) if member and traces.receipt else None,
@@ -249,14 +251,16 @@ def _id(status: PackageStatus) -> str:
     return status.id or status.package.module
 
 
-def _installed(status: PackageStatus, member: Member | None) -> Installed:
+def _installed(status: PackageStatus, member: Member | None, *, where: Path) -> Installed:
     package, origin = status.package, origin_of(status.package.info)
     if member is not None and member.wheel and origin == Origin(kind="index"):
         # What pip was given by redhost is not recorded by pip, but by the composition.
         same = (package.dist, package.version) == (member.dist, member.version)
         if same and status.digest in {None, member.digest}:
-            kind: Kind = "index" if member.source else "added"
-            origin = Origin(kind=kind, place=member.source)
+            named = member.source and not member.source.endswith(".whl")
+            origin = Origin(
+                kind="index" if named else "added", place=place_of(member.source, where)
+            )
     return Installed(
         dist=package.dist,
         version=package.version,

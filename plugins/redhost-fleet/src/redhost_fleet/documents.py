@@ -27,7 +27,9 @@ __all__ = [
     "Marker",
     "RefusedFileError",
     "ReplicaReport",
+    "RevokedDocument",
     "StageEntry",
+    "T",
     "clipped",
     "decode",
     "encode",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound=Struct)
+"""The type of a document."""
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$(?!\n)")]
@@ -116,6 +119,54 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Check the time."""
         _check_time(self.when)
+
+
+class RevokedEntry(Struct, frozen=True, kw_only=True):
+    """Content that is revoked, as far as a promotion asks.
+
+    Attributes:
+        digest: The digest of an expert or backbone.
+        dist: Its distribution; empty if its author did not name it, like the next one.
+        version: That distribution's version.
+        reason: Why.
+        revoked_at: When.
+    """
+
+    digest: Digest
+    dist: str = ""
+    version: str = ""
+    reason: str = ""
+    revoked_at: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.dist} {self.version}".strip() or f"{self.digest[:12]}…"
+
+
+class RevokedEntries(Struct, frozen=True, kw_only=True):
+    """The list of one key.
+
+    Attributes:
+        entries: What it revokes.
+    """
+
+    entries: tuple[RevokedEntry, ...] = ()
+
+
+class RevokedDocument(Struct, frozen=True, kw_only=True):
+    """The store's file of what is revoked, which homes write and verify.
+
+    Attributes:
+        lists: The last list of each key.
+        allowed: Digests that are allowed even so.
+    """
+
+    lists: dict[str, RevokedEntries] = {}
+    allowed: tuple[str, ...] = ()
+
+    def by_digest(self) -> dict[str, RevokedEntry]:
+        """Return what may not be served."""
+        entries = (entry for one in self.lists.values() for entry in one.entries)
+        return {entry.digest: entry for entry in entries if entry.digest not in self.allowed}
 
 
 class GenerationDocument(Document, frozen=True, kw_only=True):

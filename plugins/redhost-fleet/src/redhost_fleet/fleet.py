@@ -17,7 +17,9 @@ from redhost_fleet.documents import (
     Marker,
     RefusedFileError,
     ReplicaReport,
+    RevokedDocument,
     StageEntry,
+    T,
     clipped,
     decode,
     encode,
@@ -223,7 +225,7 @@ class Fleet:
                 store.write_revocations(merged)
         return data
 
-    def _decoded(self, data: bytes, kind: type[Revocations]) -> Revocations:
+    def _decoded(self, data: bytes, kind: type[T]) -> T:
         return decode(data, kind, where=f"{self.storage.url}/{REVOKED}")
 
     def numbers(self) -> list[int]:
@@ -345,6 +347,7 @@ class Fleet:
             StoreError: If there is no store of a fleet, or it cannot be reached.
             UnknownNameError: If the generation was never pushed.
             IntegrityError: If objects of it are missing.
+            ContractError: If the store has a list that revokes something in it.
             StaleGenerationError: If another writer was first.
         """
         log = self.stages[stage]
@@ -353,7 +356,10 @@ class Fleet:
         if stage == PRODUCTION and (share or mirror):
             raise redhost.UsageError("production answers every request", expected="no share of it")
         self.require()
-        digest = "" if number is None else self._require_whole(number).digest
+        document = None if number is None else self._require_whole(number)
+        if document is not None:
+            self._refuse_revoked(document)
+        digest = "" if document is None else document.digest
         last = log.last() if after == "last" else after
         entry = StageEntry(
             sequence=1,
@@ -384,6 +390,19 @@ class Fleet:
                 hint="Push it again from a home that has it.",
             )
         return document
+
+    def _refuse_revoked(self, document: GenerationDocument) -> None:
+        """Refuse a generation with something that no replica would serve."""
+        if (data := self.storage.read(REVOKED)) is None:
+            return
+        revoked = self._decoded(data, RevokedDocument).by_digest()
+        if gone := sorted(document.packages.keys() & revoked.keys()):
+            entry = revoked[gone[0]]
+            raise redhost.errors.ContractError(
+                f"generation {document.number} was not promoted: {entry} is revoked",
+                found=f"{entry.reason} ({entry.revoked_at})",
+                hint="Promote one without it: 'redhost recompose', then 'redhost push'.",
+            )
 
     def previous(self, stage: str = PRODUCTION) -> int:
         """Return the generation that a stage served before the current one.

@@ -25,6 +25,7 @@ from redhost.registry.wheel.signing import PublicKey
 from .entry import Against, WheelFile, against_of, kind_of, manifest_of, read_version, signed
 from .page import catalogue_page
 from .schema import CATALOGUE, PAGE, Catalogue, Version, decode
+from .simple import write_simple
 
 Report = Callable[[int, int], None]
 
@@ -39,6 +40,7 @@ class Catalogued(Struct, frozen=True, kw_only=True):
         unchanged: How many were taken from the former catalogue.
         refused: Path of each wheel that is refused → why.
         others: How many wheels are no expert and no backbone.
+        projects: How many projects ``simple/`` has; 0 if it was not asked for.
     """
 
     folder: str
@@ -47,16 +49,22 @@ class Catalogued(Struct, frozen=True, kw_only=True):
     unchanged: int
     refused: dict[str, str]
     others: int
+    projects: int = 0
 
 
 def write_catalogue(
-    folder: Path, *, keys: Sequence[PublicKey] = (), progress: Report | None = None
+    folder: Path,
+    *,
+    keys: Sequence[PublicKey] = (),
+    simple: bool = False,
+    progress: Report | None = None,
 ) -> Catalogued:
     """Write ``catalogue.json`` and ``catalogue.html`` into a folder of wheels.
 
     Args:
         folder: The folder; wheels in its subfolders are listed too.
         keys: Whose signatures are verified.
+        simple: Whether to write an index for pip, too; what cannot be read is not in it.
         progress: Called with (wheels read, all wheels).
 
     Raises:
@@ -97,6 +105,7 @@ def write_catalogue(
     with atomic.reporting(folder):
         atomic.write_atomic(folder / CATALOGUE, dumps(made))
         atomic.write_atomic(folder / PAGE, catalogue_page(made).encode())
+    readable = {v.file: v.sha256 for v in found if v.kind != "unreadable"}
     return Catalogued(
         folder=str(folder),
         versions=len(found),
@@ -104,6 +113,7 @@ def write_catalogue(
         unchanged=reused,
         refused={v.file: v.check.reason for v in made.versions if not v.check.composable},
         others=len(rest),
+        projects=write_simple(folder, {**rest, **readable}) if simple else 0,
     )
 
 

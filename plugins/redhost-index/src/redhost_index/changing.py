@@ -22,6 +22,7 @@ from redhost.registry.home.composition import (
     Provenance,
     lock_for,
 )
+from redhost.registry.home.questions import recorded_place
 
 from .newcomer import Newcomer
 
@@ -76,7 +77,7 @@ def compose_newer(
         outcome = trial.compose(left)
         blamed = trial.faults(outcome, left)
         if not blamed and isinstance(outcome, RecomposeResult):
-            lock = _lock(record, outcome, left)
+            lock = _lock(session, record, outcome, left)
             return Changed(session=session, result=outcome, lock=lock, newcomers=tuple(left))
         faults = {one.member.id: error for one, error in blamed}
         left = _present(trial.next(one, faults.get(one.member.id), refuse) for one in left)
@@ -175,7 +176,9 @@ def _error(one: Newcomer, refusal: Refusal) -> RedhostError:
     )
 
 
-def _lock(record: Composition, result: RecomposeResult, newcomers: Sequence[Newcomer]) -> LockFile:
+def _lock(
+    session: Session, record: Composition, result: RecomposeResult, newcomers: Sequence[Newcomer]
+) -> LockFile:
     """Return the lock of a composition that is about to be published."""
     lock, receipt = lock_for(record), result.receipt
     origins = {
@@ -185,7 +188,7 @@ def _lock(record: Composition, result: RecomposeResult, newcomers: Sequence[Newc
             digest=one.digest,
             wheel=one.wheel.sha256,
             signer=one.wheel.signer,
-            source=one.wheel.source,
+            source=recorded_place(one.wheel.source, session.home),
         )
         for one in newcomers
     }

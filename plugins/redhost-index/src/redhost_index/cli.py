@@ -49,9 +49,10 @@ _find_links = click.option(
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--simple", is_flag=True, help="Also write simple/, an index for pip (PEP 503).")
 @key_option
 @json_option("redhost_index.catalogue.Catalogued")
-def catalogue(*, folder: Path, keys: tuple[str, ...], as_json: bool) -> None:
+def catalogue(*, folder: Path, simple: bool, keys: tuple[str, ...], as_json: bool) -> None:
     """List the experts in a FOLDER of wheels.
 
     Writes catalogue.json and catalogue.html there. Wheels are read and checked; nothing of them is
@@ -61,7 +62,7 @@ def catalogue(*, folder: Path, keys: tuple[str, ...], as_json: bool) -> None:
 
     trusted = chosen_keys(keys)
     with bar("catalogue") as progress:
-        done = write_catalogue(folder, keys=trusted, progress=progress)
+        done = write_catalogue(folder, keys=trusted, simple=simple, progress=progress)
     if as_json:
         print_json(done)
         return
@@ -71,6 +72,8 @@ def catalogue(*, folder: Path, keys: tuple[str, ...], as_json: bool) -> None:
         f"{done.versions} versions, {done.experts} of experts, {done.unchanged} unchanged, and "
         f"{done.others} other wheels in {done.folder}"
     )
+    if simple:
+        click.echo(f"{done.projects} projects in {folder / 'simple'}, for --index-url")
 
 
 @click.command()

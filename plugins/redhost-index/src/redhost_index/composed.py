@@ -10,7 +10,12 @@ from typing import Literal
 
 from redhost.commands.lazy import PLUGINS
 from redhost.registry.home.composition import Composition
-from redhost.registry.home.questions import homes_with, nothing_composed, question_of
+from redhost.registry.home.questions import (
+    homes_with,
+    nothing_composed,
+    place_of,
+    question_of,
+)
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import canonical
 from redhost.registry.package.manifest import BackboneManifest, parse_backbone
@@ -77,7 +82,7 @@ def in_use(home: Path) -> tuple[InUse, ...]:
                 version=member.version,
                 home=where,
                 digest=member.digest,
-                source=member.source,
+                source=_index_of(member.source, where),
                 fingerprint=record.backbone.fingerprint,
                 backbone=backbone,
             )
@@ -92,11 +97,17 @@ def in_use(home: Path) -> tuple[InUse, ...]:
                 version=base.version,
                 home=where,
                 digest=base.digest,
+                source=_index_of(base.source or "", where),
                 fingerprint=base.fingerprint,
                 backbone=backbone,
             )
         providers |= {canonical(dist) for dist in record.providers}
     return (*experts, *bases.values(), *_code(home, providers))
+
+
+def _index_of(source: str, home: Path) -> str:
+    """Return the index or folder that a lock names; a wheel that was given by its path is none."""
+    return "" if source.endswith(".whl") else place_of(source, home)
 
 
 def backbone_of(home: Path, record: Composition) -> BackboneManifest | None:

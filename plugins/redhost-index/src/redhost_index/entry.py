@@ -26,6 +26,7 @@ from redhost.registry.package.manifest import (
     parse_expert,
 )
 from redhost.registry.package.readers import BackboneFiles, read_backbone, read_expert
+from redhost.registry.package.rules import package_digest
 from redhost.registry.queries.check import Target, static_check, strict_check
 from redhost.registry.wheel.signing import PublicKey, read_signature, signature_path, verify
 from redhost.registry.wheel.wheel import Wheel, read_wheel
@@ -169,7 +170,8 @@ def _blank(wheel: WheelFile, kind: Literal["expert", "backbone", "unreadable"]) 
 
 
 def _backbone(wheel: WheelFile, opened: Wheel) -> Version:
-    parsed = parse_backbone(opened.files["backbone.json"])
+    raw = opened.files["backbone.json"]
+    parsed = parse_backbone(raw)
     violations = parsed.violations
     if parsed.value is not None and parsed.value.base.kind != "dist":
         # The model of the others is in another distribution, which may be installed here or not.
@@ -192,11 +194,13 @@ def _backbone(wheel: WheelFile, opened: Wheel) -> Version:
         labels=_labels(manifest.labels),
         label_count=len(manifest.labels),
         license=excerpt(manifest.license, most=LABEL),
+        digest=package_digest(raw, manifest),
     )
 
 
 def _expert(wheel: WheelFile, opened: Wheel, against: Sequence[Against]) -> Version:
-    manifest = parse_expert(opened.files["expert.json"]).value
+    raw = opened.files["expert.json"]
+    manifest = parse_expert(raw).value
     base = against_of(manifest.backbone.fingerprint if manifest else "", against)
     entry = msgspec.structs.replace(
         _blank(wheel, "expert"),
@@ -221,6 +225,7 @@ def _expert(wheel: WheelFile, opened: Wheel, against: Sequence[Against]) -> Vers
         gate_rows=manifest.card.gate,
         discloses=card_discloses(manifest),
         license=excerpt(manifest.license, most=LABEL),
+        digest=package_digest(raw, manifest),
     )
 
 

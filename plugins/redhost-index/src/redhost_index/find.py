@@ -32,7 +32,8 @@ class Found(Struct, frozen=True, kw_only=True):
         fits: Whether it fits the current backbone; null if that is not known.
         why: Why not, or why it is not known.
         sha256: The sha256 of its wheel.
-        revoked: Why it is revoked, as the home knows by name and version; null if it is not.
+        revoked: Why it is revoked, as the home knows by digest or name and version; null if it is
+            not.
     """
 
     id: str
@@ -79,7 +80,7 @@ def _chosen(
         if version.kind != "expert" or ranks.get(dist) == 0:
             continue
         fit = fit_of_entry(version, fingerprint)
-        usable = revoked.reason(dist, version.version) is None
+        usable = revoked.listed(version) is None
         rank = 2 * (not usable) + (not fit.fits)
         if dist not in chosen or rank < ranks[dist]:
             chosen[dist], ranks[dist] = (version, fit), rank
@@ -142,5 +143,5 @@ def _found(version: Version, fit: Fit, revoked: Revoked) -> Found:
         fits=fit.fits,
         why=fit.why,
         sha256=version.sha256,
-        revoked=revoked.reason(version.dist, version.version),
+        revoked=revoked.listed(version),
     )

@@ -15,6 +15,7 @@ from redhost.registry.home.store import Store
 from redhost.registry.package.discover import canonical
 
 from .catalogue import number_of
+from .schema import Version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,12 @@ class Revoked:
         else:
             entry = self.by_name.get((canonical(dist), number_of(version)))
         return None if entry is None else excerpt(entry.reason, most=300)
+
+    def listed(self, version: Version) -> str | None:
+        """Return why a version of a catalogue is revoked, by either; a catalogue may be wrong."""
+        by_name = self.reason(version.dist, version.version)
+        entry = self.by_digest.get(version.digest)
+        return by_name if entry is None else excerpt(entry.reason, most=300)
 
 
 def revoked_in(home: Path) -> Revoked:

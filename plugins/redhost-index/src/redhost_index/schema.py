@@ -67,6 +67,8 @@ class Version(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         signature: ``none``, ``claimed`` (not verified), ``verified`` or ``wrong``.
         signer: The fingerprint of the key that signed it, as far as `signature` says.
         check: The result of the static check.
+        digest: The digest of its content, as locks and revocations name it; empty if it cannot be
+            read.
     """
 
     file: str
@@ -92,6 +94,7 @@ class Version(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     signature: Literal["none", "claimed", "verified", "wrong"] = "none"
     signer: str = ""
     check: StaticCheck
+    digest: str = ""
 
 
 class Catalogue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

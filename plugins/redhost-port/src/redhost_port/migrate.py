@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -232,7 +232,8 @@ class _Porter:
         )
         project = folder / built.id
         write_port(project, ported, version=built.version)
-        wheel = open_wheel(build_wheel(project, folder))
+        # Its folder does not last: a lock would name what is gone.
+        wheel = replace(open_wheel(build_wheel(project, folder)), source="")
         return _Port(wheel=wheel, report=ported.report)
 
     def _open(self, source: Package | BackboneFiles, digest: str) -> AuthoringContext:

@@ -111,22 +111,21 @@ def revoked(
     A list counts if a trusted key signed it and it is not older than the last one of that key.
     What it names is neither composed, loaded nor served any more.
     """
-    from redhost.registry.home.revoked import Revocation
     from redhost.registry.queries.settings import resolve_home
     from redhost_revoke.fetch import fetch_lists, recorded_places
     from redhost_revoke.known import allow, forget, keep_lists, known_in, lines_of
 
-    where, changed, lifted = resolve_home(home), False, tuple[Revocation, ...]()
+    where, changed, change = resolve_home(home), False, None
     places = (index_url,) if index_url else recorded_places(where) if fetch else ()
     if places:
         trusted = chosen_keys(keys)
         change = keep_lists(where, fetch_lists(places, timeout=timeout), keys=trusted)
-        changed, lifted = change.changed, change.lifted
+        changed = change.changed
     if forgotten:
         changed = forget(where, forgotten) or changed
     if allowed or forbid:
         changed = allow(where, allowed, forbid=forbid) or changed
-    known = known_in(where, changed=changed, lifted=lifted)
+    known = known_in(where, changed=changed, change=change)
     if as_json:
         print_json(known)
         return

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from redhost.registry.atomic import read_regular, write_atomic
 from redhost.registry.errors import StoreError, UsageError, short
-from redhost.registry.home.composition import BackboneRecord, Member
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import homes_with
 from redhost.registry.home.revoked import Revocation, RevokedList
@@ -89,8 +88,7 @@ def target_of(name: str, *, home: Path) -> Target:
 def _composed(digest: str, home: Path) -> Target | None:
     for where in homes_with(home):
         for record in Generations(where).history():
-            parts: tuple[Member | BackboneRecord, ...] = (*record.experts, record.backbone)
-            for part in parts:
+            for part in record.parts():
                 if part.digest == digest:
                     return Target(digest=digest, dist=part.dist, version=part.version)
     return None

@@ -13,7 +13,7 @@ from redhost_sync.sources import IndexSource, source_at
 from redhost.registry.atomic import read_regular
 from redhost.registry.errors import MissingError, StoreError, UsageError
 from redhost.registry.home.composition import LOCK, read_lock
-from redhost.registry.home.questions import homes_with
+from redhost.registry.home.questions import homes_with, place_of
 from redhost.registry.home.revoked import REVOKED
 
 from .lists import MOST
@@ -38,8 +38,12 @@ def recorded_places(home: Path) -> tuple[str, ...]:
     Raises:
         UsageError: If there is none: nothing is fetched that nobody named.
     """
-    locks = filter(None, (read_lock(where / LOCK) for where in homes_with(home)))
-    places = {expert.source for lock in locks for expert in lock.experts.values() if expert.source}
+    places = set[str]()
+    for where in homes_with(home):
+        if (lock := read_lock(where / LOCK)) is not None:
+            sources = (*(x.source for x in lock.experts.values()), lock.backbone.source or "")
+            # A wheel that was given by its path is no place that has a list.
+            places |= {place_of(x, where) for x in sources if x and not x.endswith(".whl")}
     if not places:
         raise UsageError(
             "no index is named",

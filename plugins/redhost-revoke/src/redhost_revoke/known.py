@@ -48,6 +48,7 @@ class Known(Struct, frozen=True, kw_only=True):
         composed: Of these, the ones that a current generation has.
         changed: Whether the command changed anything.
         lifted: What the lists that were fetched no longer revoke, and no other list does.
+        behind: Places whose list is older than that of another place: nothing was taken from them.
     """
 
     home: str
@@ -57,6 +58,7 @@ class Known(Struct, frozen=True, kw_only=True):
     composed: tuple[str, ...]
     changed: bool
     lifted: tuple[Revocation, ...] = ()
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +68,16 @@ class Change:
     Attributes:
         changed: Whether anything was new.
         lifted: What is no longer revoked by any list.
+        behind: Places with an older list of a key than another place has.
     """
 
     changed: bool
     lifted: tuple[Revocation, ...] = ()
+    behind: tuple[str, ...] = ()
 
 
 def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicKey]) -> Change:
-    """Verify lists, and store those that are newer; all of them or none.
+    """Verify lists, and store the newest of each key if it is newer; all of them or none.
 
     Raises:
         UsageError: If no key is trusted.
@@ -93,16 +97,34 @@ def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicK
             known = generations.store.revocations()
         except StoreError:  # damaged: replaced at once, never removed first
             known = Revocations()
-        lists = dict(known.lists)
-        for one, key, newer in verified:
-            _require_newer(lists.get(key.fingerprint), newer, where=one.where)
-            lists[key.fingerprint] = newer
+        newest, behind = _newest(verified)
+        for signer, (newer, where) in newest.items():
+            _require_newer(known.lists.get(signer), newer, where=where)
+        lists = {**known.lists, **{signer: newer for signer, (newer, _) in newest.items()}}
         if lists == known.lists:
-            return Change(changed=False)
+            return Change(changed=False, behind=behind)
         generations.store.write_revocations(msgspec.structs.replace(known, lists=lists))
     before, after = _entries(known.lists), _entries(lists)
     lifted = tuple(entry for digest, entry in before.items() if digest not in after)
-    return Change(changed=True, lifted=lifted)
+    return Change(changed=True, lifted=lifted, behind=behind)
+
+
+def _newest(
+    verified: Iterable[tuple[Fetched, PublicKey, RevokedList]],
+) -> tuple[dict[str, tuple[RevokedList, str]], tuple[str, ...]]:
+    """Return the newest list of each key, with its place; and the places that have an older one.
+
+    Raises:
+        IntegrityError: If two lists of one key have one serial and other entries.
+    """
+    newest, behind = dict[str, tuple[RevokedList, str]](), list[str]()
+    for one, key, found in sorted(verified, key=lambda x: -x[2].serial):
+        best, where = newest.setdefault(key.fingerprint, (found, one.where))
+        if found.serial < best.serial:
+            behind.append(f"{one.where} has serial {found.serial}, {where} {best.serial}")
+        else:
+            _require_newer(best, found, where=one.where)
+    return newest, tuple(behind)
 
 
 def _entries(lists: Mapping[str, RevokedList]) -> dict[str, Revocation]:
@@ -181,13 +203,13 @@ def _require(digest: str, digests: Iterable[str], problem: str) -> None:
         )
 
 
-def known_in(home: Path, *, changed: bool = False, lifted: tuple[Revocation, ...] = ()) -> Known:
+def known_in(home: Path, *, changed: bool = False, change: Change | None = None) -> Known:
     """Return what a home knows.
 
     Args:
         home: The state folder.
         changed: Whether the command changed anything.
-        lifted: What the command lifted.
+        change: What newer lists changed.
 
     Raises:
         StoreError: If that cannot be read.
@@ -209,7 +231,8 @@ def known_in(home: Path, *, changed: bool = False, lifted: tuple[Revocation, ...
         revoked=tuple(sorted(revoked)),
         composed=tuple(sorted(composed)),
         changed=changed,
-        lifted=lifted,
+        lifted=change.lifted if change else (),
+        behind=change.behind if change else (),
     )
 
 
@@ -225,6 +248,7 @@ def lines_of(known: Known) -> list[str]:
             state = "allowed here" if entry.digest in known.allowed else "revoked"
             composed = ", composed here" if entry.digest in known.composed else ""
             lines.append(f"  {entry.digest}  {name}: {state}{composed}, {entry.reason}")
+    lines += (f"behind: {place}; nothing was taken from there" for place in known.behind)
     for entry in known.lifted:
         name = f"{entry.dist} {entry.version}".strip() or "unknown"
         lines.append(f"lifts {name} ({entry.digest[:12]}…)")

@@ -21,7 +21,7 @@ from redhost.registry.home.questions import root_of
 from redhost.registry.package.discover import canonical
 
 from .fetched import fetch_part
-from .locks import Part, parts_of, read_locks
+from .locks import Part, parts_of, read_locks, refuse_revoked
 from .manifest import WheelEntry, WheelList, write_list
 from .repack import repack
 from .sources import FolderSource
@@ -67,6 +67,7 @@ def export(
         RedhostError: If what is installed is not what the locks name, or cannot be packed.
     """
     locks = read_locks(root_of(home))
+    refuse_revoked(root_of(home), locks, to_be="exported")
     parts = {canonical(part.dist): part for part in parts_of(locks)}
     names = closure({*OURS, *parts}, dependencies=dependencies)
     if announce is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -79,35 +79,50 @@ class Fetched:
         return manifest.unwrap(f"backbone package {self.part}").base
 
 
-def fetch_part(part: Part, sources: Sequence[Source], *, keys: Sequence[PublicKey] = ()) -> Fetched:
+def fetch_part(part: Part, sources: Iterable[Source], *, keys: Sequence[PublicKey] = ()) -> Fetched:
     """Obtain a package from the first source that has it.
 
     Args:
         part: The package.
-        sources: The sources, in order.
+        sources: The sources, in order; one that fails or lies is passed over if a later one has it.
         keys: If there are any, one of them must have signed an expert.
 
     Raises:
         MissingError: If no source has a wheel of that version.
         RedhostError: If what it has is not what the lock names.
     """
-    known = list[str]()
+    known, asked, faults = list[str](), list[str](), list[RedhostError]()
     for source in sources:
-        offers = source.offers(part.dist)
-        wanted = [o for o in offers if not part.version or o.version == _version(part.version)]
-        known += [f"{o.version} in {source.name}" for o in offers]
-        for n, offer in enumerate(wanted[:MOST]):
-            try:
-                return _checked(part, offer, source, keys=keys)
-            except RedhostError:
-                if part.version or n + 1 == len(wanted[:MOST]):
-                    raise
+        asked.append(source.name)
+        try:
+            offers = source.offers(part.dist)
+            known += [f"{o.version} in {source.name}" for o in offers]
+            if (fetched := _first(part, offers, source, keys=keys)) is not None:
+                return fetched
+        except RedhostError as e:
+            faults.append(e)
+    if faults:
+        raise faults[0]
     raise MissingError(
         f"no source has a wheel of {part}",
-        expected=" or ".join(source.name for source in sources),
+        expected=" or ".join(asked),
         found=", ".join(known) or "none of that name",
         hint="Nothing was changed. Name a folder or an index that has it: --from, --index-url.",
     )
+
+
+def _first(
+    part: Part, offers: Sequence[Offer], source: Source, *, keys: Sequence[PublicKey]
+) -> Fetched | None:
+    """Return the first wheel of a source that is what the lock names; None if it has none."""
+    wanted = [o for o in offers if not part.version or o.version == _version(part.version)]
+    for n, offer in enumerate(wanted[:MOST]):
+        try:
+            return _checked(part, offer, source, keys=keys)
+        except RedhostError:
+            if part.version or n + 1 == len(wanted[:MOST]):
+                raise
+    return None
 
 
 def _base(fetched: Fetched, source: Source) -> Fetched | None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from redhost.registry.errors import CompositionError, MissingError, short
 from redhost.registry.home.composition import LOCK, LockFile, read_lock
-from redhost.registry.home.questions import homes_with
+from redhost.registry.home.questions import homes_with, place_of
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import canonical
 
@@ -27,7 +27,7 @@ class Part:
         version: The version; empty if the lock has none.
         digest: The digest of its content; empty if the lock has none.
         wheel: The sha256 of the wheel that it was composed from; empty if not known.
-        source: The index or folder that this wheel was taken from; empty if not known.
+        source: The index, folder or path that this wheel was taken from; empty if not known.
     """
 
     kind: Kind
@@ -60,8 +60,13 @@ def read_locks(home: Path) -> dict[Path, LockFile]:
     return locks
 
 
-def refuse_revoked(home: Path, locks: Mapping[Path, LockFile]) -> None:
+def refuse_revoked(home: Path, locks: Mapping[Path, LockFile], *, to_be: str) -> None:
     """Refuse locks that name what the home knows to be revoked.
+
+    Args:
+        home: The state folder.
+        locks: The locks.
+        to_be: What was to be done with it, such as ``installed``.
 
     Raises:
         ContractError: If one does.
@@ -69,7 +74,7 @@ def refuse_revoked(home: Path, locks: Mapping[Path, LockFile]) -> None:
     revoked = Store(home).revoked()
     for part in parts_of(locks) if revoked else ():
         if part.digest in revoked:
-            problem = f"the lock names {part}, which was not installed"
+            problem = f"the lock names {part}, which was not {to_be}"
             raise revoked[part.digest].violation().error(problem)
 
 
@@ -80,8 +85,8 @@ def parts_of(locks: Mapping[Path, LockFile]) -> tuple[Part, ...]:
         CompositionError: If two locks name other content of one distribution.
     """
     parts = dict[str, Part]()
-    for lock in locks.values():
-        for part in _named(lock):
+    for where, lock in locks.items():
+        for part in _named(lock, where):
             known = parts.setdefault(canonical(part.dist), part)
             if known.digest != part.digest:
                 raise CompositionError(
@@ -94,7 +99,7 @@ def parts_of(locks: Mapping[Path, LockFile]) -> tuple[Part, ...]:
     return tuple(sorted(parts.values(), key=lambda p: (order.index(p.kind), p.dist)))
 
 
-def _named(lock: LockFile) -> Iterator[Part]:
+def _named(lock: LockFile, where: Path) -> Iterator[Part]:
     base = lock.backbone
     if not base.dist or not base.digest:
         raise MissingError(
@@ -102,7 +107,13 @@ def _named(lock: LockFile) -> Iterator[Part]:
             hint="Run 'redhost recompose' where it is installed, and commit the lock.",
         )
     yield Part(
-        kind="backbone", id=base.id, dist=base.dist, version=base.version, digest=base.digest
+        kind="backbone",
+        id=base.id,
+        dist=base.dist,
+        version=base.version,
+        digest=base.digest,
+        wheel=base.wheel or "",
+        source=place_of(base.source or "", where),
     )
     for dist, digest in lock.plugins.items():
         yield Part(kind="plugin", id=dist, dist=dist, digest=digest)
@@ -114,5 +125,5 @@ def _named(lock: LockFile) -> Iterator[Part]:
             version=expert.version,
             digest=expert.digest,
             wheel=expert.wheel,
-            source=expert.source,
+            source=place_of(expert.source, where),
         )

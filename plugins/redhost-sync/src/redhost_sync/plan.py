@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, Self
@@ -93,11 +93,13 @@ class Sources:
         given: The sources that the user named; if there are none, those that the locks record.
         otherwise: Returns the source of what has none recorded.
         journal: What a killed `sync` had obtained.
+        recorded: All sources that the locks record, each of which may have other packages too.
     """
 
     given: tuple[Source, ...]
     otherwise: Callable[[], Source]
     journal: FolderSource | None = None
+    recorded: Mapping[str, Source] = field(default_factory=dict)
 
     def after(self, journal: Path | None) -> Self:
         """Return these sources, after the folder of a killed `sync` if there is one."""
@@ -108,15 +110,21 @@ class Sources:
         """Those that may have more than the wheel of one part."""
         return (*((self.journal,) if self.journal else ()), *self.given)
 
-    def of(self, part: Part) -> tuple[Source, ...]:
-        """Return the sources of a part, in order."""
+    def of(self, part: Part) -> Iterator[Source]:
+        """Yield the sources of a part, in order; what they have is compared with the lock."""
         listed = self.journal.listed if self.journal else None
         entries = listed.wheels if listed else ()
         if self.journal and any(
             e.digest == part.digest and canonical(e.dist) == canonical(part.dist) for e in entries
         ):
-            return (self.journal,)
-        return self.given or ((source_at(part.source) if part.source else self.otherwise()),)
+            yield self.journal
+            return
+        yield from self.given
+        if not self.given:
+            own = (self.recorded[part.source],) if part.source else ()
+            yield from dict.fromkeys((*own, *self.recorded.values()))
+            if not own:  # a private name is not told to whoever keeps the default index
+                yield self.otherwise()
 
 
 def make_plan(
@@ -139,6 +147,8 @@ def make_plan(
     """
     parts = parts_of(locks)
     missing = [part for part in parts if not is_installed(part)]
+    recorded = {part.source: source_at(part.source) for part in parts if part.source}
+    sources = replace(sources, recorded=recorded)
     fetched = [fetch_part(part, sources.of(part), keys=keys) for part in missing]
     present = [part for part in parts if part.kind == "plugin" and part not in missing]
     complete = with_dependencies(fetched, sources.all, present=present)
@@ -206,7 +216,7 @@ def _revoked(package: Package, locks: Mapping[Path, LockFile]) -> str:
     revoked = {digest: entry for where in locks for digest, entry in Store(where).revoked().items()}
     files = read_expert(package).value if revoked else None
     entry = None if files is None else revoked.get(files.digest)
-    return "" if entry is None else f"it is revoked: {entry.reason} ({entry.revoked_at})"
+    return "" if entry is None else f"it is revoked: {entry.why}"
 
 
 def _composed(locks: Mapping[Path, LockFile]) -> Iterator[str]:

@@ -211,7 +211,8 @@ def set_by_user() -> Iterator[str]:
 
 
 def source_at(place: str, *, timeout: float = TIMEOUT) -> Source:
-    """Return the source at an address or in a folder."""
+    """Return the source at an address, in a folder, or around a wheel that a lock names."""
     if place.startswith(("http://", "https://")):
         return IndexSource(Index(place, timeout))
-    return FolderSource(Path(place.removeprefix("file://")))
+    path = Path(place.removeprefix("file://"))
+    return FolderSource(path.parent if path.suffix == ".whl" else path)

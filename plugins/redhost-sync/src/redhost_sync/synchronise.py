@@ -101,7 +101,7 @@ def synchronise(
     home = root_of(home)
     sources = Sources(given=tuple(given), otherwise=otherwise)
     locks = read_locks(home)  # a folder without a lock is not written to
-    refuse_revoked(home, locks)
+    refuse_revoked(home, locks, to_be="installed")
     if dry_run:
         journal = read_journal(home)
         sources = sources.after(home / FOLDER if journal else None)
@@ -126,7 +126,7 @@ def _change(
             restore_locks(home, journal)
             clean(journal.writing)
             sources = sources.after(home / FOLDER)
-        refuse_revoked(home, locks := read_locks(home))
+        refuse_revoked(home, locks := read_locks(home), to_be="installed")
         plan, stale = make_plan(locks, sources, journal=journal, keys=keys), _stale(locks)
         if plan.steps or stale:
             for one in plan.fetched:
