@@ -33,7 +33,7 @@ import hypothesis
 import pytest
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from surroundings import trusting_copies, use_memory
-from warm_start import warm_command
+from warm_start import FRESH, start_warm, warm_command
 
 import redhost
 from redhost.core.types import BackgroundRow
@@ -85,6 +85,20 @@ def patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("redhost.commands.progress.EVERY", 3600.0)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warm_children() -> Iterator[None]:
+    """Start warm what redhost starts, pip and commands of its own: see `warm_start.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", start_warm())
+        yield
+
+
+@pytest.fixture
+def fresh_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start them as users' are started."""
+    monkeypatch.setenv(FRESH, "yes")
 
 
 @pytest.fixture(autouse=True, scope="session")
