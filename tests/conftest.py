@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import shared_rows
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from surroundings import trusting_copies, use_memory
 from warm_start import FRESH, start_warm, warm_command
@@ -134,9 +135,15 @@ def shared_trial() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def rows_by_cache() -> dict[tuple[object, ...], dict[str, Any]]:
+def rows_by_cache() -> dict[Any, dict[str, Any]]:
     """What this process has encoded: rows by text, for each key of a feature cache."""
     return {}
+
+
+@pytest.fixture(scope="session")
+def rows_of_children(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What processes that tests start have encoded."""
+    return tmp_path_factory.mktemp("features")
 
 
 ENCODING = ("core/backbones", "core/model", "core/training", "docs", "fresh", "registry", "tools")
@@ -144,34 +151,16 @@ ENCODING = ("core/backbones", "core/model", "core/training", "docs", "fresh", "r
 
 
 @pytest.fixture(autouse=True)
-def shared_features(
+def encoded_once(
     request: pytest.FixtureRequest,
-    rows_by_cache: dict[tuple[object, ...], dict[str, Any]],
+    rows_by_cache: dict[Any, dict[str, Any]],
+    rows_of_children: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Encode each text once for all tests: a text's row is its own, whatever is encoded beside it.
-
-    Not under `ENCODING`.
-    """
-    if request.path.relative_to(TESTS).as_posix().startswith(ENCODING):
-        return
-    from redhost.core.backbones import feature_cache
-
-    class Remembering(feature_cache.FeatureTable):
-        def __init__(
-            self, folder: Path | None, key: tuple[object, ...], *, compute: Any, **options: Any
-        ) -> None:
-            rows = rows_by_cache.setdefault(key, {})
-
-            def once(texts: Any) -> list[Any]:
-                fresh = [t for t in dict.fromkeys(texts) if t not in rows]
-                if fresh:
-                    rows.update(zip(fresh, compute(fresh), strict=True))
-                return [rows[t] for t in texts]
-
-            super().__init__(folder, key, compute=once, **options)
-
-    monkeypatch.setattr(feature_cache, "FeatureTable", Remembering)
+    """Encode each text once for all tests but those under `ENCODING`."""
+    if not request.path.relative_to(TESTS).as_posix().startswith(ENCODING):
+        shared_rows.install(monkeypatch.setattr, shared_rows.in_memory(rows_by_cache))
+        monkeypatch.setenv(shared_rows.FOLDER, str(rows_of_children))
 
 
 @pytest.fixture

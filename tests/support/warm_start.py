@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import shared_rows
 from warm_client import LENGTH, STREAMS, at_import, read_exactly
 
 __all__ = ["FRESH", "start_warm", "warm_command"]
@@ -228,6 +229,8 @@ def run(order: _Order, address: Path) -> None:
     os.environ.update(order.environment)
     os.chdir(order.folder)
     move_streams(order.streams)
+    if folder := order.environment.get(shared_rows.FOLDER):
+        shared_rows.install(setattr, shared_rows.in_folder(Path(folder)))
     sys.path.pop(0)  # this file's folder
     enter(order.python)
     sys.path[:0] = filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))
