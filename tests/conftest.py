@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.util
 import json
 import os
@@ -14,7 +12,6 @@ import sysconfig
 import time
 import venv
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import (
     AbstractContextManager,
@@ -33,6 +30,7 @@ import hypothesis
 import pytest
 import shared_rows
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
+from drafts import Draft
 from surroundings import trusting_copies, use_memory
 from warm_start import FRESH, start_warm, warm_command
 
@@ -161,6 +159,12 @@ def encoded_once(
     if not request.path.relative_to(TESTS).as_posix().startswith(ENCODING):
         shared_rows.install(monkeypatch.setattr, shared_rows.in_memory(rows_by_cache))
         monkeypatch.setenv(shared_rows.FOLDER, str(rows_of_children))
+
+
+@pytest.fixture
+def quick_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train robust routers for a tenth of the usual steps."""
+    monkeypatch.setattr("redhost_robust.routers.robust.ROUNDS", 1)
 
 
 @pytest.fixture
@@ -325,52 +329,6 @@ def make_venv() -> Callable[[Path], Venv]:
 def here() -> Venv:
     """Return the environment that the tests run in, which none of them may change."""
     return Venv(Path(sys.prefix))
-
-
-@dataclass
-class Draft:
-    """A wheel to be written: its members, and what RECORD says of them, by default the truth."""
-
-    dist: str
-    members: dict[str, bytes]
-    version: str = "0.1.0"
-    listed: dict[str, bytes] = field(default_factory=dict)
-    rows: str = ""
-    record: bytes | None = None
-    twice: tuple[tuple[str, bytes], ...] = ()
-    links: frozenset[str] = frozenset()
-
-    @property
-    def module(self) -> str:
-        return self.dist.replace("-", "_")
-
-    @property
-    def info(self) -> str:
-        return f"{self.module}-{self.version}.dist-info"
-
-    def honest_record(self) -> bytes:
-        """Return a RECORD of the members, as `listed` has them where it does, and of `rows`."""
-        rows = [record_row(n, self.listed.get(n, data)) for n, data in self.members.items()]
-        return ("".join(f"{r}\n" for r in rows) + f"{self.info}/RECORD,,\n" + self.rows).encode()
-
-    def write(self, folder: Path) -> Path:
-        """Write the wheel."""
-        record = self.honest_record() if self.record is None else self.record
-        path = folder / f"{self.module}-{self.version}-py3-none-any.whl"
-        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
-            warnings.simplefilter("ignore")  # of a name that stands twice: it is meant to
-            for name, data in [*self.members.items(), *self.twice]:
-                member = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
-                member.external_attr = (0o120777 if name in self.links else 0o100644) << 16
-                archive.writestr(member, data, zipfile.ZIP_DEFLATED)
-            if record:
-                archive.writestr(f"{self.info}/RECORD", record)
-        return path
-
-
-def record_row(name: str, data: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    return f"{name},sha256={digest},{len(data)}"
 
 
 @pytest.fixture(scope="session")
