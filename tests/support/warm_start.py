@@ -83,7 +83,8 @@ FRESH = "FRESH_CHILDREN"
 """A variable that, if set, has redhost start its children as it does for users."""
 
 OF_STREAMS = {
-    "bufsize", "cwd", "encoding", "env", "errors", "start_new_session", "stderr", "stdin", "stdout", "text",
+    "bufsize", "close_fds", "cwd", "encoding", "env", "errors",
+    "start_new_session", "stderr", "stdin", "stdout", "text",
 }  # fmt: skip
 """Options of `subprocess.Popen` that mean the same to a client and to what it stands for."""
 
