@@ -16,13 +16,14 @@ Rows = Callable[[Sequence[str], Callable[[Sequence[str]], list[Any]]], list[Any]
 
 
 def install(patch: Callable[[Any, str, Any], None], rows: Callable[[Any, Any], Rows]) -> None:
-    """Have every feature cache take what it lacks from `rows`.
+    """Have every feature cache, and every check of experts, take what it lacks from `rows`.
 
     Args:
         patch: `setattr`, or that of a `MonkeyPatch`.
         rows: From a table of a cache and its key to what gives its rows.
     """
     from redhost.core.backbones import feature_cache
+    from redhost.core.model import verify
 
     class Sharing(feature_cache.FeatureTable):
         def __init__(self, folder: Path | None, key: Any, *, compute: Any, **options: Any) -> None:
@@ -30,7 +31,14 @@ def install(patch: Callable[[Any, str, Any], None], rows: Callable[[Any, Any], R
             shared = rows(self, key)
             self.compute = lambda texts: shared(texts, compute)
 
+    def read(backbone: Any, *, encode: Any) -> Any:
+        if encode == backbone.encode:
+            encode = feature_cache.cached_encode(backbone, backbone.fingerprint(), None)
+        return real(backbone, encode=encode)
+
+    real = verify.CachedBusEncoder
     patch(feature_cache, "FeatureTable", Sharing)
+    patch(verify, "CachedBusEncoder", read)
 
 
 def in_memory(known: dict[Any, dict[str, Any]]) -> Callable[[Any, Any], Rows]:

@@ -57,6 +57,11 @@ MODULES = (
     "transformers",
     "pip._internal.commands.install",
     "pip._internal.commands.uninstall",
+    "packaging.metadata",
+    "packaging.requirements",
+    "redhost.commands.compose",
+    "redhost.commands.experts",
+    "redhost.commands.keys",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
 
@@ -329,6 +334,8 @@ def enter(python: str) -> None:
 if __name__ == "__main__":
     for module in MODULES:
         importlib.import_module(module)
+    # The real one reads the metadata of all distributions, some hundred.
+    vars(sys.modules["pip._internal.network.session"])["user_agent"] = lambda: "pip"
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
