@@ -22,7 +22,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 import shared_rows
-from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from drafts import Draft
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from surroundings import trusting_copies, use_memory
 from warm_start import FRESH, start_warm, warm_command
 

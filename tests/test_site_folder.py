@@ -236,7 +236,7 @@ GROUPS["of a folder"] = list(FOLDERS)
 
 
 def test_every_case_is_in_a_group() -> None:
-    assert sorted(sum(GROUPS.values(), [])) == sorted(ALL)
+    assert sorted(case for cases in GROUPS.values() for case in cases) == sorted(ALL)
 
 
 @pytest.mark.parametrize("group", GROUPS)

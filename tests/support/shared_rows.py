@@ -1,4 +1,4 @@
-"""Each text is encoded once for all tests: a text's row is its own, whatever is encoded beside it."""
+"""Texts are encoded once for all tests: a row is its text's own, whatever is encoded beside it."""
 
 from __future__ import annotations
 
