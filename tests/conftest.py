@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import gc
 import importlib.util
 import json
 import os
@@ -14,7 +13,6 @@ import sysconfig
 import time
 import venv
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import (
     AbstractContextManager,
@@ -24,17 +22,19 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import shared_rows
+from drafts import Draft
 from redhost_author.project import ExpertPlan, package_in
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from surroundings import trusting_copies, use_memory
-from warm_start import warm_command
+from warm_start import FRESH, start_warm, warm_command
 
 import redhost
 from redhost.core.types import BackgroundRow
@@ -58,6 +58,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose where the tests' folders are."""
     use_memory()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among thousands of tests, neither while they are read nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 TESTS = Path(__file__).parent
@@ -85,6 +96,20 @@ def patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("redhost.commands.progress.EVERY", 3600.0)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warm_children() -> Iterator[None]:
+    """Start warm what redhost starts, pip and commands of its own: see `warm_start.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", start_warm())
+        yield
+
+
+@pytest.fixture
+def fresh_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start them as users' are started."""
+    monkeypatch.setenv(FRESH, "yes")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -120,9 +145,15 @@ def shared_trial() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def rows_by_cache() -> dict[tuple[object, ...], dict[str, Any]]:
+def rows_by_cache() -> dict[Any, dict[str, Any]]:
     """What this process has encoded: rows by text, for each key of a feature cache."""
     return {}
+
+
+@pytest.fixture(scope="session")
+def rows_of_children(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What processes that tests start have encoded."""
+    return tmp_path_factory.mktemp("features")
 
 
 ENCODING = ("core/backbones", "core/model", "core/training", "docs", "fresh", "registry", "tools")
@@ -130,34 +161,22 @@ ENCODING = ("core/backbones", "core/model", "core/training", "docs", "fresh", "r
 
 
 @pytest.fixture(autouse=True)
-def shared_features(
+def encoded_once(
     request: pytest.FixtureRequest,
-    rows_by_cache: dict[tuple[object, ...], dict[str, Any]],
+    rows_by_cache: dict[Any, dict[str, Any]],
+    rows_of_children: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Encode each text once for all tests: a text's row is its own, whatever is encoded beside it.
+    """Encode each text once for all tests but those under `ENCODING`."""
+    if not request.path.relative_to(TESTS).as_posix().startswith(ENCODING):
+        shared_rows.install(monkeypatch.setattr, shared_rows.in_memory(rows_by_cache))
+        monkeypatch.setenv(shared_rows.FOLDER, str(rows_of_children))
 
-    Not under `ENCODING`.
-    """
-    if request.path.relative_to(TESTS).as_posix().startswith(ENCODING):
-        return
-    from redhost.core.backbones import feature_cache
 
-    class Remembering(feature_cache.FeatureTable):
-        def __init__(
-            self, folder: Path | None, key: tuple[object, ...], *, compute: Any, **options: Any
-        ) -> None:
-            rows = rows_by_cache.setdefault(key, {})
-
-            def once(texts: Any) -> list[Any]:
-                fresh = [t for t in dict.fromkeys(texts) if t not in rows]
-                if fresh:
-                    rows.update(zip(fresh, compute(fresh), strict=True))
-                return [rows[t] for t in texts]
-
-            super().__init__(folder, key, compute=once, **options)
-
-    monkeypatch.setattr(feature_cache, "FeatureTable", Remembering)
+@pytest.fixture
+def quick_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train robust routers for a tenth of the usual steps."""
+    monkeypatch.setattr("redhost_robust.routers.robust.ROUNDS", 1)
 
 
 @pytest.fixture
@@ -322,52 +341,6 @@ def make_venv() -> Callable[[Path], Venv]:
 def here() -> Venv:
     """Return the environment that the tests run in, which none of them may change."""
     return Venv(Path(sys.prefix))
-
-
-@dataclass
-class Draft:
-    """A wheel to be written: its members, and what RECORD says of them, by default the truth."""
-
-    dist: str
-    members: dict[str, bytes]
-    version: str = "0.1.0"
-    listed: dict[str, bytes] = field(default_factory=dict)
-    rows: str = ""
-    record: bytes | None = None
-    twice: tuple[tuple[str, bytes], ...] = ()
-    links: frozenset[str] = frozenset()
-
-    @property
-    def module(self) -> str:
-        return self.dist.replace("-", "_")
-
-    @property
-    def info(self) -> str:
-        return f"{self.module}-{self.version}.dist-info"
-
-    def honest_record(self) -> bytes:
-        """Return a RECORD of the members, as `listed` has them where it does, and of `rows`."""
-        rows = [record_row(n, self.listed.get(n, data)) for n, data in self.members.items()]
-        return ("".join(f"{r}\n" for r in rows) + f"{self.info}/RECORD,,\n" + self.rows).encode()
-
-    def write(self, folder: Path) -> Path:
-        """Write the wheel."""
-        record = self.honest_record() if self.record is None else self.record
-        path = folder / f"{self.module}-{self.version}-py3-none-any.whl"
-        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
-            warnings.simplefilter("ignore")  # of a name that stands twice: it is meant to
-            for name, data in [*self.members.items(), *self.twice]:
-                member = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
-                member.external_attr = (0o120777 if name in self.links else 0o100644) << 16
-                archive.writestr(member, data, zipfile.ZIP_DEFLATED)
-            if record:
-                archive.writestr(f"{self.info}/RECORD", record)
-        return path
-
-
-def record_row(name: str, data: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    return f"{name},sha256={digest},{len(data)}"
 
 
 @pytest.fixture(scope="session")

@@ -230,19 +230,30 @@ def clean(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
-@pytest.mark.parametrize("case", ALL)
-def test_the_others_are_listed_and_it_is_named(case, environment, draft, call) -> None:
-    drafted = draft("bad")
-    harm(environment.folder, drafted, *ALL[case])
+GROUPS = {file: [x for x in ALL if ALL[x][0] == file] for file in FILES}
+GROUPS["of a folder"] = list(FOLDERS)
+"""Cases that share a site folder."""
+
+
+def test_every_case_is_in_a_group() -> None:
+    assert sorted(case for cases in GROUPS.values() for case in cases) == sorted(ALL)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_others_are_listed_and_it_is_named(group, environment, draft, call) -> None:
+    cases = {f"bad-{n}": case for n, case in enumerate(GROUPS[group])}
+    for name, case in cases.items():
+        harm(environment.folder, draft(name), *ALL[case])
     code, out, err = call("list-experts", "--json")
     assert (code, err) == (0, "")
     listed = {x["dist"]: x for x in json.loads(out)}
     assert listed["red-expert-range1"]["state"] == "enabled"
-    bad = [x for x in listed.values() if not x["dist"].startswith("red-expert-range")]
-    seen = not case.startswith(UNSEEN) or case in CUT
-    assert len(bad) == seen
-    for x in bad if ALL[case] not in HARMLESS else ():
-        assert x["code"] and x["reason"] and clean(x["reason"] + x["dist"])
+    bad = {name.replace("_", "-"): x for name, x in listed.items()}
+    for name, case in cases.items():
+        x = bad.get(f"red-expert-{name}")
+        assert (x is not None) == (not case.startswith(UNSEEN) or case in CUT), case
+        if x is not None and ALL[case] not in HARMLESS:
+            assert x["code"] and x["reason"] and clean(x["reason"] + x["dist"]), case
     for command in ("list-experts", "status", "--help"):
         code, out, err = call(command)
         assert code == 0 and clean(out + err), (out, err)

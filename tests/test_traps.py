@@ -1,7 +1,8 @@
 """A folder full of traps: whatever lies where a user stands is never run.
 
 Every module of Python and every package installed here has a namesake in that folder, which leaves
-a mark when it is imported. The commands are all those that start another process.
+a mark when it is imported. The commands are all those that start another process; that one is
+started as users' are, the command itself warm.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from redhost_author import ExpertPlan, write_project
 from redhost_author.project import write_plan
 from redhost_author.testing import backbone_project, expert_project
 from redhost_serve.process import compose_home, serving
+from warm_start import warm_command
 
 import redhost
 from redhost.core.types import write_rows
 from redhost.registry.environment import python_command
 from redhost.testing import Environment
 
+pytestmark = pytest.mark.usefixtures("fresh_children")
 SCRIPT = Path(sysconfig.get_path("scripts")) / "redhost"
 STARTUP = ("sitecustomize", "usercustomize")
 TRAP = """
@@ -141,7 +144,7 @@ def test_add_and_remove(trapped: Trapped, make_venv: Any, draft: Any, tmp_path: 
         ("remove", "mine", "--accept"),
         ("add", "red-expert-mine", "--find-links", str(folder), "--accept"),
     ):
-        done = trapped.run(venv.python, str(SCRIPT), *command)
+        done = trapped.run(*warm_command("-P", "-m", "redhost", *command, python=venv.python))
         assert (done.returncode, trapped.sprung) == (0, []), done.stderr
 
 
@@ -165,7 +168,7 @@ def test_workers(trapped: Trapped, tmp_path: Path) -> None:
         ("check", "range1", "range2"),
         ("train-many", str(write_training_plan(tmp_path))),
     ):
-        done = trapped.run(str(SCRIPT), *command, "--workers", "2")
+        done = trapped.run(*warm_command("-P", "-m", "redhost", *command, "--workers", "2"))
         assert (done.returncode, trapped.sprung) == (0, []), done.stderr
 
 

@@ -298,7 +298,7 @@ def test_unknown_options_of_a_router_are_wrong_usage(home, call) -> None:
     assert code == 2 and "balance, k, noise" in err and err.count("\n") == 1
 
 
-def test_a_robust_router_names_its_worst_domain(home, call) -> None:
+def test_a_robust_router_names_its_worst_domain(home, call, quick_game) -> None:
     out = call("recompose", "--router", "robust", "--accept")[1]
     assert "robust: worst domain range" in out and "an estimate" in out
 

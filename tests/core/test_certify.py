@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from warm_start import warm_command
 
 import redhost
 from redhost.core.composition.recompose import compose
@@ -36,7 +37,7 @@ def test_every_broken_promise_is_named(expert_folders, tmp_path) -> None:
 def test_the_test_in_a_scaffold_runs(expert_folders) -> None:
     project = expert_folders["red"].parents[1]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project / "tests")],
+        warm_command("-m", "pytest", "-q", "-p", "no:cacheprovider", str(project / "tests")),
         check=False,
         capture_output=True,
         text=True,

@@ -7,6 +7,10 @@ folder and streams to a server; the server forks, and the copy runs what ``-m MO
 copy cannot show is how Python starts: tests of imports, of the time to start and of terminals use
 a fresh interpreter. So does a command that changes a variable which libraries read while they are
 imported (`warm_client.READ_AT_IMPORT`).
+
+`start_warm` does the same for what redhost itself starts by `python_command`: pip, workers,
+servers, and the commands that `serve --watch` runs. A test of how those start asks for the fixture
+`fresh_children`.
 """
 
 from __future__ import annotations
@@ -32,15 +36,16 @@ import threading
 import traceback
 import types
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import shared_rows
 from warm_client import LENGTH, STREAMS, at_import, read_exactly
 
-__all__ = ["warm_command"]
+__all__ = ["FRESH", "start_warm", "warm_command"]
 
 CLIENT = Path(__file__).with_name("warm_client.py")
 MODULES = (
@@ -52,8 +57,16 @@ MODULES = (
     "transformers",
     "pip._internal.commands.install",
     "pip._internal.commands.uninstall",
+    "packaging.metadata",
+    "packaging.requirements",
+    "redhost.commands.compose",
+    "redhost.commands.experts",
+    "redhost.commands.keys",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
+
+BASE = sys.executable
+"""The interpreter of clients: `sys.executable` of a copy may be that of a virtual environment."""
 
 ENVIRONMENT = dict(os.environ)
 """Of the whole session: the test that first needs the server may have changed its own."""
@@ -68,7 +81,42 @@ def warm_command(*arguments: str, python: str = sys.executable) -> list[str]:
     """
     if not hasattr(os, "pidfd_open"):  # not Linux
         return [python, *arguments]
-    return [sys.executable, "-ISE", str(CLIENT), str(address()), python, *arguments]
+    return client(address(), python, *arguments)
+
+
+FRESH = "FRESH_CHILDREN"
+"""A variable that, if set, has redhost start its children as it does for users."""
+
+OF_STREAMS = {
+    "bufsize", "close_fds", "cwd", "encoding", "env", "errors",
+    "start_new_session", "stderr", "stdin", "stdout", "text",
+}  # fmt: skip
+"""Options of `subprocess.Popen` that mean the same to a client and to what it stands for."""
+
+
+def start_warm(server: Path | None = None) -> Callable[..., None]:
+    """Return a `subprocess.Popen.__init__` by which what `python_command` names starts warm.
+
+    Args:
+        server: The socket of the server that starts it; by default this process's own.
+    """
+    start, python = subprocess.Popen.__init__, sys.executable
+
+    def init(process: Any, args: Any, *more: Any, **options: Any) -> None:
+        command = list(args) if isinstance(args, list | tuple) else []
+        given = {name for name, value in options.items() if value is not None}
+        known = not more and given <= OF_STREAMS and FRESH not in os.environ
+        if known and command[:2] == [python, "-P"] and command[2] in {"-c", "-m"}:
+            start(process, client(server or address(), *command), **options)
+            process.args = args
+        else:
+            start(process, args, *more, **options)
+
+    return init
+
+
+def client(server: Path, python: str, *arguments: str) -> list[str]:
+    return [BASE, "-ISE", str(CLIENT), str(server), python, *arguments]
 
 
 @functools.cache
@@ -178,7 +226,7 @@ def receive(client: socket.socket) -> _Order | None:
     return _Order(**message, streams=streams)
 
 
-def run(order: _Order) -> None:
+def run(order: _Order, address: Path) -> None:
     """Become the process that a client asked for."""
     for number in order.ignored:
         signal.signal(number, signal.SIG_IGN)
@@ -187,6 +235,8 @@ def run(order: _Order) -> None:
     os.environ.update(order.environment)
     os.chdir(order.folder)
     move_streams(order.streams)
+    if folder := order.environment.get(shared_rows.FOLDER):
+        shared_rows.install(setattr, shared_rows.in_folder(Path(folder)))
     sys.path.pop(0)  # this file's folder
     enter(order.python)
     sys.path[:0] = filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))
@@ -196,6 +246,7 @@ def run(order: _Order) -> None:
     kind, target, *rest = options
     if "-P" not in order.arguments:
         sys.path.insert(0, "" if kind == "-c" else order.folder)
+    subprocess.Popen.__init__ = start_warm(address)  # type: ignore[method-assign]
     sys.argv = ["-c" if kind == "-c" else target, *rest]
     if kind == "-m":
         runpy.run_module(target, run_name="__main__", alter_sys=True)
@@ -204,11 +255,11 @@ def run(order: _Order) -> None:
         exec(compile(target, "<string>", "exec"), main.__dict__)
 
 
-def end(order: _Order) -> None:
+def end(order: _Order, address: Path) -> None:
     """Run a copy to its end, and end as Python does, but for taking every library apart again."""
     code: Any = 0
     try:
-        run(order)
+        run(order, address)
     except SystemExit as e:
         code = e.code
     except KeyboardInterrupt:
@@ -283,9 +334,11 @@ def enter(python: str) -> None:
 if __name__ == "__main__":
     for module in MODULES:
         importlib.import_module(module)
+    # The real one reads the metadata of all distributions, some hundred.
+    vars(sys.modules["pip._internal.network.session"])["user_agent"] = lambda: "pip"
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
     order = serve(sys.argv[1])
     if order is not None:
-        end(order)
+        end(order, Path(sys.argv[1]))

@@ -12,8 +12,6 @@ from typing import Any
 import provenance
 import pytest
 import sbom
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf.json_format import ParseDict, ParseError
 from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
 from in_toto_attestation.v1.statement import Statement
@@ -57,6 +55,9 @@ def components(document: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_wheel_has_one_that_is_valid_and_a_change_of_its_form_is_noticed(dist: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # takes seconds to import
+
     validator = JsonStrictValidator(SchemaVersion.from_version(sbom.SCHEMA))
     files = sorted(dist.glob(f"*{sbom.SUFFIX}"))
     assert [f.name.removesuffix(sbom.SUFFIX) for f in files] == sorted(

@@ -82,7 +82,9 @@ def test_a_library_that_is_too_old_is_upgraded(world, stub_wheel) -> None:
     assert not [f for f in after if f["state"] == "fail"]
 
 
-def test_a_torch_that_cannot_be_imported_is_installed_again(world, stub_wheel) -> None:
+def test_a_torch_that_cannot_be_imported_is_installed_again(
+    world, stub_wheel, fresh_children
+) -> None:
     (world.site / "torch").mkdir()
     (world.site / "torch" / "__init__.py").write_text("raise ImportError('no libtorch')\n")
     folder = world.folder / "index"

@@ -135,7 +135,9 @@ def test_the_router_reads_the_bus_vector_and_the_contexts(composed) -> None:
 
 
 @pytest.mark.parametrize("kind", ["statistics", "evidence", "topk:k=1", "attention", "robust"])
-def test_other_routers_serve_a_bus_of_tokens(speaker_folder, speaking_experts, kind) -> None:
+def test_other_routers_serve_a_bus_of_tokens(
+    speaker_folder, speaking_experts, kind, quick_game
+) -> None:
     folders = list(speaking_experts.values())[:2]
     composed = compose(speaker_folder, folders, options=RecomposeOptions(router=kind)).composed
     with torch.inference_mode():

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from red_lab.matched import study
 from red_lab.matched.choice import choose
 from red_lab.matched.data import Problem
+from red_lab.matched.hessian import top_eigenvalue
 from red_lab.matched.measure import measure
 from red_lab.matched.study import STUDY, matched
 from red_lab.matched.tasks import arithmetic, load
@@ -27,6 +28,12 @@ import redhost
 from redhost.testing import tiny_backbone
 
 from .conftest import SHORT, SYSTEMS, WIDTH, made_up, no_progress
+
+
+@pytest.fixture(autouse=True)
+def _rough_sharpness(monkeypatch) -> None:
+    """Most of a measurement's time goes into power iterations: see `test_hessian.py`."""
+    monkeypatch.setitem(top_eigenvalue.__kwdefaults__, "limit", 20)
 
 
 def test_the_same_seed_twice_measures_the_same_but_for_seconds(problem) -> None:

@@ -67,7 +67,12 @@ def test_pieces_change_no_logit(numbers: int, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, GAMES, 24])
-def test_it_composes_answers_and_comes_back(installed, tmp_path, count) -> None:  # noqa: F811
+def test_it_composes_answers_and_comes_back(
+    installed,  # noqa: F811
+    tmp_path,
+    count,
+    quick_game,
+) -> None:
     test_every_router.test_every_kind_composes_answers_and_comes_back(
         installed, tmp_path, count, KINDS
     )

@@ -18,7 +18,7 @@ from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.linear import LinearRouter
 from redhost.core.training.router import RouterSettings, train_router
 
-STEPS = RouterSettings(steps=200)
+LONG, SHORT = (RouterSettings(steps=steps) for steps in (200, 60))
 
 
 def table(experts: int, points: int, labels: int, *, seed: int) -> Tensor:
@@ -52,10 +52,12 @@ def columns(p: Tensor, *, rows: int | list[int] = 4000) -> list[redhost.plugins.
     return made
 
 
-def fit(data: list[redhost.plugins.ColumnData], *, seed: int = 0) -> RobustRouter:
+def fit(
+    data: list[redhost.plugins.ColumnData], *, settings: RouterSettings = SHORT
+) -> RobustRouter:
     names = tuple(d.column for d in data)
-    router = RobustRouter(width=data[0].z.shape[1], columns=names, seed=seed)
-    train_router(router, data, columns=names, settings=STEPS)
+    router = RobustRouter(width=data[0].z.shape[1], columns=names)
+    train_router(router, data, columns=names, settings=settings)
     return router
 
 
@@ -103,8 +105,8 @@ def test_a_copy_of_an_expert_changes_no_value() -> None:
     p = table(2, 4, 5, seed=3)
     twice = torch.cat([p, p[:1]])
     one, two = (
-        float(regrets(fit(columns(p)), p).max()),
-        float(regrets(fit(columns(twice)), twice).max()),
+        float(regrets(fit(columns(p), settings=LONG), p).max()),
+        float(regrets(fit(columns(twice), settings=LONG), twice).max()),
     )
     assert two == pytest.approx(one, abs=0.03)
 
@@ -140,7 +142,7 @@ def test_separable_domains_leave_no_regret() -> None:
                 gate=AnswerLikelihoods(z=gate.z[there], likelihood=gate.likelihood[there]),
             )
         )
-    router = fit(data)
+    router = fit(data, settings=LONG)
     asides = [d.gate for d in data if d.gate is not None]
     own_loss = torch.stack([-a.likelihood[:, k].log().mean() for k, a in enumerate(asides)])
     there = [(a.z, a.likelihood.log()) for a in asides]
@@ -165,7 +167,7 @@ def test_the_worst_domain_is_better_off_than_under_the_average_loss() -> None:
     assert regrets(robust, p).max() < 0.6 * regrets(average, p).max()
 
 
-def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path) -> None:
+def test_it_answers_with_the_mixture(redhost_fake_expert, tmp_path, quick_game) -> None:
     for n in range(3):
         redhost_fake_expert(f"team{n}", labels=(f"a{n}", f"b{n}"), seed=n)
     host = redhost.Host.open(tmp_path / "home", backbone="tiny-random")
