@@ -26,6 +26,7 @@ from .by_word import ByWord, named_words
 from .counts import Counts
 from .marks import keys_of, marked
 from .places import MOST, WIDTH, channel
+from .static import index_of
 
 __all__ = ["CARD", "COUNTS", "FORM", "WEIGHTS", "WORDS", "Rows", "WordsExpert", "build_words"]
 
@@ -142,10 +143,12 @@ class WordsExpert(Expert):
         delta = nn.functional.linear(z[:, : self.W.shape[1]], self.W, self.b)
         if z.shape[1] == width:
             return delta
+        places, weights = z[:, width : width + MOST], z[:, width + MOST : width + 2 * MOST]
+        if torch.compiler.is_compiling():
+            return delta + self._in_a_graph(places, weights)
         delta = delta + self.left_out_of(z[:, width:])
         if not len(self.places):
             return delta
-        places, weights = z[:, width : width + MOST], z[:, width + MOST : width + 2 * MOST]
         given = places > 0
         index = _index(self.places, places.long() - 1)
         # Text by text, so that no text's sum depends on the others: as many places as it has.
@@ -162,6 +165,12 @@ class WordsExpert(Expert):
             per_sample_weights=weights.square(),
         )
         return delta + spoken / square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+
+    def _in_a_graph(self, places: Tensor, weights: Tensor) -> Tensor:
+        """Return Wᵤ f(x) ``(B, L)`` of texts, which have no marks, in fixed shapes."""
+        rows = self.table[index_of(self.places, places.long() - 1)] * weights[..., None]
+        square = rows[..., -1].square().sum(1).clamp_min(torch.finfo(rows.dtype).tiny)
+        return rows[..., :-1].sum(1) / square.sqrt()[:, None]
 
     def by_word(self, backbone: Backbone, text: str, z: Tensor) -> ByWord:
         """Return what each word of a text adds to Δ ``(L,)``, and what its z ``(D,)`` adds."""
