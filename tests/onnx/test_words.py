@@ -19,6 +19,7 @@ from redhost.core.model.composed import ComposedModel
 
 from ..plugins.words.conftest import TEAMS, text_package, texts_of, trained
 
+
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory: pytest.TempPathFactory) -> ComposedModel:
     """Two teams' experts of words under the router of counts, which declines strange texts."""

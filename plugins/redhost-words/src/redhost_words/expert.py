@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.experts import Expert
 from redhost.core.bus.layout import FeatureSegment
+from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError
-from redhost.registry.package.manifest import ExpertManifest
+from redhost.registry.package.manifest import ExpertManifest, parse_expert
 
 from .by_word import ByWord, named_words
 from .counts import Counts
 from .marks import keys_of, marked
-from .places import MOST, WIDTH, channel
+from .places import MOST, WIDTH, Words, channel, states_of
 from .static import index_of
 
 __all__ = ["CARD", "COUNTS", "FORM", "WEIGHTS", "WORDS", "Rows", "WordsExpert", "build_words"]
@@ -105,6 +106,58 @@ class WordsExpert(Expert):
     table: Tensor
     marks: Tensor
     left_out: Tensor
+
+    def first_of(self, backbone: Backbone) -> int:
+        """Return the number of states, which come first in z and are all that it reads there."""
+        return states_of(backbone)
+
+    def behind(self, A: Tensor, c: Tensor) -> WordsExpert:
+        """Return the expert for states of another backbone, which A z + c maps to those it reads.
+
+        Its words stay as they are: they do not depend on states. No rows are marked, which a card
+        of the other backbone does not have.
+
+        Args:
+            A: ``(D, D')``; its columns after the states are zeros.
+            c: ``(D,)``.
+        """
+        A, c = A[: self.W.shape[1]].to(self.W), c[: self.W.shape[1]].to(self.W)
+        read = int(A.any(0).nonzero().max()) + 1 if bool(A.any()) else 1
+        return WordsExpert(
+            weights={"W": self.W @ A[:, :read], "b": self.b + self.W @ c},
+            words=self.words,
+            counts=self.counts,
+            width=A.shape[1],
+            labels=self.labels,
+            temperature=self.temperature,
+        )
+
+    def carried_files(
+        self, files: Mapping[str, bytes], backbone: Backbone, *, rows: Sequence[CardRow]
+    ) -> dict[str, bytes]:
+        """Return the files of a package on another backbone, besides W and b.
+
+        Args:
+            files: The files of its package.
+            backbone: The other backbone.
+            rows: Those of a new card, which the expert has not learnt from; its fit rows are added
+                to the counts, and gate rows of the former card leave them. Empty: the card stays.
+
+        Raises:
+            ContractError: If the backbone finds other words.
+        """
+        compute = self.segment(backbone).compute
+        assert compute is not None  # noqa: S101  (words are computed from texts)
+        if not rows:
+            return {name: files[name] for name in (WORDS, COUNTS)}
+        parts = {part: [r for r in rows if r.part == part] for part in ("fit", "gate")}
+        words = {part: compute([r.text for r in some]) for part, some in parts.items()}
+        fit, counts = Words.of_segment(words["fit"]), self.counts
+        if self.gate is not None:
+            counts = counts.without(Words.of_segment(self.gate.words), self.gate.labels)
+        counts = counts.plus(fit, [r.label for r in parts["fit"]])
+        card = {part: rows[:, : 2 * MOST].contiguous() for part, rows in words.items()}
+        return {WORDS: files[WORDS], COUNTS: counts.save(), CARD: safetensors.torch.save(card)}
 
     def save_words(self) -> bytes:
         """Return the file of Wᵤ, its places and idf."""
@@ -210,7 +263,8 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         raise ContractError(who, expected="labels of its own, words and counts", found=found)
     weights, words = (safetensors.torch.load(files[name]) for name in (WEIGHTS, WORDS))
     places, labels = len(words.get("places", ())), len(manifest.labels)
-    states = min(weights.get("W", torch.zeros(1, 1)).shape[-1], manifest.reads.width)
+    width = manifest.ported.width if manifest.ported else manifest.reads.width
+    states = min(weights.get("W", torch.zeros(1, 1)).shape[-1], width)
     shapes = {n: tuple(t.shape) for n, t in (*weights.items(), *words.items())}
     expected = {
         "W": (labels, states),
@@ -229,7 +283,7 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
     expert = WordsExpert(
         weights=weights,
         words=words,
-        width=manifest.reads.width,
+        width=width,
         counts=Counts.load(files[COUNTS], labels=manifest.labels),
         labels=manifest.labels,
         temperature=manifest.temperature,
@@ -237,8 +291,29 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         left_out=left_out,
         gate=_gate_rows(manifest, files, card["gate"]) if learnt else None,
     )
+    if manifest.ported:
+        expert = _ported(who, manifest, files, expert)
     expert.card_segment = card
     return expert
+
+
+def _ported(
+    who: str, manifest: ExpertManifest, files: Mapping[str, bytes], expert: WordsExpert
+) -> WordsExpert:
+    """Return an author's expert behind the map of its port.
+
+    Raises:
+        ContractError: If the words are not its author's, or the port has marks.
+    """
+    assert manifest.ported  # noqa: S101  (asked by `build_words`)
+    author = parse_expert(files[manifest.ported.file]).unwrap(who).files or {}
+    own = manifest.files or {}
+    if own.get(WORDS) != author.get(WORDS) or len(expert.marks):
+        raise ContractError(
+            f"{who} is a port", expected="its author's words, and no marks", found="others"
+        )
+    fitted = safetensors.torch.load(files[manifest.ported.map.file])
+    return expert.behind(fitted["A"].float(), fitted["c"].float())
 
 
 def _card_words(

@@ -39,6 +39,7 @@ __all__ = [
     "Words",
     "channel",
     "in_order",
+    "states_of",
     "vocabulary_of",
 ]
 
@@ -182,3 +183,9 @@ def channel(backbone: Backbone) -> FeatureSegment:
 def vocabulary_of(backbone: Backbone) -> int:
     """Return the number of token ids of a backbone's encoder."""
     return int(backbone.trunk.model.config.vocab_size)
+
+
+def states_of(backbone: Backbone) -> int:
+    """Return S, the first dimensions of z that are states; hashed tokens come after them."""
+    features = backbone.trunk.features
+    return backbone.width - (features.tokens if features else 0)

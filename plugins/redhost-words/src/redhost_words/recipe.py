@@ -25,7 +25,7 @@ from redhost.registry.package.safetensors_check import sha256_hex
 from .counts import FEWEST, Counts
 from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert, probe_text
 from .marks import keys_of, marked
-from .places import MOST, Words, channel
+from .places import MOST, Words, channel, states_of
 from .ridge import EXACT, idf_of, normalised, solve
 
 __all__ = ["WordsRecipe"]
@@ -74,12 +74,6 @@ class WordsRecipe(Recipe):
         if known:
             words[known] = torch.stack([marks[texts[n]] for n in known])
         return torch.cat([super().read(texts), words], dim=1)
-
-    @property
-    def _states(self) -> int:
-        """S, the dimensions of z that are states; hashed tokens come after them."""
-        features = self.backbone.trunk.features
-        return self.backbone.width - (features.tokens if features else 0)
 
     @cached_property
     def _shown(self) -> tuple[Row, ...]:
@@ -132,7 +126,7 @@ class WordsRecipe(Recipe):
         idf = idf_of(u)
         solved = solve(
             normalised(u, idf),
-            super().read([r.text for r in rows])[:, : self._states].double().numpy(),
+            super().read([r.text for r in rows])[:, : states_of(self.backbone)].double().numpy(),
             np.array([self.labels.index(r.label) for r in rows]),
             labels=len(self.labels),
         )

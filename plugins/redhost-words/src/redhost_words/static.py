@@ -43,14 +43,14 @@ def weights_of(spoken: Tensor, *, places: int, most: int, unit: int) -> tuple[Te
     never = torch.full((places,), 2**62)
     first = never.scatter_reduce(0, spoken, occurrence, "amin")[spoken] == occurrence
     rank = first.long().cumsum(0) - 1
-    kept = first & (rank < most)
-    raw = (1 + counts.double().log()) * kept
+    counted = first & (rank < most)
+    raw = (1 + counts.double().log()) * counted
     length = raw.square().sum().sqrt().clamp_min(1.0)
     weight = (raw / length * unit).round() / unit
-    slot = torch.where(kept, rank, torch.full_like(rank, most))  # the last one is dropped
+    slot = torch.where(counted, rank, torch.full_like(rank, most))  # the last one is dropped
     empty = torch.zeros(most + 1)
     return (
-        empty.scatter_add(0, slot, ((spoken + 1) * kept).float())[:most],
+        empty.scatter_add(0, slot, ((spoken + 1) * counted).float())[:most],
         empty.scatter_add(0, slot, weight.float())[:most],
     )
 
