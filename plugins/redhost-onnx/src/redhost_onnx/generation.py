@@ -181,6 +181,7 @@ def _export(model: redhost.ComposedModel, path: Path) -> None:
         {1: torch.export.Dim(f"{n}_tokens", min=2, max=most)} for n, (_, most) in lengths.items()
     ]
     plain = path.with_name("plain.onnx")
+    _ = model.decline_thresholds  # computed before it is traced, where numbers are not known
     with trunk.lock, torch.no_grad(), silent():
         torch.onnx.export(
             _Generation(model).eval(),
