@@ -39,6 +39,7 @@ __all__ = [
     "Words",
     "channel",
     "in_order",
+    "last_of",
     "states_of",
     "vocabulary_of",
 ]
@@ -189,3 +190,9 @@ def states_of(backbone: Backbone) -> int:
     """Return S, the first dimensions of z that are states; hashed tokens come after them."""
     features = backbone.trunk.features
     return backbone.width - (features.tokens if features else 0)
+
+
+def last_of(backbone: Backbone) -> int:
+    """Return how many of the states are of the encoder's last layer; they come last."""
+    features = backbone.trunk.features
+    return states_of(backbone) // (len(features.layers) if features else 1)

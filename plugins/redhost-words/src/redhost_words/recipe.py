@@ -25,7 +25,7 @@ from redhost.registry.package.safetensors_check import sha256_hex
 from .counts import FEWEST, Counts
 from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert, probe_text
 from .marks import keys_of, marked
-from .places import MOST, Words, channel, states_of
+from .places import MOST, Words, channel, last_of, states_of
 from .ridge import EXACT, idf_of, normalised, solve
 
 __all__ = ["WordsRecipe"]
@@ -129,6 +129,7 @@ class WordsRecipe(Recipe):
             super().read([r.text for r in rows])[:, : states_of(self.backbone)].double().numpy(),
             np.array([self.labels.index(r.label) for r in rows]),
             labels=len(self.labels),
+            last=last_of(self.backbone),
         )
         weights = {"W": torch.from_numpy(solved.states), "b": torch.from_numpy(solved.bias)}
         count = len(self._learnt)

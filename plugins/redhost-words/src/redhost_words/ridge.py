@@ -2,7 +2,8 @@
 
     K = F Fᵀ + c Z Zᵀ / D        α = (K + λ I)⁻¹ (Y − mean)        Wᵤ = Fᵀ α        W = c αᵀ Z / D
 
-F are the rows' f(x), each of length 1 (`expert`), Y zeros and ones. With each row left out its own
+F are the rows' f(x), each of length 1 (`expert`), Y zeros and ones. In Z the states before the last
+layer, which are nearer to words, count ρ times. With each row left out its own
 score is y_i − α_i / (K + λ I)⁻¹_ii (Allen's PRESS, 1974), so c and λ, and the three numbers that
 turn scores into logits, are chosen by the likelihood of all rows, and none is held out for them.
 With the row in, it is y_i − λ α_i: by the difference a row of a card is answered as if unseen.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +33,12 @@ SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
 PENALTIES = (0.03, 0.1, 0.3, 1.0)
 """Candidates for λ."""
 
-FEWEST, FEW = 8, (30.0, 1.0)
-"""Rows of every label from which anything is chosen; c and λ where a label has fewer. With one of
-two rows left out, half as much speaks for its label as for others: all scores look useless."""
+EARLIER = (1.0, 1 / 6)
+"""Candidates for ρ."""
+
+FEWEST, FEW = 8, (60.0, 1.0, 1 / 6)
+"""Rows of every label from which anything is chosen; c, λ and ρ where a label has fewer. With one
+of two rows left out, half as much speaks for its label as for others: all scores look useless."""
 
 CHOOSING, EXACT = 1024, 6144
 """Rows on which c and λ are chosen, and rows on which the scalars are; evenly from all of them. The
@@ -85,6 +90,7 @@ def solve(
     target: Ints,
     *,
     labels: int,
+    last: int,
 ) -> Solved:
     """Solve an expert's weights.
 
@@ -93,6 +99,7 @@ def solve(
         z: Their bus vectors ``(n, D)``.
         target: The number of each row's label, ``(n,)``.
         labels: L.
+        last: How many of the D dimensions are the last layer's; they come last.
     """
     width, rows = z.shape[1], len(target)
     counts = np.bincount(target, minlength=labels).astype(np.float64)
@@ -100,13 +107,14 @@ def solve(
     right = np.eye(labels)[target] - share
     some = _evenly(rows, CHOOSING)
     choice = counts.min() >= FEWEST
-    c, penalty = FEW
+    c, penalty, earlier = FEW
     if choice:
-        _, c, penalty = min(
-            (_sharpened(score, priors, target[some]).loss, c, penalty)
-            for c, penalty, score in _left_out_by(f[some], z[some], right[some])
+        _, c, penalty, earlier = min(
+            (_sharpened(score, priors, target[some]).loss, *tried)
+            for tried, score in _left_out_by(f[some], z[some], right[some], last)
         )
-    some, states = _evenly(rows, EXACT), z * np.sqrt(c / width)
+    scale = c / width * _weights(width, last, earlier)
+    some, states = _evenly(rows, EXACT), z * np.sqrt(scale)
     alpha, score = _left_out(f[some], states[some], right[some], penalty)
     fitted = _sharpened(score, priors, target[some])
     beta, *weights = fitted.values if choice else START
@@ -114,7 +122,7 @@ def solve(
     alpha = beta * (alpha if len(some) == rows else _solve_all(f, states, right, penalty))
     return Solved(
         words=np.asarray(f.T @ alpha),
-        states=(c / width) * (alpha.T @ z),
+        states=scale * (alpha.T @ z),
         bias=np.array(weights) @ priors,
         loss=fitted.loss,
         left_out=without,
@@ -130,18 +138,24 @@ def _sharpened(score: Floats, priors: Floats, target: Ints) -> Fitted:
     return fit_scalars(terms, target, start=START, positive=1)
 
 
+def _weights(width: int, last: int, earlier: float) -> Floats:
+    """Return ρ for the dimensions before the last layer, and 1 for its own, ``(D,)``."""
+    return np.repeat([earlier, 1.0], [width - last, last])
+
+
 def _left_out_by(
-    f: sparse.csr_array, z: Floats, right: Floats
-) -> Iterator[tuple[float, float, Floats]]:
-    """Yield c, λ, and the scores ``(n, L)`` of rows that are left out, for all candidates."""
-    words, states = (f @ f.T).toarray(), z @ z.T / z.shape[1]
-    for c in SHARES:
+    f: sparse.csr_array, z: Floats, right: Floats, last: int
+) -> Iterator[tuple[tuple[float, float, float], Floats]]:
+    """Yield c, λ and ρ, and the scores ``(n, L)`` of rows left out, for all candidates."""
+    words, width = (f @ f.T).toarray(), z.shape[1]
+    for earlier, c in product(EARLIER if last < width else EARLIER[:1], SHARES):
+        states = (z * _weights(width, last, earlier)) @ z.T / width
         values, vectors = linalg.eigh(words + c * states, check_finite=False)
         rotated, squares = vectors.T @ right, np.square(vectors)
         for penalty in PENALTIES:
             inverse = 1 / (np.maximum(values, 0) + penalty)
             alpha, diagonal = vectors @ (inverse[:, None] * rotated), squares @ inverse
-            yield c, penalty, right - alpha / diagonal[:, None]
+            yield (c, penalty, earlier), right - alpha / diagonal[:, None]
 
 
 def _left_out(
