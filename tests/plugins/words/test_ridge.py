@@ -59,7 +59,7 @@ def test_what_counts_less_is_chosen_by_rows_left_out(says: str) -> None:
     target = np.arange(120) % 2
     z = chance.standard_normal((120, 40))
     z[:, {"last": slice(20, 40), "earlier": slice(0, 20)}[says]] += 0.5 * target[:, None]
-    solved = solve(sparse.csr_array((120, 8)), z, target, labels=2, last=20)
+    solved = solve(sparse.csr_array((120, 8)), z, np.eye(2, dtype=np.int64)[target], last=20)
     early, last = np.abs(np.split(solved.states, 2, axis=1)).mean(axis=(1, 2))
     assert (early < last / 3) == (says == "last")
 
@@ -67,7 +67,7 @@ def test_what_counts_less_is_chosen_by_rows_left_out(says: str) -> None:
 def test_of_two_rows_a_label_nothing_is_chosen_and_scores_count() -> None:
     f, z, target = rows_of(12)
     few = [*np.where(target == 0)[0][:2], *np.where(target == 1)[0][:2]]
-    solved = solve(f[few], z[few], target[few], labels=2, last=3)
+    solved = solve(f[few], z[few], np.eye(2, dtype=np.int64)[target[few]], last=3)
     c, penalty, earlier = ridge.FEW
     beta, first, second = ridge.START
     weighted = z[few] * [earlier, 1, 1, 1]
@@ -81,9 +81,9 @@ def test_of_two_rows_a_label_nothing_is_chosen_and_scores_count() -> None:
 
 def test_more_rows_than_are_solved_at_once_have_nearly_the_same_weights(monkeypatch) -> None:
     f, z, target = rows_of(300)
-    exact = solve(f, z, target, labels=2, last=4)
+    exact = solve(f, z, np.eye(2, dtype=np.int64)[target], last=4)
     monkeypatch.setattr(ridge, "EXACT", 299)  # scalars by every second row
-    many = solve(f, z, target, labels=2, last=4)
+    many = solve(f, z, np.eye(2, dtype=np.int64)[target], last=4)
     scale = float(np.sum(many.words * exact.words) / np.square(exact.words).sum())
     np.testing.assert_allclose(many.words, scale * exact.words, atol=1e-4)
     np.testing.assert_allclose(many.states, scale * exact.states, atol=1e-4)

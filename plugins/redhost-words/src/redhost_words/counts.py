@@ -113,14 +113,21 @@ class Counts:
         return safetensors.numpy.save({n: t.astype(np.int64) for n, t in tensors.items()})
 
     @classmethod
-    def load(cls, data: bytes, *, labels: Sequence[str]) -> Self:
+    def load(cls, data: bytes, *, labels: Sequence[str], other: str | None = None) -> Self:
         """Read a file of counts.
+
+        Args:
+            data: The file.
+            labels: The labels.
+            other: Under what rows without a label are counted, after all labels, if there are any.
 
         Raises:
             ContractError: If they are not counts of rows of these labels.
         """
         try:
             t = safetensors.numpy.load(data)
+            if other is not None and len(t["sizes"]) == len(labels) + 1:
+                labels = (*labels, other)
             starts = np.concatenate([[0], np.cumsum(t["sizes"])])
             entries = t["sums"].astype(np.float64) / UNIT, t["index"], starts
             sums = sparse.csr_array(entries, (len(labels), len(t["places"])))

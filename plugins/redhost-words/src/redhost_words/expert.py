@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.experts import Expert
 from redhost.core.bus.layout import FeatureSegment
+from redhost.core.label_sets import NONE
 from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError
 from redhost.registry.package.manifest import ExpertManifest, parse_expert
@@ -284,7 +285,7 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         weights=weights,
         words=words,
         width=width,
-        counts=Counts.load(files[COUNTS], labels=manifest.labels),
+        counts=Counts.load(files[COUNTS], labels=manifest.labels, other=NONE),
         labels=manifest.labels,
         temperature=manifest.temperature,
         marks=torch.cat([card["fit"], card["gate"]]) if learnt else None,
@@ -345,5 +346,11 @@ def _card_words(
 def _gate_rows(manifest: ExpertManifest, files: Mapping[str, bytes], words: Tensor) -> Rows:
     """Return the gate rows of a card that have a mark; the registry has checked its tensors."""
     card, one = safetensors.torch.load(files[str(manifest.card.file)]), keys_of(words) > 0
-    labels = [manifest.labels[int(n)] for n in card["gate_label"][one]]
+    given = card["gate_label"][one]
+    if given.dim() == 1:
+        labels = [manifest.labels[int(n)] for n in given]
+    else:  # sets, each under its first label
+        labels = [
+            min((manifest.labels[k] for k in row.nonzero()[:, 0]), default=NONE) for row in given
+        ]
     return Rows(z=card["gate_z"][one].float(), words=words[one], labels=tuple(labels))

@@ -7,6 +7,8 @@ layer, which are nearer to words, count ρ times. With each row left out its own
 score is y_i − α_i / (K + λ I)⁻¹_ii (Allen's PRESS, 1974), so c and λ, and the three numbers that
 turn scores into logits, are chosen by the likelihood of all rows, and none is held out for them.
 With the row in, it is y_i − λ α_i: by the difference a row of a card is answered as if unseen.
+
+Of a set of labels each is a choice by itself, between its logit and 0.
 """
 
 from __future__ import annotations
@@ -87,36 +89,37 @@ def normalised(u: sparse.csr_array, idf: Floats) -> sparse.csr_array:
 def solve(
     f: sparse.csr_array,
     z: Floats,
-    target: Ints,
+    truth: Ints,
     *,
-    labels: int,
     last: int,
+    sets: bool = False,
 ) -> Solved:
     """Solve an expert's weights.
 
     Args:
         f: The rows' words, ``(n, P)``.
         z: Their bus vectors ``(n, D)``.
-        target: The number of each row's label, ``(n,)``.
-        labels: L.
+        truth: Whether each row has each label, ``(n, L)`` of 0 and 1.
         last: How many of the D dimensions are the last layer's; they come last.
+        sets: Whether a row may have any number of labels, instead of one.
     """
-    width, rows = z.shape[1], len(target)
-    counts = np.bincount(target, minlength=labels).astype(np.float64)
-    share, priors = counts / rows, np.stack([np.log(counts + EQUAL), counts / rows])
-    right = np.eye(labels)[target] - share
+    width, rows = z.shape[1], len(truth)
+    counts = truth.sum(axis=0).astype(np.float64)
+    others = np.log(rows - counts + EQUAL) if sets else 0
+    share, priors = counts / rows, np.stack([np.log(counts + EQUAL) - others, counts / rows])
+    right = truth - share
     some = _evenly(rows, CHOOSING)
     choice = counts.min() >= FEWEST
     c, penalty, earlier = FEW
     if choice:
         _, c, penalty, earlier = min(
-            (_sharpened(score, priors, target[some]).loss, *tried)
+            (_sharpened(score, priors, truth[some], sets=sets).loss, *tried)
             for tried, score in _left_out_by(f[some], z[some], right[some], last)
         )
     scale = c / width * _weights(width, last, earlier)
     some, states = _evenly(rows, EXACT), z * np.sqrt(scale)
     alpha, score = _left_out(f[some], states[some], right[some], penalty)
-    fitted = _sharpened(score, priors, target[some])
+    fitted = _sharpened(score, priors, truth[some], sets=sets)
     beta, *weights = fitted.values if choice else START
     without = beta * (score - right + penalty * alpha) if len(some) == rows else right[:0]
     alpha = beta * (alpha if len(some) == rows else _solve_all(f, states, right, penalty))
@@ -133,8 +136,11 @@ def _evenly(rows: int, most: int) -> Ints:
     return np.arange(0, rows, -(-rows // most))
 
 
-def _sharpened(score: Floats, priors: Floats, target: Ints) -> Fitted:
-    terms = [score, *(np.tile(prior, (len(score), 1)) for prior in priors)]
+def _sharpened(score: Floats, priors: Floats, truth: Ints, *, sets: bool) -> Fitted:
+    terms, target = [score, *(np.tile(p, (len(score), 1)) for p in priors)], truth.argmax(axis=1)
+    if sets:
+        terms = [np.stack([np.zeros(t.size), t.ravel()], axis=1) for t in terms]
+        target = truth.ravel()
     return fit_scalars(terms, target, start=START, positive=1)
 
 
