@@ -156,7 +156,7 @@ def make_expert_module(
             expected="a redhost.Expert",
             found=type(expert).__name__,
         )
-    if manifest.ported:
+    if manifest.ported and not provider:  # a plugin's form reads the map itself
         fitted = safetensors.torch.load(files.files[manifest.ported.map.file])
         expert = MappedExpert(expert, A=fitted["A"].float(), c=fitted["c"].float())
     expert = expert.eval().requires_grad_(False)

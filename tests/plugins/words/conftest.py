@@ -36,9 +36,11 @@ def texts_of(team: str, count: int, *, seed: int) -> list[redhost.Row]:
     return list({r.text: r for r in rows}.values())
 
 
-def text_package(folder: Path, encoder: Path) -> Path:
+def text_package(folder: Path, encoder: Path, **plan_of: Any) -> Path:
     """Return the package of an encoder with the features of a text model."""
-    plan = BackbonePlan(id="text", source=f"hf:{encoder}", pooling="mean", features="wide")
+    plan = BackbonePlan(
+        id="text", source=f"hf:{encoder}", pooling="mean", features="wide", **plan_of
+    )
     background = [BackgroundRow(text=f"{a} {b} {c}") for a in "xyz" for b in "uvw" for c in "rst"]
     new_backbone(folder / "red-backbone-text", plan, background=background)
     return next((folder / "red-backbone-text" / "src").iterdir())

@@ -66,7 +66,7 @@ def test_a_mark_is_of_the_expert_and_the_row_and_twins_have_none() -> None:
 
 def test_what_leaving_out_adds_to_logits_is_what_a_refit_answers() -> None:
     f, z, target = rows_of(40)
-    solved = solve(f, z, target, labels=2)
+    solved = solve(f, z, np.eye(2, dtype=np.int64)[target], last=4)
     logits = f @ solved.words + z @ solved.states.T
     # W and Wᵤ are linear in α, so c, λ and β follow from them.
     right = np.eye(2)[target] - np.bincount(target) / 40

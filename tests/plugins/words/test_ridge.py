@@ -39,17 +39,39 @@ def test_a_left_out_score_is_that_of_a_refit_without_the_row() -> None:
         inner = kernel[np.ix_(others, others)] + PENALTY * np.eye(11)
         refit = kernel[n, others] @ np.linalg.solve(inner, right[others])
         np.testing.assert_allclose(left_out[n], refit)
-    tried = {(c, p): score for c, p, score in ridge._left_out_by(f, z * 2, right)}
-    np.testing.assert_allclose(tried[1.0, PENALTY], left_out)  # c / D is 1 / 4
+    tried = dict(ridge._left_out_by(f, z * 2, right, 4))
+    assert {earlier for _, _, earlier in tried} == {1.0}
+    np.testing.assert_allclose(tried[1.0, PENALTY, 1.0], left_out)  # c / D is 1 / 4
+
+
+def test_states_before_the_last_layer_may_count_less() -> None:
+    f, z, target = rows_of(12)
+    right, less = np.eye(2)[target] - np.bincount(target) / 12, np.sqrt([1 / 6, 1 / 6, 1, 1])
+    _, left_out = ridge._left_out(f, z * less, right, PENALTY)
+    tried = dict(ridge._left_out_by(f, z * 2, right, 2))
+    np.testing.assert_allclose(tried[1.0, PENALTY, 1 / 6], left_out)
+    assert len(tried) == 2 * len(ridge.SHARES) * len(ridge.PENALTIES)
+
+
+@pytest.mark.parametrize("says", ["last", "earlier"])
+def test_what_counts_less_is_chosen_by_rows_left_out(says: str) -> None:
+    chance = np.random.default_rng(1)
+    target = np.arange(120) % 2
+    z = chance.standard_normal((120, 40))
+    z[:, {"last": slice(20, 40), "earlier": slice(0, 20)}[says]] += 0.5 * target[:, None]
+    solved = solve(sparse.csr_array((120, 8)), z, np.eye(2, dtype=np.int64)[target], last=20)
+    early, last = np.abs(np.split(solved.states, 2, axis=1)).mean(axis=(1, 2))
+    assert (early < last / 3) == (says == "last")
 
 
 def test_of_two_rows_a_label_nothing_is_chosen_and_scores_count() -> None:
     f, z, target = rows_of(12)
     few = [*np.where(target == 0)[0][:2], *np.where(target == 1)[0][:2]]
-    solved = solve(f[few], z[few], target[few], labels=2)
-    c, penalty = ridge.FEW
+    solved = solve(f[few], z[few], np.eye(2, dtype=np.int64)[target[few]], last=3)
+    c, penalty, earlier = ridge.FEW
     beta, first, second = ridge.START
-    kernel = (f[few] @ f[few].T).toarray() + c * z[few] @ z[few].T / z.shape[1]
+    weighted = z[few] * [earlier, 1, 1, 1]
+    kernel = (f[few] @ f[few].T).toarray() + c * weighted @ z[few].T / z.shape[1]
     alpha = np.linalg.solve(kernel + penalty * np.eye(4), np.eye(2)[target[few]] - 0.5)
     np.testing.assert_allclose(
         f[few] @ solved.words + z[few] @ solved.states.T, beta * kernel @ alpha, atol=1e-9
@@ -59,9 +81,9 @@ def test_of_two_rows_a_label_nothing_is_chosen_and_scores_count() -> None:
 
 def test_more_rows_than_are_solved_at_once_have_nearly_the_same_weights(monkeypatch) -> None:
     f, z, target = rows_of(300)
-    exact = solve(f, z, target, labels=2)
+    exact = solve(f, z, np.eye(2, dtype=np.int64)[target], last=4)
     monkeypatch.setattr(ridge, "EXACT", 299)  # scalars by every second row
-    many = solve(f, z, target, labels=2)
+    many = solve(f, z, np.eye(2, dtype=np.int64)[target], last=4)
     scale = float(np.sum(many.words * exact.words) / np.square(exact.words).sum())
     np.testing.assert_allclose(many.words, scale * exact.words, atol=1e-4)
     np.testing.assert_allclose(many.states, scale * exact.states, atol=1e-4)

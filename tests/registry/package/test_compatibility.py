@@ -153,11 +153,6 @@ AT_ODDS: list[tuple[dict[str, Any], str, str]] = [
         CORRECT,
     ),
     (
-        {**PORTED, "form": "dist:name"},
-        "form: expected one of residual, linear, mlp where it is ported, found dist:name",
-        CORRECT,
-    ),
-    (
         {**PORTED, "writes.space": "hidden"},
         "writes.space: expected 'labels' where it is ported, found 'hidden'",
         CORRECT,

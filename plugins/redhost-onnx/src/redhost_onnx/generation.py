@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import torch
@@ -26,6 +26,19 @@ TOLERANCE = 1e-4
 
 TEXTS = 100
 """Maximum number of texts on which both are compared."""
+
+
+@runtime_checkable
+class OfTokens(Protocol):
+    """What computes a segment of h̃ from a text, if a graph can compute it from the token ids.
+
+    A form of a plugin that brings such a segment, and a router that reads it, are exported as torch
+    traces them; under `torch.compiler.is_compiling` their shapes have to be fixed.
+    """
+
+    def of_tokens(self, ids: Tensor) -> Tensor:
+        """Return the segment ``(W,)`` of all a text's ids ``(N,)``."""
+        ...
 
 
 def export_generation(model: redhost.ComposedModel, folder: Path) -> Record:
@@ -82,8 +95,8 @@ def export_generation(model: redhost.ComposedModel, folder: Path) -> Record:
 
 def _require_exportable(model: redhost.ComposedModel) -> None:
     found = None
-    if model.bus.layout.segments:
-        found = "an expert that acts inside the encoder or reads words"
+    if not all(isinstance(s.compute, OfTokens) for s in model.bus.layout.segments):
+        found = "an expert that acts inside the encoder"
     elif model.backbone.task.name != "classification":
         found = f"a backbone whose task is {model.backbone.task.name}"
     elif _rust_tokenizer(model) is None:
@@ -93,8 +106,7 @@ def _require_exportable(model: redhost.ComposedModel) -> None:
             "this composition cannot be exported",
             expected="labels of texts, experts that read what the encoder puts out",
             found=found,
-            hint="Serve it with 'redhost serve', which runs everything; 'new-expert --form linear' "
-            "makes an expert that reads no words.",
+            hint="Serve it with 'redhost serve', which runs everything.",
         )
 
 
@@ -105,9 +117,11 @@ class _Generation(nn.Module):
         super().__init__()
         bus, self.composed, self.trunk = model.bus, model, model.backbone.trunk
         self.encoder: nn.Module = self.trunk.model
+        self.segments = [s.compute for s in bus.layout.segments if isinstance(s.compute, OfTokens)]
         self.bus = redhost.Bus(
             bus.readout,
-            norm=bus.norm,
+            norm=bus.norm.norm if bus.layout.segments else bus.norm,  # that of h alone
+            layout=bus.layout,
             router=bus.router,
             experts=dict(zip(bus.ids, bus.parts(), strict=True)),
             backbone_column=len(bus.columns) > len(bus.ids),
@@ -119,7 +133,7 @@ class _Generation(nn.Module):
 
         Args:
             ids: The token ids that the blocks read, ``(1, T)``.
-            whole: All token ids of the text, ``(1, N)``, if tokens are hashed.
+            whole: All token ids of the text, ``(1, N)``, if tokens are hashed or words read.
         """
         features = self.trunk.features
         output = self.encoder(
@@ -136,6 +150,8 @@ class _Generation(nn.Module):
             if whole is not None and self.trunk.hashing is not None:
                 s = _hashed(whole[0], self.trunk.hashing)  # the last entries of h, zero so far
                 h = h + nn.functional.pad(s, (self.trunk.width - s.shape[0], 0))
+        if whole is not None:
+            h = torch.cat([h, *(part.of_tokens(whole[0])[None] for part in self.segments)], dim=1)
         p, alpha = self.bus(h)
         return p, alpha, self.composed.declines(h, p, alpha)
 
@@ -157,7 +173,7 @@ def _export(model: redhost.ComposedModel, path: Path) -> None:
     """Write the graph, simplified in advance so that loading is faster."""
     trunk = model.backbone.trunk
     lengths = {"ids": (17, trunk.longest or 2**20)}
-    if trunk.hashing is not None:
+    if trunk.hashing is not None or model.bus.layout.segments:
         lengths["whole"] = (23, 2**24)
     vocabulary = int(trunk.model.config.vocab_size)
     example = tuple(torch.arange(some)[None] % vocabulary for some, _ in lengths.values())
@@ -165,6 +181,7 @@ def _export(model: redhost.ComposedModel, path: Path) -> None:
         {1: torch.export.Dim(f"{n}_tokens", min=2, max=most)} for n, (_, most) in lengths.items()
     ]
     plain = path.with_name("plain.onnx")
+    _ = model.decline_thresholds  # computed before it is traced, where numbers are not known
     with trunk.lock, torch.no_grad(), silent():
         torch.onnx.export(
             _Generation(model).eval(),

@@ -2,15 +2,17 @@
 
 The expert's input is A z + c for z of the new backbone (`affine_map`). The result is measured: the
 expert answers its card's gate rows on both backbones, and a port that keeps less than `SHARE` of
-its gain is refused. Gate rows are not used in the fit.
+its gain is refused. Gate rows are not used in the fit. A plugin's form is ported if it says how it
+reads a map (`Portable`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import safetensors.torch
@@ -21,6 +23,7 @@ from redhost_author.training.linear_head import solve_linear_head
 from redhost_author.training.packaging import TOLERANCE, make_canary, vectors_card, write_package
 from torch import Tensor
 
+from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import Expert, MappedExpert
 from redhost.core.model.build import make_expert_module
@@ -29,7 +32,13 @@ from redhost.core.routers.cards import FAR, read_card
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import CardRow, Row
 from redhost.registry.atomic import making
-from redhost.registry.errors import BackboneMismatchError, HarmError, UsageError, short
+from redhost.registry.errors import (
+    BackboneMismatchError,
+    ContractError,
+    HarmError,
+    UsageError,
+    short,
+)
 from redhost.registry.package.forms import DEFAULT_TASK, FORMS
 from redhost.registry.package.manifest import (
     BackboneRef,
@@ -44,7 +53,7 @@ from redhost.registry.package.manifest import (
 from redhost.registry.package.readers import ExpertFiles
 from redhost.registry.package.rules import MAX_ROWS
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost_port.affine_map import fit_affine
+from redhost_port.affine_map import AffineMap, fit_affine
 from redhost_port.sums import moved, plus
 
 SHARE = 0.95
@@ -57,6 +66,44 @@ FEWEST_TEXTS, MOST_TEXTS = 2, 2000
 """Fewest and most unlabelled texts that a map is fitted on."""
 
 CANARY_ROWS, DRAWS = 8, 2000
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """An expert of a plugin's form that can be carried to another backbone.
+
+    It reads the first dimensions of z, and what does not depend on the backbone's states.
+    """
+
+    def first_of(self, backbone: Backbone) -> int:
+        """Return how many dimensions of z it reads on a backbone."""
+        ...
+
+    def behind(self, A: Tensor, c: Tensor) -> Expert:
+        """Return the expert that reads z of another backbone as A z + c.
+
+        Hosts get it from the form's factory, by the manifest's ``ported``.
+
+        Args:
+            A: ``(D, D')``, zeros but for the dimensions that are read.
+            c: ``(D,)``.
+        """
+        ...
+
+    def carried_files(
+        self, files: Mapping[str, bytes], backbone: Backbone, *, rows: Sequence[CardRow]
+    ) -> dict[str, bytes]:
+        """Return the form's files on another backbone.
+
+        Args:
+            files: Those of its package.
+            backbone: The other backbone.
+            rows: The rows of a new card; none if the card stays.
+
+        Raises:
+            ContractError: If it cannot be carried there.
+        """
+        ...
 
 
 class PortReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,11 +216,16 @@ def port_expert(
     _require_portable(files, old, new)
     fit, gate = _rows(files, rows)
     bus = old.backbone.bus_config()
-    made = make_expert_module(files, bus=bus, plugins=Plugins(()), providers={})
+    made = make_expert_module(files, bus=bus, plugins=old.plugins, providers={})
     expert = made.unwrap(f"expert {files.manifest.id!r}")  # this also checks the author's canary
+    form = _form_files(expert, files, new, rows=[*fit, *gate] if rows else ())
     read = _read(texts, fit=fit, gate=gate, old=old, new=new, expert_id=files.manifest.id)
-    fitted = fit_affine(read.new, read.old)
-    mapped = MappedExpert(expert, A=fitted.A, c=fitted.c)
+    fitted = _map(expert, read, old=old.backbone, new=new.backbone)
+    mapped = (
+        expert.behind(fitted.A, fitted.c)
+        if isinstance(expert, Portable)
+        else MappedExpert(expert, A=fitted.A, c=fitted.c)
+    )
     sums = _moved_sums(files, fit, read, on=new) if rows else None
     map_bytes = safetensors.torch.save({"A": fitted.A, "c": fitted.c})
     own, ported = _right(expert, gate, on=old), _right(mapped, gate, on=new)
@@ -198,7 +250,7 @@ def port_expert(
     )
     _require_bound(report)
     card = _vectors(files, fit, gate, sums, on=new) if rows else _texts(files)
-    manifest, parts = _build(files, mapped, map_bytes, new=new, fit=fit, card=card)
+    manifest, parts = _build(files, mapped, map_bytes, form, new=new, fit=fit, card=card)
     return PortedExpert(manifest=manifest, files=parts, report=report)
 
 
@@ -210,9 +262,8 @@ def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringC
     if manifest.ported:
         hint = f"Port the build its author made, {short(manifest.ported.digest)}."
         raise UsageError(who, expected="an author's build", found="a port", hint=hint)
-    if manifest.form not in FORMS or manifest.reads.tap != "final":
-        expected = f"one of the forms {', '.join(FORMS)} that reads z at the end of the trunk"
-        found = f"{manifest.form!r} that reads at {manifest.reads.tap!r}"
+    if manifest.reads.tap != "final":
+        expected, found = "one that reads z at the end of the trunk", f"at {manifest.reads.tap!r}"
         raise UsageError(who, expected=expected, found=found, hint=retrain)
     if not manifest.writes.spec.own_labels or new.manifest.task != DEFAULT_TASK:
         expected = "labels of its own: what it writes elsewhere is the old backbone's to read"
@@ -226,6 +277,40 @@ def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringC
         )
     if new.manifest.fingerprint == trained:
         raise UsageError(f"{who}: it fits backbone {new.manifest.id!r} as it is")
+
+
+def _form_files(
+    expert: Expert, files: ExpertFiles, new: AuthoringContext, *, rows: Sequence[CardRow]
+) -> dict[str, bytes]:
+    """Return the files of a plugin's form on the new backbone; none of a built-in form.
+
+    Raises:
+        UsageError: If the form does not say how, or its expert cannot go there.
+    """
+    manifest = files.manifest
+    if manifest.form in FORMS:
+        return {}
+    who, expected = f"expert {manifest.id!r} cannot be ported", f"one of {', '.join(FORMS)}, words"
+    if not isinstance(expert, Portable):
+        hint = "Retrain it on the new backbone."
+        raise UsageError(who, expected=expected, found=f"the form {manifest.form!r}", hint=hint)
+    try:
+        return expert.carried_files(files.files, new.backbone, rows=rows)
+    except ContractError as e:
+        expected = f"what it reads besides z to be the same on {new.manifest.id!r}"
+        hint = "Retrain it on the new backbone."
+        raise UsageError(who, expected=expected, found=e.reason, hint=hint) from e
+
+
+def _map(expert: Expert, read: _Read, *, old: Backbone, new: Backbone) -> AffineMap:
+    """Fit the map of z, or of the dimensions that the expert reads; the others get zeros."""
+    if not isinstance(expert, Portable):
+        return fit_affine(read.new, read.old)
+    x, y = (z[:, : expert.first_of(b)] for z, b in ((read.new, new), (read.old, old)))
+    fitted = fit_affine(x, y)
+    A, c = read.new.new_zeros(old.width, new.width), read.new.new_zeros(old.width)
+    A[: y.shape[1], : x.shape[1]], c[: y.shape[1]] = fitted.A, fitted.c
+    return replace(fitted, A=A, c=c)
 
 
 def _rows(files: ExpertFiles, rows: Sequence[Row]) -> tuple[list[CardRow], list[CardRow]]:
@@ -341,8 +426,9 @@ def _z(context: AuthoringContext, texts: Sequence[str]) -> torch.Tensor:
 
 def _build(
     files: ExpertFiles,
-    mapped: MappedExpert,
+    mapped: Expert,
     map_bytes: bytes,
+    form: Mapping[str, bytes],
     *,
     new: AuthoringContext,
     fit: Sequence[CardRow],
@@ -359,12 +445,15 @@ def _build(
         "ported-from.json": raw,
         "ported-map.safetensors": map_bytes,
         "ported-canary.safetensors": canary,
+        **form,
         **card[1],
     }
+    digests = {name: sha256_hex(data) for name, data in form.items()}
     manifest = msgspec.structs.replace(
         origin,
         backbone=BackboneRef(name=new.manifest.id, fingerprint=new.manifest.fingerprint),
         reads=Reads(width=new.backbone.width),
+        files=digests or origin.files,
         card=card[0],
         norm_bound=None,  # the author's bound holds for z of the old backbone
         canary=CanaryRef(
@@ -415,8 +504,12 @@ def _retrained(
 
 def _right(expert: Expert, rows: Sequence[CardRow], *, on: AuthoringContext) -> torch.Tensor:
     """Return 1 for each row that is answered with its label, else 0; ``(N,)``."""
+    texts = [r.text for r in rows]
+    segment, read = expert.segment(on.backbone), _z(on, texts)
+    if segment is not None and segment.compute is not None:
+        read = torch.cat([read, segment.compute(texts)], dim=1)
     with torch.inference_mode():
-        best = expert(_z(on, [r.text for r in rows])).argmax(-1).tolist()
+        best = expert(read).argmax(-1).tolist()
     hits = [expert.labels[n] == row.label for n, row in zip(best, rows, strict=True)]
     return torch.tensor(hits).double()
 

@@ -73,6 +73,33 @@ class Counts:
         order = [self.labels.index(y) for y in labels]
         return replace(self, labels=tuple(labels), rows=self.rows[order], sums=self.sums[order])
 
+    def plus(self, words: Words, answers: Sequence[str]) -> Self:
+        """Return the counts with rows added, and with the places that enough of these have."""
+        every, texts = np.unique(words.places, return_counts=True)
+        places = np.union1d(self.places, every[texts >= FEWEST])
+        return self._among(places)._changed(words, answers, by=1)
+
+    def without(self, words: Words, answers: Sequence[str]) -> Self:
+        """Return the counts without rows that are counted."""
+        return self._changed(words, answers, by=-1)
+
+    def _among(self, places: Ints) -> Self:
+        """Return the counts at more places, in ascending order."""
+        entries = self.sums.tocoo()
+        at = entries.row, np.searchsorted(places, self.places)[entries.col]
+        sums = sparse.csr_array((entries.data, at), (len(self.labels), len(places)))
+        return replace(self, places=places, sums=sums)
+
+    def _changed(self, words: Words, answers: Sequence[str], *, by: int) -> Self:
+        """Return the counts with rows added or removed at the places that are counted."""
+        index = [self.labels.index(y) for y in answers]
+        shape = len(self.labels), len(answers)
+        of_label = sparse.csr_array((np.full(shape[1], by), (index, np.arange(shape[1]))), shape)
+        sums = (self.sums + of_label @ words.among(self.places)).tocsr()
+        sums.eliminate_zeros()
+        rows = self.rows + by * np.bincount(index, minlength=shape[0])
+        return replace(self, rows=rows, sums=sums)
+
     def save(self) -> bytes:
         """Return a file of integers, label by label; sums are in units of 1 / `UNIT`."""
         by_label = self.sums.sorted_indices()
@@ -86,14 +113,21 @@ class Counts:
         return safetensors.numpy.save({n: t.astype(np.int64) for n, t in tensors.items()})
 
     @classmethod
-    def load(cls, data: bytes, *, labels: Sequence[str]) -> Self:
+    def load(cls, data: bytes, *, labels: Sequence[str], other: str | None = None) -> Self:
         """Read a file of counts.
+
+        Args:
+            data: The file.
+            labels: The labels.
+            other: Under what rows without a label are counted, after all labels, if there are any.
 
         Raises:
             ContractError: If they are not counts of rows of these labels.
         """
         try:
             t = safetensors.numpy.load(data)
+            if other is not None and len(t["sizes"]) == len(labels) + 1:
+                labels = (*labels, other)
             starts = np.concatenate([[0], np.cumsum(t["sizes"])])
             entries = t["sums"].astype(np.float64) / UNIT, t["index"], starts
             sums = sparse.csr_array(entries, (len(labels), len(t["places"])))

@@ -19,13 +19,16 @@ from torch import Tensor, nn
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.experts import Expert
 from redhost.core.bus.layout import FeatureSegment
+from redhost.core.label_sets import NONE
+from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError
-from redhost.registry.package.manifest import ExpertManifest
+from redhost.registry.package.manifest import ExpertManifest, parse_expert
 
 from .by_word import ByWord, named_words
 from .counts import Counts
 from .marks import keys_of, marked
-from .places import MOST, WIDTH, channel
+from .places import MOST, WIDTH, Words, channel, states_of
+from .static import index_of
 
 __all__ = ["CARD", "COUNTS", "FORM", "WEIGHTS", "WORDS", "Rows", "WordsExpert", "build_words"]
 
@@ -105,6 +108,58 @@ class WordsExpert(Expert):
     marks: Tensor
     left_out: Tensor
 
+    def first_of(self, backbone: Backbone) -> int:
+        """Return the number of states, which come first in z and are all that it reads there."""
+        return states_of(backbone)
+
+    def behind(self, A: Tensor, c: Tensor) -> WordsExpert:
+        """Return the expert for states of another backbone, which A z + c maps to those it reads.
+
+        Its words stay as they are: they do not depend on states. No rows are marked, which a card
+        of the other backbone does not have.
+
+        Args:
+            A: ``(D, D')``; its columns after the states are zeros.
+            c: ``(D,)``.
+        """
+        A, c = A[: self.W.shape[1]].to(self.W), c[: self.W.shape[1]].to(self.W)
+        read = int(A.any(0).nonzero().max()) + 1 if bool(A.any()) else 1
+        return WordsExpert(
+            weights={"W": self.W @ A[:, :read], "b": self.b + self.W @ c},
+            words=self.words,
+            counts=self.counts,
+            width=A.shape[1],
+            labels=self.labels,
+            temperature=self.temperature,
+        )
+
+    def carried_files(
+        self, files: Mapping[str, bytes], backbone: Backbone, *, rows: Sequence[CardRow]
+    ) -> dict[str, bytes]:
+        """Return the files of a package on another backbone, besides W and b.
+
+        Args:
+            files: The files of its package.
+            backbone: The other backbone.
+            rows: Those of a new card, which the expert has not learnt from; its fit rows are added
+                to the counts, and gate rows of the former card leave them. Empty: the card stays.
+
+        Raises:
+            ContractError: If the backbone finds other words.
+        """
+        compute = self.segment(backbone).compute
+        assert compute is not None  # noqa: S101  (words are computed from texts)
+        if not rows:
+            return {name: files[name] for name in (WORDS, COUNTS)}
+        parts = {part: [r for r in rows if r.part == part] for part in ("fit", "gate")}
+        words = {part: compute([r.text for r in some]) for part, some in parts.items()}
+        fit, counts = Words.of_segment(words["fit"]), self.counts
+        if self.gate is not None:
+            counts = counts.without(Words.of_segment(self.gate.words), self.gate.labels)
+        counts = counts.plus(fit, [r.label for r in parts["fit"]])
+        card = {part: rows[:, : 2 * MOST].contiguous() for part, rows in words.items()}
+        return {WORDS: files[WORDS], COUNTS: counts.save(), CARD: safetensors.torch.save(card)}
+
     def save_words(self) -> bytes:
         """Return the file of Wᵤ, its places and idf."""
         # Places exactly: a float32 has all integers up to 2^24.
@@ -142,10 +197,12 @@ class WordsExpert(Expert):
         delta = nn.functional.linear(z[:, : self.W.shape[1]], self.W, self.b)
         if z.shape[1] == width:
             return delta
+        places, weights = z[:, width : width + MOST], z[:, width + MOST : width + 2 * MOST]
+        if torch.compiler.is_compiling():
+            return delta + self._in_a_graph(places, weights)
         delta = delta + self.left_out_of(z[:, width:])
         if not len(self.places):
             return delta
-        places, weights = z[:, width : width + MOST], z[:, width + MOST : width + 2 * MOST]
         given = places > 0
         index = _index(self.places, places.long() - 1)
         # Text by text, so that no text's sum depends on the others: as many places as it has.
@@ -162,6 +219,12 @@ class WordsExpert(Expert):
             per_sample_weights=weights.square(),
         )
         return delta + spoken / square.clamp_min(torch.finfo(square.dtype).tiny).sqrt()
+
+    def _in_a_graph(self, places: Tensor, weights: Tensor) -> Tensor:
+        """Return Wᵤ f(x) ``(B, L)`` of texts, which have no marks, in fixed shapes."""
+        rows = self.table[index_of(self.places, places.long() - 1)] * weights[..., None]
+        square = rows[..., -1].square().sum(1).clamp_min(torch.finfo(rows.dtype).tiny)
+        return rows[..., :-1].sum(1) / square.sqrt()[:, None]
 
     def by_word(self, backbone: Backbone, text: str, z: Tensor) -> ByWord:
         """Return what each word of a text adds to Δ ``(L,)``, and what its z ``(D,)`` adds."""
@@ -201,7 +264,8 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
         raise ContractError(who, expected="labels of its own, words and counts", found=found)
     weights, words = (safetensors.torch.load(files[name]) for name in (WEIGHTS, WORDS))
     places, labels = len(words.get("places", ())), len(manifest.labels)
-    states = min(weights.get("W", torch.zeros(1, 1)).shape[-1], manifest.reads.width)
+    width = manifest.ported.width if manifest.ported else manifest.reads.width
+    states = min(weights.get("W", torch.zeros(1, 1)).shape[-1], width)
     shapes = {n: tuple(t.shape) for n, t in (*weights.items(), *words.items())}
     expected = {
         "W": (labels, states),
@@ -220,16 +284,37 @@ def build_words(manifest: ExpertManifest, files: Mapping[str, bytes]) -> WordsEx
     expert = WordsExpert(
         weights=weights,
         words=words,
-        width=manifest.reads.width,
-        counts=Counts.load(files[COUNTS], labels=manifest.labels),
+        width=width,
+        counts=Counts.load(files[COUNTS], labels=manifest.labels, other=NONE),
         labels=manifest.labels,
         temperature=manifest.temperature,
         marks=torch.cat([card["fit"], card["gate"]]) if learnt else None,
         left_out=left_out,
         gate=_gate_rows(manifest, files, card["gate"]) if learnt else None,
     )
+    if manifest.ported:
+        expert = _ported(who, manifest, files, expert)
     expert.card_segment = card
     return expert
+
+
+def _ported(
+    who: str, manifest: ExpertManifest, files: Mapping[str, bytes], expert: WordsExpert
+) -> WordsExpert:
+    """Return an author's expert behind the map of its port.
+
+    Raises:
+        ContractError: If the words are not its author's, or the port has marks.
+    """
+    assert manifest.ported  # noqa: S101  (asked by `build_words`)
+    author = parse_expert(files[manifest.ported.file]).unwrap(who).files or {}
+    own = manifest.files or {}
+    if own.get(WORDS) != author.get(WORDS) or len(expert.marks):
+        raise ContractError(
+            f"{who} is a port", expected="its author's words, and no marks", found="others"
+        )
+    fitted = safetensors.torch.load(files[manifest.ported.map.file])
+    return expert.behind(fitted["A"].float(), fitted["c"].float())
 
 
 def _card_words(
@@ -261,5 +346,11 @@ def _card_words(
 def _gate_rows(manifest: ExpertManifest, files: Mapping[str, bytes], words: Tensor) -> Rows:
     """Return the gate rows of a card that have a mark; the registry has checked its tensors."""
     card, one = safetensors.torch.load(files[str(manifest.card.file)]), keys_of(words) > 0
-    labels = [manifest.labels[int(n)] for n in card["gate_label"][one]]
+    given = card["gate_label"][one]
+    if given.dim() == 1:
+        labels = [manifest.labels[int(n)] for n in given]
+    else:  # sets, each under its first label
+        labels = [
+            min((manifest.labels[k] for k in row.nonzero()[:, 0]), default=NONE) for row in given
+        ]
     return Rows(z=card["gate_z"][one].float(), words=words[one], labels=tuple(labels))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -27,6 +26,7 @@ from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.layout import FeatureSegment
 
 from .marks import MARK
+from .static import weights_of
 
 __all__ = [
     "ENDLESS",
@@ -35,9 +35,12 @@ __all__ = [
     "PAIRS",
     "UNIT",
     "WIDTH",
+    "Channel",
     "Words",
     "channel",
     "in_order",
+    "last_of",
+    "states_of",
     "vocabulary_of",
 ]
 
@@ -140,24 +143,56 @@ def _of_text(ids: Ints, vocabulary: int) -> tuple[Ints, npt.NDArray[np.float64]]
     return places, np.rint(raw / length * UNIT) / UNIT
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Channel:
+    """From texts, or from the token ids of one, to rows of the segment.
+
+    Attributes:
+        backbone: The backbone whose tokenizer finds the words.
+    """
+
+    backbone: Backbone
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Return the words of texts ``(N, WIDTH)``."""
+        trunk = self.backbone.trunk
+        limit = {"truncation": True, "max_length": ENDLESS}
+        # With a limit that no text reaches: without one, transformers warns about long texts.
+        ids = [trunk.token_ids(text, **limit) for text in texts]
+        return Words.of_tokens(ids, vocabulary=vocabulary_of(self.backbone)).segment()
+
+    def of_tokens(self, ids: Tensor) -> Tensor:
+        """Return the words ``(WIDTH,)`` of all a text's ids ``(N,)``, as a graph can compute them.
+
+        Places are in the text's order.
+        """
+        vocabulary = vocabulary_of(self.backbone)
+        hashed = (ids[:-1] * MULTIPLIERS[0] + ids[1:] * MULTIPLIERS[1]) % 2**32
+        pairs = vocabulary + hashed * PAIRS // 2**32
+        spoken = torch.cat([torch.stack([ids[:-1], pairs], 1).flatten(), ids[-1:]])
+        places, weights = weights_of(spoken, places=vocabulary + PAIRS, most=MOST, unit=UNIT)
+        return torch.cat([places, weights, torch.zeros(MARK)])
+
+
 def channel(backbone: Backbone) -> FeatureSegment:
     """Return the segment of h̃ with the words of each text, which all its readers share."""
     return FeatureSegment(
-        key=KEY,
-        width=WIDTH,
-        normalised=False,
-        compute=partial(_segment_of, backbone),
+        key=KEY, width=WIDTH, normalised=False, compute=Channel(backbone=backbone)
     )
-
-
-def _segment_of(backbone: Backbone, texts: Sequence[str]) -> Tensor:
-    trunk = backbone.trunk
-    limit = {"truncation": True, "max_length": ENDLESS}
-    # With a limit that no text reaches: without one, transformers warns about long texts.
-    ids = [trunk.token_ids(text, **limit) for text in texts]
-    return Words.of_tokens(ids, vocabulary=vocabulary_of(backbone)).segment()
 
 
 def vocabulary_of(backbone: Backbone) -> int:
     """Return the number of token ids of a backbone's encoder."""
     return int(backbone.trunk.model.config.vocab_size)
+
+
+def states_of(backbone: Backbone) -> int:
+    """Return S, the first dimensions of z that are states; hashed tokens come after them."""
+    features = backbone.trunk.features
+    return backbone.width - (features.tokens if features else 0)
+
+
+def last_of(backbone: Backbone) -> int:
+    """Return how many of the states are of the encoder's last layer; they come last."""
+    features = backbone.trunk.features
+    return states_of(backbone) // (len(features.layers) if features else 1)

@@ -16,7 +16,9 @@ from redhost_author.training.packaging import ExpertDraft, FormDraft
 from redhost_author.training.recipe import Recipe
 from torch import Tensor
 
+from redhost.core.bus.label_set_head import SigmoidHead
 from redhost.core.bus.task import SoftmaxHead
+from redhost.core.label_sets import NONE
 from redhost.core.types import Progress, Row
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import FileRef
@@ -25,7 +27,7 @@ from redhost.registry.package.safetensors_check import sha256_hex
 from .counts import FEWEST, Counts
 from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert, probe_text
 from .marks import keys_of, marked
-from .places import MOST, Words, channel
+from .places import MOST, Ints, Words, channel, last_of, states_of
 from .ridge import EXACT, idf_of, normalised, solve
 
 __all__ = ["WordsRecipe"]
@@ -43,7 +45,8 @@ class WordsRecipe(Recipe):
         """
         super().check()
         task, plan = self.backbone.task, self.plan
-        if not (task.unit.whole and isinstance(task.head, SoftmaxHead)) or plan.writes != "labels":
+        answered = isinstance(task.head, SoftmaxHead | SigmoidHead) and task.unit.whole
+        if not answered or plan.writes != "labels":
             raise UsageError(
                 f"expert {plan.id!r} of the form 'words'",
                 expected="labels of its own for whole texts",
@@ -75,12 +78,6 @@ class WordsRecipe(Recipe):
             words[known] = torch.stack([marks[texts[n]] for n in known])
         return torch.cat([super().read(texts), words], dim=1)
 
-    @property
-    def _states(self) -> int:
-        """S, the dimensions of z that are states; hashed tokens come after them."""
-        features = self.backbone.trunk.features
-        return self.backbone.width - (features.tokens if features else 0)
-
     @cached_property
     def _shown(self) -> tuple[Row, ...]:
         """The rows of the card, in order."""
@@ -103,9 +100,11 @@ class WordsRecipe(Recipe):
         if self.plan.card != "vectors" or len(learnt) + len(self._shown) > EXACT:
             return ()
         keys = keys_of(self._marked).tolist() if self._shown else []
-        seen = {r.text for r in learnt}
+        seen, summed = {r.text for r in learnt}, {*self._groups(self.splits.summed)}
         rows = [r for r, key in zip(self._shown, keys, strict=True) if key]
-        return () if any(r.text in seen for r in rows) else tuple(rows)
+        # Hosts add gate rows to the card's sums, of whose labels sets may be the only ones.
+        added = {*self._groups(rows)} <= summed
+        return tuple(rows) if added and not any(r.text in seen for r in rows) else ()
 
     @cached_property
     def _marks(self) -> dict[str, Tensor]:
@@ -120,7 +119,22 @@ class WordsRecipe(Recipe):
         splits, gate = self.splits, {r.text for r in self.splits.gate}
         more = [r for r in self._learnt if r.text in gate]
         rows = splits.rows if self.plan.card == "statistics" else (*splits.summed, *more)
-        return Counts.of_rows(self.words(rows), [r.label for r in rows], labels=self.labels)
+        groups = self._groups(rows)
+        labels = (*self.labels, *{NONE} & {*groups})  # a row without a label is counted as well
+        return Counts.of_rows(self.words(rows), groups, labels=labels)
+
+    def _groups(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """Return the label under which each row is counted."""
+        return self.backbone.task.head.groups([r.label for r in rows])
+
+    def _truth(self, rows: Sequence[Row]) -> Ints:
+        """Return which labels rows have, ``(n, L)`` of 0 and 1."""
+        head = self.backbone.task.head
+        if not head.several:
+            return np.eye(len(self.labels), dtype=np.int64)[
+                [self.labels.index(r.label) for r in rows]
+            ]
+        return head.targets([r.label for r in rows], self.labels).numpy()
 
     def _train_on_bus(self, checkpoint: Path | None, progress: Progress | None) -> TrainedExpert:  # noqa: ARG002
         """Solve W and Wᵤ on all rows whose answers can be left out, or that no card shows."""
@@ -132,9 +146,10 @@ class WordsRecipe(Recipe):
         idf = idf_of(u)
         solved = solve(
             normalised(u, idf),
-            super().read([r.text for r in rows])[:, : self._states].double().numpy(),
-            np.array([self.labels.index(r.label) for r in rows]),
-            labels=len(self.labels),
+            super().read([r.text for r in rows])[:, : states_of(self.backbone)].double().numpy(),
+            self._truth(rows),
+            last=last_of(self.backbone),
+            sets=self.backbone.task.head.several,
         )
         weights = {"W": torch.from_numpy(solved.states), "b": torch.from_numpy(solved.bias)}
         count = len(self._learnt)

@@ -2,16 +2,20 @@
 
     K = F Fᵀ + c Z Zᵀ / D        α = (K + λ I)⁻¹ (Y − mean)        Wᵤ = Fᵀ α        W = c αᵀ Z / D
 
-F are the rows' f(x), each of length 1 (`expert`), Y zeros and ones. With each row left out its own
+F are the rows' f(x), each of length 1 (`expert`), Y zeros and ones. In Z the states before the last
+layer, which are nearer to words, count ρ times. With each row left out its own
 score is y_i − α_i / (K + λ I)⁻¹_ii (Allen's PRESS, 1974), so c and λ, and the three numbers that
 turn scores into logits, are chosen by the likelihood of all rows, and none is held out for them.
 With the row in, it is y_i − λ α_i: by the difference a row of a card is answered as if unseen.
+
+Of a set of labels each is a choice by itself, between its logit and 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +35,12 @@ SHARES = (0.0, 0.1, 0.3, 1.0, 3.0)
 PENALTIES = (0.03, 0.1, 0.3, 1.0)
 """Candidates for λ."""
 
-FEWEST, FEW = 8, (30.0, 1.0)
-"""Rows of every label from which anything is chosen; c and λ where a label has fewer. With one of
-two rows left out, half as much speaks for its label as for others: all scores look useless."""
+EARLIER = (1.0, 1 / 6)
+"""Candidates for ρ."""
+
+FEWEST, FEW = 8, (60.0, 1.0, 1 / 6)
+"""Rows of every label from which anything is chosen; c, λ and ρ where a label has fewer. With one
+of two rows left out, half as much speaks for its label as for others: all scores look useless."""
 
 CHOOSING, EXACT = 1024, 6144
 """Rows on which c and λ are chosen, and rows on which the scalars are; evenly from all of them. The
@@ -82,39 +89,43 @@ def normalised(u: sparse.csr_array, idf: Floats) -> sparse.csr_array:
 def solve(
     f: sparse.csr_array,
     z: Floats,
-    target: Ints,
+    truth: Ints,
     *,
-    labels: int,
+    last: int,
+    sets: bool = False,
 ) -> Solved:
     """Solve an expert's weights.
 
     Args:
         f: The rows' words, ``(n, P)``.
         z: Their bus vectors ``(n, D)``.
-        target: The number of each row's label, ``(n,)``.
-        labels: L.
+        truth: Whether each row has each label, ``(n, L)`` of 0 and 1.
+        last: How many of the D dimensions are the last layer's; they come last.
+        sets: Whether a row may have any number of labels, instead of one.
     """
-    width, rows = z.shape[1], len(target)
-    counts = np.bincount(target, minlength=labels).astype(np.float64)
-    share, priors = counts / rows, np.stack([np.log(counts + EQUAL), counts / rows])
-    right = np.eye(labels)[target] - share
+    width, rows = z.shape[1], len(truth)
+    counts = truth.sum(axis=0).astype(np.float64)
+    others = np.log(rows - counts + EQUAL) if sets else 0
+    share, priors = counts / rows, np.stack([np.log(counts + EQUAL) - others, counts / rows])
+    right = truth - share
     some = _evenly(rows, CHOOSING)
     choice = counts.min() >= FEWEST
-    c, penalty = FEW
+    c, penalty, earlier = FEW
     if choice:
-        _, c, penalty = min(
-            (_sharpened(score, priors, target[some]).loss, c, penalty)
-            for c, penalty, score in _left_out_by(f[some], z[some], right[some])
+        _, c, penalty, earlier = min(
+            (_sharpened(score, priors, truth[some], sets=sets).loss, *tried)
+            for tried, score in _left_out_by(f[some], z[some], right[some], last)
         )
-    some, states = _evenly(rows, EXACT), z * np.sqrt(c / width)
+    scale = c / width * _weights(width, last, earlier)
+    some, states = _evenly(rows, EXACT), z * np.sqrt(scale)
     alpha, score = _left_out(f[some], states[some], right[some], penalty)
-    fitted = _sharpened(score, priors, target[some])
+    fitted = _sharpened(score, priors, truth[some], sets=sets)
     beta, *weights = fitted.values if choice else START
     without = beta * (score - right + penalty * alpha) if len(some) == rows else right[:0]
     alpha = beta * (alpha if len(some) == rows else _solve_all(f, states, right, penalty))
     return Solved(
         words=np.asarray(f.T @ alpha),
-        states=(c / width) * (alpha.T @ z),
+        states=scale * (alpha.T @ z),
         bias=np.array(weights) @ priors,
         loss=fitted.loss,
         left_out=without,
@@ -125,23 +136,32 @@ def _evenly(rows: int, most: int) -> Ints:
     return np.arange(0, rows, -(-rows // most))
 
 
-def _sharpened(score: Floats, priors: Floats, target: Ints) -> Fitted:
-    terms = [score, *(np.tile(prior, (len(score), 1)) for prior in priors)]
+def _sharpened(score: Floats, priors: Floats, truth: Ints, *, sets: bool) -> Fitted:
+    terms, target = [score, *(np.tile(p, (len(score), 1)) for p in priors)], truth.argmax(axis=1)
+    if sets:
+        terms = [np.stack([np.zeros(t.size), t.ravel()], axis=1) for t in terms]
+        target = truth.ravel()
     return fit_scalars(terms, target, start=START, positive=1)
 
 
+def _weights(width: int, last: int, earlier: float) -> Floats:
+    """Return ρ for the dimensions before the last layer, and 1 for its own, ``(D,)``."""
+    return np.repeat([earlier, 1.0], [width - last, last])
+
+
 def _left_out_by(
-    f: sparse.csr_array, z: Floats, right: Floats
-) -> Iterator[tuple[float, float, Floats]]:
-    """Yield c, λ, and the scores ``(n, L)`` of rows that are left out, for all candidates."""
-    words, states = (f @ f.T).toarray(), z @ z.T / z.shape[1]
-    for c in SHARES:
+    f: sparse.csr_array, z: Floats, right: Floats, last: int
+) -> Iterator[tuple[tuple[float, float, float], Floats]]:
+    """Yield c, λ and ρ, and the scores ``(n, L)`` of rows left out, for all candidates."""
+    words, width = (f @ f.T).toarray(), z.shape[1]
+    for earlier, c in product(EARLIER if last < width else EARLIER[:1], SHARES):
+        states = (z * _weights(width, last, earlier)) @ z.T / width
         values, vectors = linalg.eigh(words + c * states, check_finite=False)
         rotated, squares = vectors.T @ right, np.square(vectors)
         for penalty in PENALTIES:
             inverse = 1 / (np.maximum(values, 0) + penalty)
             alpha, diagonal = vectors @ (inverse[:, None] * rotated), squares @ inverse
-            yield c, penalty, right - alpha / diagonal[:, None]
+            yield (c, penalty, earlier), right - alpha / diagonal[:, None]
 
 
 def _left_out(

@@ -32,6 +32,7 @@ from .by_word import ByWord, named_words
 from .evidence import Chosen, Evidence, has_counts
 from .marks import keys_of
 from .places import KEY, MOST, PAIRS
+from .static import index_of, spread_by_label
 
 __all__ = ["WordsRouter"]
 
@@ -87,6 +88,8 @@ class WordsRouter(RidgeRouter):
         if words is None or signals is None or not words.shape[1] or not len(self.absent):
             return None
         scores = self._counted(words[:, :MOST], words[:, MOST : 2 * MOST])
+        if torch.compiler.is_compiling():
+            return scores  # texts have no marks
         keys = keys_of(words)
         row = torch.searchsorted(self.marks, keys).clamp_max(max(len(self.marks) - 1, 0))
         shown = (self.marks[row] == keys).nonzero()[:, 0] if len(self.marks) else keys[:0]
@@ -116,6 +119,15 @@ class WordsRouter(RidgeRouter):
         scores: Tensor = weights.sum(1, keepdim=True) * self.absent  # (B, Y)
         if not len(self.places):
             return scores
+        if torch.compiler.is_compiling():
+            return scores + spread_by_label(
+                index_of(self.places, places.long() - 1),
+                weights,
+                starts=self.starts,
+                labels=self.labels,
+                values=self.values,
+                count=len(self.absent),
+            )
         text, slot = (places > 0).nonzero(as_tuple=True)
         place, weight = places[text, slot].long() - 1, weights[text, slot]
         index = torch.searchsorted(self.places, place).clamp_max(len(self.places) - 1)

@@ -20,6 +20,7 @@ from red_lab.bench.answers.systems import (
     FLOOR,
     LARGE,
     SYSTEMS,
+    WORDLESS,
     Answering,
     Case,
     cases,
@@ -189,6 +190,7 @@ def _timed(
             "seconds": spread(found),
             "p99": percentile(found, 99),
             "times": times(found, floor),
+            "words": times(found, seconds[WORDLESS]),
             "rate": case.size * len(found) / sum(found),
         }
         for side, found in seconds.items()

@@ -64,7 +64,7 @@ class Subject:
     Attributes:
         model: The encoder's folder, for transformers and sentence-transformers.
         onnx: The same encoder and its pooling, for onnxruntime.
-        home: A home with a composed generation.
+        home: A home with a composed generation of experts of the default form.
     """
 
     model: Path
@@ -98,6 +98,11 @@ class Subject:
                 os.environ |= {} if value is None else {name: value}
 
     @property
+    def homes(self) -> dict[str | None, Path]:
+        """The homes by the form of their experts: the default, which reads words, and another."""
+        return {None: self.home, "linear": self.home.with_name("home-linear")}
+
+    @property
     def exported(self) -> Path:
         """The folder of the exported generation, which answers without torch."""
         return self.home.parent / "exported"
@@ -129,10 +134,10 @@ def prepare(*, name: str, folder: str) -> dict[str, Any]:
         plain(trunk.model).save_pretrained(subject.model)
     if not subject.onnx.exists():
         _export(subject)
-    if not (subject.home / "current").exists():
+    if not all((home / "current").exists() for home in subject.homes.values()):
         shutil.rmtree(subject.home.parent / "packages", ignore_errors=True)
         _compose(name, source, subject)
-    with _on_path(subject.home.parent / "packages" / "site"):
+    with _on_path(subject.home.parent / "packages" / subject.home.name):
         for device in filter(runs_here, ENGINES):
             if not (subject.home.parent / f"home-{device}" / "current").exists():
                 with subject.host(device) as host:
@@ -185,7 +190,7 @@ def _export(subject: Subject) -> None:
 
 
 def _compose(name: str, source: str, subject: Subject) -> None:
-    """Train five experts on a few short texts, as their authors would, and compose them."""
+    """Train five experts of each form on a few short texts, as authors would; compose them."""
     packages = subject.home.parent / "packages"
     project = packages / f"red-backbone-{name}"
     new_backbone(
@@ -196,20 +201,24 @@ def _compose(name: str, source: str, subject: Subject) -> None:
     context = redhost_author.open_for_training(
         next((project / "src").iterdir()), cache=packages / "cache"
     )
-    environment = Environment(packages / "site")
-    environment.folder.mkdir()
-    environment.install(project)
     taught = training_rows(EXPERT_ROWS)
-    for team in TEAMS:
-        plan = redhost_author.ExpertPlan(id=team, writes="labels")
-        of_team = packages / f"red-expert-{team}"
-        redhost_author.write_project(of_team, kind="expert", package_id=team, summary=team)
-        split = redhost_author.split_rows([r for r in taught if r.domain == team])
-        settings = redhost_author.ExpertSettings(space="labels", seed=0)
-        redhost_author.train_package(of_team, plan, split, context=context, settings=settings)
-        environment.install(of_team)
-    with _on_path(environment.folder), redhost.Host.open(subject.home, backbone=name) as host:
-        host.recompose(accept=True)
+    for form, home in subject.homes.items():
+        environment = Environment(packages / home.name)
+        environment.folder.mkdir()
+        environment.install(project)
+        for team in TEAMS:
+            of_team = packages / f"of-{home.name}" / f"red-expert-{team}"
+            redhost_author.write_project(of_team, kind="expert", package_id=team, summary=team)
+            redhost_author.train_package(
+                of_team,
+                redhost_author.ExpertPlan(id=team, writes="labels", form=form),
+                redhost_author.split_rows([r for r in taught if r.domain == team]),
+                context=context,
+                settings=redhost_author.ExpertSettings(space="labels", seed=0),
+            )
+            environment.install(of_team)
+        with _on_path(environment.folder), redhost.Host.open(home, backbone=name) as host:
+            host.recompose(accept=True)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ __all__ = [
     "FLOOR",
     "LARGE",
     "SYSTEMS",
+    "WORDLESS",
     "Answering",
     "Case",
     "cases",
@@ -40,12 +41,13 @@ Answering = Callable[[Sequence[str]], object]
 BATCH = 32
 """Batch size of systems that split long lists: sentence-transformers' default."""
 
-FLOOR = "transformers, padded"
+FLOOR, WORDLESS = "transformers, padded", "redhost, no words"
 LARGE = (
     "sentence-transformers",
     f"sentence-transformers, {BF16}",
     "onnxruntime",
     "redhost",
+    WORDLESS,
     *(f"redhost, {device}" for device in ENGINES),
 )
 """Systems that sort many texts by length; one padded batch in the given order is mostly padding."""
@@ -180,8 +182,8 @@ def _onnxruntime(subject: Subject) -> Answering:
     return encode
 
 
-def _redhost(subject: Subject) -> Answering:
-    return redhost.Host.open(subject.home).predict
+def _redhost(subject: Subject, form: str | None = None) -> Answering:
+    return redhost.Host.open(subject.homes[form]).predict
 
 
 def _redhost_on(device: str, subject: Subject) -> Answering:
@@ -197,6 +199,7 @@ SYSTEMS: Mapping[str, Callable[[Subject], Answering]] = {
     f"sentence-transformers, {BF16}": partial(_sentence_transformers, dtype=torch.bfloat16),
     "onnxruntime": _onnxruntime,
     "redhost": _redhost,
+    WORDLESS: partial(_redhost, form="linear"),
     **{f"redhost, {device}": partial(_redhost_on, device) for device in ENGINES},
     "sentence-transformers, logistic head": _logistic,
 }
