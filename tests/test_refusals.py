@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from redhost_author.training.context import open_backbone
 from safetensors.numpy import load, save
 
 import redhost
 from redhost.cli import main
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.refusal import refusal_of
 from redhost.errors import ContractError, HarmError
 from redhost.registry.errors import HijackError

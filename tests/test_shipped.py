@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from redhost_author.training.context import open_backbone
 
 import redhost
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate, hits_by_system

@@ -16,7 +16,7 @@ from ...registry.environment.status import PackageStatus
 from ...registry.errors import HarmError, MissingError
 from ...registry.home.composition import Composition, Member
 from ...registry.package.checked import Checked, Violation
-from ...registry.package.discover import Package, from_folder
+from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, ExpertFiles
 from ..backbones.backbone import Backbone
@@ -31,7 +31,6 @@ from ..model.build import (
     built_experts,
     make_backbone,
     make_expert,
-    read_package,
     rows_of,
 )
 from ..model.composed import ComposedModel
@@ -115,15 +114,6 @@ class RecomposeInputs:
     encode: Encode
     previous: Previous
     encode_previous: Encode | None = None
-
-
-def open_backbone(
-    folder: Path, *, plugins: Plugins | None = None, device: str = "cpu"
-) -> tuple[BackboneManifest, Backbone, tuple[BackgroundRow, ...]]:
-    """Open a backbone package's folder: its manifest, the backbone, its background card."""
-    files = read_package(from_folder(folder))
-    backbone = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
-    return files.manifest, backbone, rows_of(files, BackgroundRow)
 
 
 def load_parts(

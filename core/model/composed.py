@@ -211,26 +211,6 @@ class ComposedModel:
                 hint="Run 'redhost recompose'; statistics cards have no gate rows.",
             )
 
-    def is_right(self, answer: Answer, label: str) -> bool:
-        """Return whether an answer is right: numbers after rounding, labels in any order.
-
-        Args:
-            answer: An answer of this generation.
-            label: The right answer, in text form.
-
-        Raises:
-            UsageError: If the label is not a valid answer.
-        """
-        head = self.bus.task.head
-        if (right := head.canonical(label, answer.input)) is None:
-            raise UsageError(
-                f"a right label cannot be read where {head.noun} are answered",
-                expected=head.expected(label) or head.noun,
-                found=repr(label)[:40],
-            )
-        # Declining is written like a label that an expert may have.
-        return answer.label == right and not (answer.declined and right in self.bus.labels)
-
     def _as_answers(
         self,
         texts: Sequence[str],

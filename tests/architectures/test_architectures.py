@@ -12,11 +12,11 @@ from models import MODELS, Model, save
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.trial import BackboneTrial
 from redhost_author.project import package_in
+from redhost_author.training.context import open_backbone
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
 import redhost
-from redhost.core.composition.prepare import open_backbone
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 START = "<!-- tried -->\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from redhost_author.testing import backbone_project
 
 import redhost

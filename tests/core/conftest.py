@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redhost_author
 import torch
+from redhost_author.training.context import open_backbone
 from redhost_author.training.expert import ExpertRows, train_expert
 from redhost_author.training.packaging import (
     CardFile,
@@ -22,7 +23,6 @@ from redhost_author.training.packaging import (
 import redhost
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.bus.bus import LayerNorm
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.types import BackgroundRow, CardRow, write_rows
 from redhost.registry.package.manifest import BackboneManifest, BackboneRef, Training
 from redhost.testing import tiny_backbone

@@ -13,6 +13,7 @@ import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.trial import BackboneTrial
 from redhost_author.project import package_in
+from redhost_author.training.context import open_backbone
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -23,7 +24,6 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import Tensor, nn
 
 import redhost
-from redhost.core.composition.prepare import open_backbone
 from redhost.testing import tiny_backbone
 
 TEXTS = [

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+import redhost_author
 import torch
 from redhost_onnx.generation import export_generation
 from redhost_onnx.runtime import ExportedGeneration
@@ -25,7 +26,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> ComposedModel:
     """Two teams' experts of words under the router of counts; too few gate rows to decline by."""
     folder = tmp_path_factory.mktemp("words")
     backbone = text_package(folder, redhost.testing.tiny_backbone(folder / "encoder"))
-    context = redhost.authoring.open_for_training(backbone)
+    context = redhost_author.open_for_training(backbone)
     packages = [trained(folder / team, team, context=context) for team in TEAMS]
     options = RecomposeOptions(router="words", decline=0.01, accept=True)
     return compose(backbone, packages, options=options).composed

@@ -11,12 +11,12 @@ import redhost_author
 import safetensors.torch
 import torch
 from redhost_author.backbone.adapt import AdaptSettings, adapt, delta
+from redhost_author.training.context import open_backbone
 from redhost_author.training.packaging import save_backbone
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import redhost
 from redhost.core.backbones.encoder import BATCH, blocks_of
-from redhost.core.composition.prepare import open_backbone
 from redhost.registry.errors import BackboneMismatchError, MissingError, UsageError
 
 TEXTS = ["red 1 a", "green 22 c", "blue 3", "x", "red 1 b"]

@@ -12,13 +12,13 @@ import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.project import package_in
+from redhost_author.training.context import open_backbone
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 import redhost
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.backbones.identity import tokenizer_digest
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.tasks import make_task
 from redhost.registry.errors import BackboneMismatchError, ManifestError
 from redhost.registry.package.checked import Violation

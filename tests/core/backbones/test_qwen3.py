@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from redhost_author.training.context import open_backbone
 from transformers import PreTrainedModel
 
 import redhost
@@ -17,7 +18,6 @@ from redhost.core.backbones import backbone as backbone_module
 from redhost.core.backbones.identity import tokenizer_digest
 from redhost.core.backbones.qwen3 import model as qwen3
 from redhost.core.backbones.qwen3.package import qwen3_encoder
-from redhost.core.composition.prepare import open_backbone
 from redhost.registry.errors import BackboneMismatchError
 from redhost.registry.package.manifest import Features
 

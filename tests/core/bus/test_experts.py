@@ -9,6 +9,7 @@ import pytest
 import redhost_author
 import safetensors.torch
 import torch
+from redhost_author.training.context import open_backbone
 from redhost_author.training.expert import ExpertRows, init_expert, train_expert
 from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 
@@ -22,7 +23,6 @@ from redhost.core.bus.experts import (
     build_expert,
     expert_from_tensors,
 )
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.model.canary import check_canary
 from redhost.core.model.verify import measure_off_domain, verify_expert
 from redhost.core.types import CardRow

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.project import ExpertPlan, write_plan
-from redhost_author.training.context import AuthoringContext
+from redhost_author.training.context import AuthoringContext, open_backbone
 from redhost_author.training.data import split_rows
 from redhost_author.training.expert import ExpertRows, train_expert
 from redhost_author.training.recipes import train_package
@@ -21,7 +21,6 @@ from redhost_author.training.recipes import train_package
 import redhost
 from redhost.core.bus.bus import Readout
 from redhost.core.bus.task import CLASSIFICATION, NumberHead, SoftmaxHead
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from redhost_author.project import ExpertPlan, package_in
 from redhost_gateway.adapters import CONFIG, WEIGHTS
 from redhost_gateway.faulty_upstream import FaultyUpstream
 from redhost_gateway.gateway import Gateway
@@ -23,7 +24,6 @@ from redhost_serve.process import compose_home
 
 import redhost
 from redhost.registry.package.discover import from_folder
-from redhost.registry.package.project import ExpertPlan, package_in
 from redhost.testing import Environment
 
 

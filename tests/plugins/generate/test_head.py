@@ -6,10 +6,10 @@ import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.project import package_in
+from redhost_author.training.context import open_backbone
 
 import redhost
 from redhost.core.backbones.loading import head_of
-from redhost.core.composition.prepare import open_backbone
 from redhost.registry.errors import BackboneMismatchError, UsageError
 
 

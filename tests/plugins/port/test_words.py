@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from redhost_author import open_for_training
+from redhost_author.training.context import AuthoringContext
 from redhost_port.porting import PortedExpert, port_expert
 from redhost_words.counts import Counts
 from redhost_words.expert import CARD, COUNTS, WORDS, WordsExpert
@@ -17,13 +19,11 @@ from redhost_words.places import Channel, Words
 from redhost_words.router import WordsRouter
 
 import redhost
-from redhost.authoring import open_for_training
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.judge import judge
 from redhost.core.model.build import make_expert_module
 from redhost.core.plugins.manager import Plugins
-from redhost.core.training.context import AuthoringContext
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import ExpertFiles, read_expert
 from redhost.testing import tiny_backbone

@@ -8,7 +8,7 @@ import pytest
 import torch
 from redhost_serve.client import Client
 from redhost_serve.server import running
-from redhost_serve.trial import Labelled, Trial, score
+from redhost_serve.trial import Labelled, Trial, is_right, score
 from torch import Tensor, nn
 
 import redhost
@@ -81,4 +81,4 @@ def test_a_label_that_is_no_answer_is_400_and_counts_nothing(home, open_live, nu
 def test_labels_are_those_that_are_answered(composed_home, open_live) -> None:
     model = open_live(composed_home).host.composed
     [answer] = model.answer([TEXT])
-    assert model.is_right(answer, answer.label) and not model.is_right(answer, "another")
+    assert is_right(model, answer, answer.label) and not is_right(model, answer, "another")

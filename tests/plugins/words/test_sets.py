@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from redhost_author import open_for_training
 from redhost_words.counts import Counts
 from redhost_words.expert import CARD, COUNTS, WordsExpert
 from redhost_words.ridge import solve
@@ -16,7 +17,6 @@ from redhost_words.router import WordsRouter
 from scipy import sparse
 
 import redhost
-from redhost.authoring import open_for_training
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.label_sets import NONE, join_labels

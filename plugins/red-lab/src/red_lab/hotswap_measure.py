@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import redhost_author
+from redhost_author.training.context import open_backbone
 
 import redhost
 from red_lab.arithmetic import RANGES, Split
 from red_lab.hotswap_site import Level, Site, Step, bytes_changed
 from red_lab.ranges import EXPERT, build_expert, open_range_training
 from redhost.core.composition.options import RecomposeOptions
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.recompose import compose
 from redhost.core.routers import build_router
 

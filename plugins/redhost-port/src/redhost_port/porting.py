@@ -27,7 +27,6 @@ from redhost.core.backbones.backbone import Backbone
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.bus.experts import Expert, MappedExpert
 from redhost.core.model.build import make_expert_module
-from redhost.core.plugins.manager import Plugins
 from redhost.core.routers.cards import FAR, read_card
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import CardRow, Row

@@ -26,6 +26,7 @@ __all__ = [
     "Question",
     "ScoredAnswer",
     "Trial",
+    "is_right",
     "score",
 ]
 
@@ -78,9 +79,31 @@ def score(
         for m, h in zip(models, shared_features(models, texts), strict=True)
     ]
     return [
-        tuple(ScoredAnswer(a, m.is_right(a, x.label)) for m, a in zip(models, given, strict=True))
+        tuple(ScoredAnswer(a, is_right(m, a, x.label)) for m, a in zip(models, given, strict=True))
         for x, *given in zip(labelled, *answers, strict=True)
     ]
+
+
+def is_right(model: redhost.ComposedModel, answer: redhost.Answer, label: str) -> bool:
+    """Return whether an answer is right: numbers after rounding, labels in any order.
+
+    Args:
+        model: A generation.
+        answer: An answer of it.
+        label: The right answer, in text form.
+
+    Raises:
+        UsageError: If the label is not a valid answer.
+    """
+    head = model.bus.task.head
+    if (right := head.canonical(label, answer.input)) is None:
+        raise redhost.UsageError(
+            f"a right label cannot be read where {head.noun} are answered",
+            expected=head.expected(label) or head.noun,
+            found=repr(label)[:40],
+        )
+    # Declining is written like a label that an expert may have.
+    return answer.label == right and not (answer.declined and right in model.bus.labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.trial import BackboneTrial
+from redhost_author.training.context import open_backbone
 
-from redhost.core.composition.prepare import open_backbone
 from redhost.registry.errors import ContractError, IntegrityError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_backbone

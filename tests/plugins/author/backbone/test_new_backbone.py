@@ -9,9 +9,10 @@ import redhost_author
 import torch
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.context import open_backbone
+from redhost_serve.trial import is_right
 
 import redhost
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.label_sets import DECLINED
@@ -130,7 +131,7 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
     named, declined = composed.answer(["blue 82", "nothing 4"])
     assert (named.label, named.declined) == ("none", False)
     assert (declined.label, declined.declined) == ("none", True)
-    assert composed.is_right(named, "none") and not composed.is_right(declined, "none")
+    assert is_right(composed, named, "none") and not is_right(composed, declined, "none")
     rows = [redhost.Row(text=t, label="none") for t in ("blue 82", "nothing 4", "red 81")]
     right = composed.bus.task.head.right(composed.bus(h[[1, 2, 0]])[0], rows, composed.bus.labels)
     assert right.tolist() == [1, 0, 0]

@@ -14,10 +14,10 @@ import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.backbone.sentence_folder import SentenceFolder
 from redhost_author.project import package_in
+from redhost_author.training.context import open_backbone
 
 import redhost
 from redhost.core.backbones.pooling import Pooling
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.types import BackgroundRow
 
 MODULE = "sentence_transformers.models."

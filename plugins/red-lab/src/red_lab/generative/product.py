@@ -14,6 +14,7 @@ from typing import Any
 import redhost_author
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.context import open_backbone
 from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost_author.versions import library_versions
 from torch import Tensor
@@ -24,7 +25,6 @@ from red_lab.generative.corpora import Part
 from red_lab.generative.judge import bits_of
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.composition.options import RecomposeOptions
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.composition.publish import RecomposeResult
 from redhost.core.composition.recompose import compose
 from redhost.core.model.verify import measure_off_domain

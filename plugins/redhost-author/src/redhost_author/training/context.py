@@ -68,3 +68,12 @@ def open_for_training(
         cache=cache,
         plugins=plugins,
     )
+
+
+def open_backbone(
+    folder: Path, *, plugins: Plugins | None = None, device: str = "cpu"
+) -> tuple[BackboneManifest, Backbone, tuple[BackgroundRow, ...]]:
+    """Open a backbone package's folder: its manifest, the backbone, its background card."""
+    files = read_package(from_folder(folder))
+    backbone = make_backbone(files, plugins=plugins or Plugins(), providers={}, device=device)
+    return files.manifest, backbone, rows_of(files, BackgroundRow)

@@ -195,8 +195,9 @@ def write_model(name: str, folder: Path) -> Path:
 
 def _classifier(name: str, width: int) -> torch.Tensor:
     if name == "tiny":
+        from redhost_author.training.context import open_backbone
+
         from red_lab.hotswap_measure import shipped
-        from redhost.core.composition.prepare import open_backbone
 
         weight = open_backbone(shipped()[0])[1].classifier
         if weight is not None:

@@ -20,6 +20,7 @@ from typing import Literal
 
 import redhost_author
 import torch
+from redhost_author.training.context import open_backbone
 from redhost_author.training.expert import ExpertRows, train_expert
 from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
 from redhost_author.versions import library_versions
@@ -28,7 +29,6 @@ from torch import Tensor
 import redhost
 from red_lab.progress import Bar
 from redhost.core.bus.bus import LayerNorm
-from redhost.core.composition.prepare import open_backbone
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.types import BackgroundRow, CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
