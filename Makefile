@@ -258,6 +258,7 @@ bench: .venv/peers
 	$(BIN)/redhost lab bench --serve
 	$(BIN)/redhost serve-storm
 	$(BIN)/redhost serve-soak
+	$(BIN)/redhost gateway-storm
 
 clean:
 	rm -rf .venv build dist .redhost

@@ -37,8 +37,8 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "push": "Upload a generation, all its bytes, to the store at URL; it is not served yet.",
     },
     "gateway": {
-        "gateway": "Choose the expert of each request, and let servers with OpenAI's API answer it.",
-        "gateway-storm": "Send requests through a gateway whose upstreams fail; count wrong answers.",
+        "gateway": "Choose the expert of each request, and let OpenAI-like servers answer it.",
+        "gateway-storm": "Send requests through a gateway whose upstreams fail; count the errors.",
     },
     "generate": {
         "generate": "Continue PROMPT, token by token; - reads standard input.",

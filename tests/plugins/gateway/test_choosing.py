@@ -131,7 +131,7 @@ def test_a_conversation_stays_until_another_leads_by_the_margin() -> None:
     assert held("xyyyxxx", margin=0) == "xs"
 
 
-def test_a_turn_asks_for_the_weights_of_one_text_more() -> None:
+def test_a_turn_computes_the_weights_of_one_more_text() -> None:
     weights = Counts()
     made = serving(weights, 0.2)
 

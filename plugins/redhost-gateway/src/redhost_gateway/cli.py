@@ -92,7 +92,7 @@ def gateway(
     follow: str | None,
     limits: tuple[str, ...],
 ) -> None:
-    """Choose the expert of each request, and let servers with OpenAI's API answer it.
+    """Choose the expert of each request, and let OpenAI-like servers answer it.
 
     A request whose model is auto gets the expert that the current generation chooses for its
     conversation; all others pass as they are.
@@ -135,7 +135,7 @@ def gateway(
     "--out", type=FOLDER, default=Path("docs/results/gateway"), show_default=True, help="Where to."
 )
 def storm(*, requests: int, clients: int, out: Path) -> None:
-    """Send requests through a gateway whose upstreams fail; count wrong answers."""
+    """Send requests through a gateway whose upstreams fail; count the errors."""
     from redhost_gateway.report import note
     from redhost_gateway.storm import measure
 
