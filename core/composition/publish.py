@@ -286,6 +286,12 @@ def _draft(result: RecomposeResult, session: Session) -> Composition:
     inputs, router, digest = result.inputs, result.receipt.router, result.inputs.files.digest
     origins = _origins(session) if inputs.previous.record else {}
     base = origins.get(digest) or installed_wheel(inputs.package, digest)
+    settings: dict[str, Scalar] = {
+        "question": question_of(session.home),
+        "decline": result.composed.decline,
+        "prior": router.prior,
+        "device": result.composed.backbone.trunk.engine,
+    }
     return Composition(
         backbone=BackboneRecord(
             id=inputs.files.manifest.id,
@@ -307,16 +313,5 @@ def _draft(result: RecomposeResult, session: Session) -> Composition:
         ),
         output="mixture" if result.composed.bus.own else "residual",
         providers=dict(sorted(inputs.providers.items())),
-        settings=_settings(result, question_of(session.home)),
+        settings={name: value for name, value in settings.items() if value is not None},
     )
-
-
-def _settings(result: RecomposeResult, question: str | None) -> dict[str, Scalar]:
-    """Return the settings of a composition that are not the default."""
-    made_with = {
-        "question": question,
-        "decline": result.composed.decline,
-        "prior": result.receipt.router.prior,
-        "device": result.composed.backbone.trunk.engine,
-    }
-    return {name: value for name, value in made_with.items() if value is not None}

@@ -109,7 +109,7 @@ def test_what_leaves_and_returns_keeps_where_it_came_from(
     }
 
 
-def test_where_the_lock_names_no_source_other_sources_of_it_are_asked_first(
+def test_where_the_lock_names_no_source_other_sources_of_it_come_first(
     project: Any, tmp_path: Path
 ) -> None:
     home = project.clone(tmp_path / "new")
@@ -119,7 +119,7 @@ def test_where_the_lock_names_no_source_other_sources_of_it_are_asked_first(
     recorded = {extra.source: source_at(extra.source)}
     sources = Sources(given=(), otherwise=lambda: "the default", recorded=recorded)
     assert [*sources.of(backbone)] == [recorded[extra.source], "the default"]
-    assert [*sources.of(extra)] == [recorded[extra.source]]  # its name is told to nobody else
+    assert [*sources.of(extra)] == [recorded[extra.source]]  # its name goes nowhere else
 
 
 def other_bytes(folder: Path, project: Any, draft: Any) -> None:

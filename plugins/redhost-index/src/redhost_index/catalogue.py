@@ -105,15 +105,14 @@ def write_catalogue(
     with atomic.reporting(folder):
         atomic.write_atomic(folder / CATALOGUE, dumps(made))
         atomic.write_atomic(folder / PAGE, catalogue_page(made).encode())
-    readable = {v.file: v.sha256 for v in found if v.kind != "unreadable"}
     return Catalogued(
         folder=str(folder),
         versions=len(found),
         experts=sum(v.kind == "expert" for v in found),
         unchanged=reused,
         refused={v.file: v.check.reason for v in made.versions if not v.check.composable},
-        others=len(rest),
-        projects=write_simple(folder, {**rest, **readable}) if simple else 0,
+        others=len(made.others),
+        projects=write_simple(folder, made) if simple else 0,
     )
 
 

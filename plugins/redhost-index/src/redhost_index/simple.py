@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -14,22 +13,25 @@ from packaging.version import InvalidVersion
 
 from redhost.registry import atomic
 
+from .schema import Catalogue
+
 FOLDER = "simple"
 MARK = '<meta name="generator" content="redhost catalogue">'
 
 
-def write_simple(folder: Path, files: Mapping[str, str]) -> int:
+def write_simple(folder: Path, catalogue: Catalogue) -> int:
     """Write the pages of wheels, and remove those of projects that have none any more.
 
     Args:
         folder: The folder of wheels.
-        files: Path of each wheel in it → its sha256.
+        catalogue: What it has; what cannot be read gets no page.
 
     Returns:
         The number of projects.
     """
     links = defaultdict[str, list[tuple[str, str]]](list)
-    for file, sha256 in sorted(files.items()):
+    readable = {v.file: v.sha256 for v in catalogue.versions if v.kind != "unreadable"}
+    for file, sha256 in sorted({**catalogue.others, **readable}.items()):
         name = Path(file).name
         with suppress(InvalidWheelFilename, InvalidVersion):  # pip would pass it over
             address = f"../../{quote(file)}#sha256={sha256}"

@@ -91,9 +91,9 @@ def fetch_part(part: Part, sources: Iterable[Source], *, keys: Sequence[PublicKe
         MissingError: If no source has a wheel of that version.
         RedhostError: If what it has is not what the lock names.
     """
-    known, asked, faults = list[str](), list[str](), list[RedhostError]()
+    known, names, faults = list[str](), list[str](), list[RedhostError]()
     for source in sources:
-        asked.append(source.name)
+        names.append(source.name)
         try:
             offers = source.offers(part.dist)
             known += [f"{o.version} in {source.name}" for o in offers]
@@ -105,7 +105,7 @@ def fetch_part(part: Part, sources: Iterable[Source], *, keys: Sequence[PublicKe
         raise faults[0]
     raise MissingError(
         f"no source has a wheel of {part}",
-        expected=" or ".join(asked),
+        expected=" or ".join(names),
         found=", ".join(known) or "none of that name",
         hint="Nothing was changed. Name a folder or an index that has it: --from, --index-url.",
     )

@@ -123,7 +123,7 @@ class Sources:
         if not self.given:
             own = (self.recorded[part.source],) if part.source else ()
             yield from dict.fromkeys((*own, *self.recorded.values()))
-            if not own:  # a private name is not told to whoever keeps the default index
+            if not own:  # the default index gets no private name
                 yield self.otherwise()
 
 
