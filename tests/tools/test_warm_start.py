@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from warm_start import warm_command
+from warm_start import FRESH, warm_command
 
+from redhost.registry.environment import python_command
+
+IS_WARM = "import sys; print('torch' in sys.modules)"
 RAISE = "raise ValueError('no')"
 CATCH = """
 import time
@@ -75,7 +78,25 @@ def test_it_dies_with_what_started_it() -> None:
 
 
 def test_what_libraries_read_as_they_are_imported_needs_a_fresh_one() -> None:
-    code = "import sys; print('torch' in sys.modules)"
     environment = {**os.environ, "OMP_NUM_THREADS": "3"}
-    assert outcome(warm_command("-c", code))[1] == "True\n"
-    assert outcome(warm_command("-c", code), env=environment)[1] == "False\n"
+    assert outcome(warm_command("-c", IS_WARM))[1] == "True\n"
+    assert outcome(warm_command("-c", IS_WARM), env=environment)[1] == "False\n"
+
+
+STARTS = f"""
+import subprocess
+from redhost.registry.environment import python_command
+done = subprocess.run(python_command("-c", {IS_WARM!r}), capture_output=True, close_fds=False)
+print(done.args[1], done.stdout.decode(), end="")
+"""
+
+
+def test_what_redhost_starts_is_warm_unless_a_test_wants_it_fresh(monkeypatch) -> None:
+    for command, shown in (
+        (python_command("-c", IS_WARM), ""),
+        (warm_command("-c", STARTS), "-P "),
+    ):
+        assert outcome(command)[1] == f"{shown}True\n"
+        with monkeypatch.context() as patch:
+            patch.setenv(FRESH, "yes")
+            assert outcome(command)[1] == f"{shown}False\n"

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from redhost_generate.decode import DecodingSession, TokenReader, generate
+from redhost_generate.decode import DecodingSession, TokenReader, generate, routes_once
 from redhost_generate.tokens import Tokens, start_of, tokenize
 
 import redhost
@@ -240,3 +240,8 @@ def test_words_keep_the_space_before_them(speaker) -> None:
     reader = TokenReader(trunk, [0, 1])
     assert [reader.read(i) for i in (2, 4, 3)] == [" cat", "s", " sat"]
     assert [tokenizer.decode([i]) for i in (2, 4, 3)] == ["cat", "s", "sat"]
+
+
+def test_without_an_adapter_every_token_is_routed(composed) -> None:
+    """With one, the prompt is: see `tests/plugins/peft/test_generation.py`."""
+    assert not routes_once(composed)

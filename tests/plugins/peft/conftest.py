@@ -26,12 +26,12 @@ from ...core.conftest import (
     texts_of,
 )
 from ...registry.conftest import make_expert
-from ..generate.conftest import composed, context, outcome, speaker, speaking_experts, train_one
+from ..generate.conftest import context, speaker
 from .peft_files import D, R, files
 
-__all__ = ["backbone", "backbone_folder", "bare", "build_expert", "composed", "context"]
+__all__ = ["backbone", "backbone_folder", "bare", "build_expert", "context"]
 __all__ += ["expert_folders", "home", "installed", "manifest", "model_folder", "one_thread"]
-__all__ += ["make_expert", "outcome", "speaker", "speaking_experts", "texts_of", "train_one"]
+__all__ += ["make_expert", "speaker", "texts_of"]
 
 Files = dict[str, Any]
 
