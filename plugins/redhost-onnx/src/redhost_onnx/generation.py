@@ -117,7 +117,7 @@ class _Generation(nn.Module):
         super().__init__()
         bus, self.composed, self.trunk = model.bus, model, model.backbone.trunk
         self.encoder: nn.Module = self.trunk.model
-        makers = [s.compute for s in bus.layout.segments]
+        makers: list[object] = [s.compute for s in bus.layout.segments]
         self.segments: list[OfTokens] = [make for make in makers if isinstance(make, OfTokens)]
         norm: Any = bus.norm
         self.bus = redhost.Bus(
