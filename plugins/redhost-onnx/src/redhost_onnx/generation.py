@@ -117,10 +117,12 @@ class _Generation(nn.Module):
         super().__init__()
         bus, self.composed, self.trunk = model.bus, model, model.backbone.trunk
         self.encoder: nn.Module = self.trunk.model
-        self.segments = [s.compute for s in bus.layout.segments if isinstance(s.compute, OfTokens)]
+        makers: list[object] = [s.compute for s in bus.layout.segments]
+        self.segments: list[OfTokens] = [make for make in makers if isinstance(make, OfTokens)]
+        norm: Any = bus.norm
         self.bus = redhost.Bus(
             bus.readout,
-            norm=bus.norm.norm if bus.layout.segments else bus.norm,  # that of h alone
+            norm=norm.norm if bus.layout.segments else norm,  # that of h alone
             layout=bus.layout,
             router=bus.router,
             experts=dict(zip(bus.ids, bus.parts(), strict=True)),
