@@ -243,23 +243,6 @@ def _as_locked(draft: Composition, lock: LockFile) -> Composition:
     )
 
 
-def _origins(session: Session) -> dict[str, Provenance]:
-    """Return where the parts of all generations came from, by digest: one may leave and return."""
-    origins = dict[str, Provenance]()
-    for record in session.generations.history():
-        of_base = Provenance(
-            dist=record.backbone.dist,
-            version=record.backbone.version,
-            digest=record.backbone.digest,
-            wheel=record.backbone.wheel or "",
-            source=record.backbone.source or "",
-        )
-        for origin in (*record.experts, of_base):
-            if origin.wheel or origin.source:
-                origins[origin.digest] = origin
-    return origins
-
-
 def _members(
     inputs: RecomposeInputs, origins: Mapping[str, Provenance], *, home: Path
 ) -> Iterator[Member]:
@@ -284,7 +267,7 @@ def _members(
 def _draft(result: RecomposeResult, session: Session) -> Composition:
     """Return the record of the composition to publish."""
     inputs, router, digest = result.inputs, result.receipt.router, result.inputs.files.digest
-    origins = _origins(session) if inputs.previous.record else {}
+    origins = session.generations.origins() if inputs.previous.record else {}
     base = origins.get(digest) or installed_wheel(inputs.package, digest)
     settings: dict[str, Scalar] = {
         "question": question_of(session.home),

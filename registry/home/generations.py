@@ -31,6 +31,7 @@ from .composition import (
     COMPOSITION_FILE,
     LOCK,
     Composition,
+    Provenance,
     lock_for,
     read_record,
     seal,
@@ -213,6 +214,21 @@ class Generations:
             with suppress(IntegrityError, UnknownNameError):
                 records.append(self.load(number))
         return records
+
+    def origins(self) -> dict[str, Provenance]:
+        """Return where the parts of all generations came from, by digest: they may return."""
+        origins = dict[str, Provenance]()
+        for record in self.history():
+            backbone = Provenance(
+                dist=record.backbone.dist,
+                version=record.backbone.version,
+                digest=record.backbone.digest,
+                wheel=record.backbone.wheel or "",
+                source=record.backbone.source or "",
+            )
+            parts = (*record.experts, backbone)
+            origins |= {part.digest: part for part in parts if part.wheel or part.source}
+        return origins
 
     @contextmanager
     def writer(self, *, timeout: float = TIMEOUT) -> Iterator[Writer]:
