@@ -7,12 +7,17 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from redhost_gateway.cli import gateway
 from redhost_gateway.faulty_upstream import TOKENS, FaultyUpstream
 from redhost_gateway.report import note, page
+from redhost_gateway.settings import Limits, upstreams_of
 from redhost_gateway.storm import BEHAVIOURS, Outcomes, is_own, storm
+from redhost_gateway.upstream import Upstream
+
+import redhost
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,8 +89,6 @@ def test_what_the_command_refuses(options, named, tmp_path) -> None:
 
 
 def test_upstreams_from_a_file(tmp_path) -> None:
-    from redhost_gateway.settings import upstreams_of
-
     file = tmp_path / "gateway.toml"
     file.write_text(
         '[[upstream]]\nurl = "http://a:1/v1/"\nloads = "vllm"\nkey-file = "key"\n'
@@ -95,3 +98,8 @@ def test_upstreams_from_a_file(tmp_path) -> None:
     assert (given.address, given.models, given.loads) == ("http://b", {"x": "y"}, "none")
     assert (read.address, read.models, read.loads) == ("http://a:1", {"backbone": "llama"}, "vllm")
     assert read.key_file == "key"
+    with pytest.raises(redhost.errors.SettingsError, match="cannot read key"):
+        Upstream(read, limits=Limits())
+    (tmp_path / "key").write_text("s3cret\n")
+    keyed = msgspec.structs.replace(read, key_file=str(tmp_path / "key"))
+    assert Upstream(keyed, limits=Limits()).own_headers == {"authorization": "Bearer s3cret"}

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+import redhost
 from redhost_gateway.choosing import BACKBONE
 from redhost_gateway.settings import Limits, UpstreamSettings
 
@@ -54,7 +55,7 @@ class Upstream:
         self.in_flight = 0
         self.listed: tuple[dict[str, Any], ...] = ()
         key = settings.key_file
-        token = None if key is None else Path(key).expanduser().read_text("utf-8").strip()
+        token = None if key is None else _read_key(Path(key).expanduser())
         self.own_headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._clients: list[tuple[httpx2.AsyncClient, list[int]]] = []
 
@@ -197,6 +198,15 @@ def pick(upstreams: Sequence[Upstream], name: str | None, tried: Sequence[Upstre
         return not upstream.reachable, last, not upstream.healthy, not lists, upstream.in_flight
 
     return min(upstreams, key=rank)
+
+
+def _read_key(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise redhost.errors.SettingsError(
+            f"cannot read {path}", expected="the key of an upstream", found=str(e)
+        ) from e
 
 
 def _joined(url: str, path: bytes) -> bytes:
