@@ -98,10 +98,12 @@ def test_a_changed_file_whose_wheel_is_gone_is_put_back_from_the_store(world, fl
 
 
 def test_a_changed_file_that_came_from_an_index_is_installed_again(world, flip_byte) -> None:
-    flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
-    flip_byte(world.stored("apples") / "expert.safetensors")
     [file] = world.site.glob("red_expert_apples-*.dist-info/direct_url.json")
     file.unlink()
+    shutil.rmtree(world.home)  # it knew where the wheel was
+    world.run("redhost recompose --backbone tiny-random")
+    flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
+    flip_byte(world.stored("apples") / "expert.safetensors")
     [fault] = world.doctor("experts")
     assert "pip" not in fault["mend"] and "no source of red-" in fault["text"]
     withdrawn = f"{fault['next']} && redhost enable red-expert-apples"
@@ -111,6 +113,17 @@ def test_a_changed_file_that_came_from_an_index_is_installed_again(world, flip_b
     flip_byte(world.stored("apples") / "expert.safetensors")
     mend = world.mended("experts")["mend"]
     assert mend.endswith(f" --no-index --find-links {world.wheels} red-expert-apples==0.1.0")
+
+
+def test_a_changed_file_is_put_back_from_where_the_composition_knows_its_wheel(
+    world, flip_byte
+) -> None:
+    flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
+    flip_byte(world.stored("apples") / "expert.safetensors")
+    [file] = world.site.glob("red_expert_apples-*.dist-info/direct_url.json")
+    file.unlink()
+    assert str(world.wheels) in world.mended("experts")["mend"]
+    assert world.members == ["apples", "pears"]
 
 
 def test_a_changed_file_that_nothing_can_put_back_is_left_out(world, flip_byte) -> None:

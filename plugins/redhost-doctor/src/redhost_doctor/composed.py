@@ -341,7 +341,7 @@ def restored(
 ) -> str:
     """Return the command that puts an expert's package back as it was; empty if there is none."""
     package = status.package
-    source = source_of(composed.where, package.dist)
+    source = source_of(composed.where, package.dist, package.version)
     return restore_command(package, store=store, digest=digest, name=status.id or "", source=source)
 
 

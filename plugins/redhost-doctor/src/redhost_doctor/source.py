@@ -43,12 +43,16 @@ def is_own(dist: str) -> bool:
     return canonical(dist) in _OWN | {canonical(name) for name in required}
 
 
-def source_of(where: Path, dist: str) -> str:
-    """Return the index or folder that an expert last came from; empty if none is recorded."""
+def source_of(where: Path, dist: str, version: str = "") -> str:
+    """Return the index or folder that an expert last came from; empty if none is recorded.
+
+    The path of a wheel is returned only for the version that is in it.
+    """
     for home in homes_with(root_of(where)):
         for record in reversed(Generations(home).history()):
             for member in record.experts:
-                if member.source and canonical(member.dist) == canonical(dist):
+                is_it = bool(member.source) and canonical(member.dist) == canonical(dist)
+                if is_it and (member.version == version or not member.source.endswith(".whl")):
                     return place_of(member.source, home)
     return ""
 

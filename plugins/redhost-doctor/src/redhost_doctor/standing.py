@@ -180,7 +180,7 @@ def _of_former(traces: Traces) -> Standing:
     if back is not None and back.number == last.number:
         reason, command = reason + back.note, back.command
     else:
-        source = source_of(traces.composed.where, member.dist)
+        source = source_of(traces.composed.where, member.dist, member.version)
         command = install_command(member.dist, member.version, source=source)
         reason += unknown_source(command, member.dist, member.version)
     return Standing(state="withdrawn", reason=reason, command=command)

@@ -298,7 +298,7 @@ def store_again(need: Need, store: Store) -> Step:
 
 def _installed_again(need: Need, anew: str) -> Step:
     """Return the step that installs what is gone from where it came from, and composes it."""
-    source = source_of(need.where, need.dist)
+    source = source_of(need.where, need.dist, need.version)
     command = install_command(need.dist, need.version, source=source)
     if not command:
         return Step(command="", note=unknown_source(command, need.dist, need.version))
