@@ -99,10 +99,15 @@ def patience() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def warm_children() -> Iterator[None]:
-    """Start warm what redhost starts, pip and commands of its own: see `warm_start.py`."""
+def warm_children(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start warm what redhost starts, pip and commands of its own: see `warm_start.py`.
+
+    Not beside tests of `make test-full`, of which some kill or measure what is started.
+    """
+    names = [item.path.relative_to(TESTS).as_posix() for item in request.session.items]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "__init__", start_warm())
+        if not any(name.startswith(tuple(FULL)) for name in names):
+            patch.setattr(subprocess.Popen, "__init__", start_warm())
         yield
 
 
