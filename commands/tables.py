@@ -15,6 +15,9 @@ LONG = 200
 NARROW = 6
 """Least width of a column, in characters, in any terminal."""
 
+NO_TERMINAL = 160
+"""Width of a table, in characters, where stdout is no terminal."""
+
 
 def table(
     title: str,
@@ -45,7 +48,8 @@ def table(
         _print(title, cells, natural, frame=False)
         return
     words = [max((cell_len(w) for c in column for w in c.split()), default=0) for column in columns]
-    room, lines = _width(), 3 * len(head) + 1
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else NO_TERMINAL
+    lines = 3 * len(head) + 1
     if sum(words) + lines <= room:
         _print(title, cells, _fit(natural, words, room=room - lines), frame=True)
         return
@@ -53,11 +57,6 @@ def table(
     named = [n == 0 or name in whole for n, name in enumerate(head)]
     least = [w if stays else min(w, NARROW) for w, stays in zip(words, named, strict=True)]
     _print(title, cells, _fit(_fit(natural, words, room=room), least, room=room), frame=False)
-
-
-def _width() -> int:
-    """Return the width of the terminal; 160 characters if stdout is not one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
 
 
 def _fit(widths: Sequence[int], least: Sequence[int], *, room: int) -> list[int]:

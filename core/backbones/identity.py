@@ -159,15 +159,11 @@ def _given(part: Any, *, absent: Sequence[bool | None] = (None, False)) -> Any:
         absent: Values that say the same as a key that an older version does not write.
     """
     if not isinstance(part, dict):
-        deep = isinstance(part, list) and _deep(part)
+        # Lists of objects; the pairs of a vocabulary or of merges have no settings.
+        deep = isinstance(part, list) and bool(part) and isinstance(part[0], dict)
         return [_given(x, absent=absent) for x in part] if deep else part
     stated = {k: v for k, v in part.items() if not any(v is x for x in absent)}
     return {k: _given(v, absent=absent) for k, v in stated.items()}
-
-
-def _deep(part: list[Any]) -> bool:
-    """Return whether a list holds objects; the pairs of a vocabulary or of merges are skipped."""
-    return bool(part) and isinstance(part[0], dict)
 
 
 def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

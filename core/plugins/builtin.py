@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from ...registry.package.forms import FORMS
 from ..backbones.backbone import Backbone
-from ..bus.bus import BusConfig, LayerNorm
+from ..bus.bus import LayerNorm
 from ..bus.combiner import ResidualSum
 from ..bus.experts import build_expert
 from ..routers import KINDS, router_factory
@@ -35,7 +33,7 @@ def redhost_register_backbones(register: Register[BackboneFactory]) -> None:
 @hookimpl
 def redhost_register_norms(register: Register[NormFactory]) -> None:
     """A LayerNorm without learned affine."""
-    register(NORM, _layer_norm)
+    register(NORM, lambda bus: LayerNorm(width=bus.width, eps=bus.eps))
 
 
 @hookimpl
@@ -56,7 +54,3 @@ def redhost_register_forms(register: Register[FormFactory]) -> None:
 def redhost_register_combiners(register: Register[CombinerFactory]) -> None:
     """The residual sum."""
     register(COMBINER, ResidualSum)
-
-
-def _layer_norm(bus: BusConfig) -> nn.Module:
-    return LayerNorm(width=bus.width, eps=bus.eps)

@@ -341,7 +341,9 @@ class NameOwners:
             ordered = sorted(infos, key=sizes.__getitem__)
             within = zip(ordered, accumulate(sizes[info] for info in ordered), strict=True)
             self._known[site] = tuple(
-                (_owner(info), _top_names(info)) for info, total in within if total <= MAX_OWNERS
+                (canonical(info.stem.partition("-")[0]), _top_names(info))
+                for info, total in within
+                if total <= MAX_OWNERS
             )
         return self._known[site]
 
@@ -351,10 +353,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _owner(info: Path) -> str:
-    return canonical(info.stem.partition("-")[0])
 
 
 _CLAIMS = {
