@@ -80,7 +80,7 @@ def test_locked_refuses_drift_with_exit_1_and_a_missing_router_with_exit_3(home,
     assert call("recompose", "--locked")[0] == 0
     call("disable", "range2")
     code, _, err = call("recompose", "--locked")
-    assert code == 1 and "range2 is missing" in err
+    assert code == 1 and "range2 is disabled" in err
     call("enable", "range2")
     (home / "current").unlink()
     for path in (home / "generations").glob("*/composition.json"):

@@ -36,7 +36,7 @@ DRAWN = {
     "robust": "red_lab.robust.figures",
 }
 
-ELSEWHERE = {"bench", "install", "mutation", "serve"}
+ELSEWHERE = {"bench", "gateway", "install", "mutation", "serve"}
 """Written by commands that have tests of their own."""
 
 

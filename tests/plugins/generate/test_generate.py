@@ -204,8 +204,11 @@ def test_json_is_one_object(home, call) -> None:
     options = ("--max-tokens", "12", "--temperature", "0.5", "--json")
     printed = json.loads(call("generate", PROMPT, *options)[1])
     assert set(printed) == {
-        "prompt", "text", "generation", "seed", "temperature", "tokens", "weights"
+        "prompt", "text", "generation", "seed", "temperature", "sampling", "tokens", "weights"
     }  # fmt: skip
+    limited = json.loads(call("generate", PROMPT, *options, "--top-k", "3")[1])
+    assert (printed["sampling"]["top_k"], limited["sampling"]["top_k"]) == (0, 3)
+    assert limited["text"] != printed["text"]
     assert (printed["generation"], printed["seed"], printed["temperature"]) == (1, 0, 0.5)
     assert printed["tokens"] == 12 and sum(printed["weights"].values()) == pytest.approx(1)
     more = json.loads(call("generate", PROMPT, *options, "--explain")[1])
