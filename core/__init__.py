@@ -3,7 +3,7 @@
 - ``host``, ``live``, ``session``: the composed parts in one object; serving during swaps.
 - ``composition/``: from the installed packages to a published generation.
 - ``evaluation/``: the quality of a composition.
-- ``training/``: experts, backbones and routers, from rows to packages.
+- ``training/``: rows with answers, and routers; experts are trained in `redhost_author`.
 - ``model/``: a composed model in memory: built, loaded, answering.
 - ``plugins/``: the hook spec and trusted plugins.
 - ``backbones/``: text to h, and modules that act inside the encoder.
