@@ -56,7 +56,11 @@ NEEDED = {
     "redhost-index": ("redhost-sync",),
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-gateway": ("redhost-serve",),
-    "redhost-generate": ("redhost-mechanisms", "redhost-robust"),
+    "redhost-generate": ("redhost-author", "redhost-mechanisms", "redhost-robust"),
+    "redhost-merge": ("redhost-author",),
+    "redhost-peft": ("redhost-author",),
+    "redhost-port": ("redhost-author",),
+    "redhost-ray": ("redhost-author",),
     "redhost-revoke": ("redhost-sync",),
     "red-lab": (
         "redhost-author",
