@@ -157,7 +157,7 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
 
     member, generations = composed_from(home, wheel), Generations(home)
     number = generations.current()
-    if member is None or number is None:
+    if member is None or number is None or member.digest in generations.store.revoked():
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))

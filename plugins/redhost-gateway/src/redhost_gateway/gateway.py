@@ -37,7 +37,10 @@ EVERY = 0.5
 """Seconds between two looks at the home."""
 
 AGAIN = 5.0
-"""Seconds after which a generation that could not be served is tried again."""
+"""Seconds after which a generation that could not be served is tried again, at first."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds after which it is tried again at last: reading a backbone takes time."""
 
 EAGER = 64
 """Most adapters of a generation that are loaded before it is served; others at their first use."""
@@ -102,7 +105,7 @@ class Gateway:
         self._leaving: list[Serving] = []
         self._seen: object = None
         self._unfollowed = ""
-        self._tried = 0.0
+        self._tried, self._pause = 0.0, AGAIN
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -211,16 +214,18 @@ class Gateway:
         if self.production is not None:
             await self._follow_fleet(self.production)
         state = await asyncio.to_thread(self._state)
-        if state != self._seen or (self.trouble and time.monotonic() - self._tried > AGAIN):
+        if state != self._seen or (self.trouble and time.monotonic() - self._tried > self._pause):
             self._seen, self._tried = state, time.monotonic()
             try:
                 number, reason = await asyncio.to_thread(self._wanted)
                 await self._follow(number)
                 self.trouble = reason or ("" if self.serving else NOTHING)
+                self._pause = AGAIN
             except (redhost.RedhostError, httpx2.TransportError) as e:
                 if str(e) != self.trouble:
                     log.warning("%s: %s", self._goes_on(), e)
                 self.trouble = str(e)
+                self._pause = min(2 * self._pause, LONGEST_PAUSE)
         await self._tidy()
 
     async def _serve(self, number: int) -> None:

@@ -23,7 +23,7 @@ from redhost.registry.wheel.signing import PublicKey, signature_path
 from redhost.registry.wheel.wheel import Wheel, open_wheel
 
 from .locks import Part
-from .sources import FolderSource, Offer, Source, read_offer
+from .sources import FolderSource, Offer, Source, default_index, read_offer
 
 MOST = 5
 """Most wheels that are tried where the lock has a digest and no version."""
@@ -126,7 +126,11 @@ def _first(
 
 
 def _base(fetched: Fetched, source: Source) -> Fetched | None:
-    """Obtain the distribution with a backbone's model, if there is one that is not installed."""
+    """Obtain the distribution with a backbone's model, if there is one that is not installed.
+
+    It comes from where the backbone came from, else from pip's index: its files are compared with
+    the backbone's digests.
+    """
     model = fetched.model
     if model.kind != "dist":
         return None
@@ -134,7 +138,13 @@ def _base(fetched: Fetched, source: Source) -> Fetched | None:
         folder_of(model)
         return None
     name, version = model.id.partition("/")[0], model.revision.removeprefix("==")
-    return fetch_part(Part(kind="dependency", id=name, dist=name, version=version), [source])
+    part = Part(kind="dependency", id=name, dist=name, version=version)
+    try:
+        return fetch_part(part, [source])
+    except MissingError:
+        with suppress(RedhostError):  # that the source lacks it says more
+            return fetch_part(part, [default_index()])
+        raise
 
 
 def _version(text: str) -> Version | None:

@@ -365,3 +365,16 @@ def test_few_rows_make_an_expert_without_a_warning(tmp_path, context, count) -> 
     settings = ExpertSettings(space="labels", epochs=2)
     made = train_package(folder, plan, split_rows(ROWS[:count]), context=context, settings=settings)
     assert made.card.kind == "vectors" and made.labels == ("x", "y")
+
+
+@pytest.mark.parametrize("form", ["linear", "mlp", "residual"])
+def test_the_plans_form_holds_whatever_the_settings_say(context, tmp_path, form) -> None:
+    plan = ExpertPlan(id="mine", form=form, writes="labels", card="texts", rank=3)
+    for name, settings in (("own", None), ("given", ExpertSettings(epochs=2))):
+        project = tmp_path / name
+        redhost_author.write_project(project, kind="expert", package_id="mine", summary="mine")
+        manifest = train_package(
+            project, plan, split_rows(ROWS), context=context, settings=settings
+        )
+        assert manifest.form == form
+        assert manifest.rank == (0 if form == "linear" else 3)

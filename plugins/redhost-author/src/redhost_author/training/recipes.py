@@ -123,7 +123,7 @@ def train_package(
     splits: DataSplits,
     *,
     context: AuthoringContext,
-    settings: ExpertSettings,
+    settings: ExpertSettings | None = None,
     resumable: bool = True,
     progress: Progress | None = None,
 ) -> ExpertManifest:
@@ -134,7 +134,8 @@ def train_package(
         plan: The kind of expert.
         splits: The author's rows, or passages of the author's documents.
         context: The backbone with its manifest, background card and feature cache.
-        settings: How to train; the space is set by the plan.
+        settings: How to train; None for the recipe's own. Space, form and rank are the plan's, if
+            it sets them.
         resumable: Whether to write checkpoints and resume from them.
         progress: Called with (epochs done, epochs in all).
 
@@ -143,6 +144,8 @@ def train_package(
         PluginError: If no trusted plugin trains its form.
         HarmError: If the expert is worse than a baseline; the package is written for inspection.
     """
+    settings = settings or settings_for(plan, context, epochs=None, seed=0)
+    settings = replace(settings, form=plan.form or settings.form, rank=plan.rank or settings.rank)
     plan = _recipe_for(plan, context).opened(plan, splits, context)
     splits = _shown(splits, plan.card)
     settings = replace(settings, space=plan.writes or recipe_of(context.backbone.task).space)
