@@ -508,6 +508,12 @@ class _Needs(Struct):
     min_host: Any = None
 
 
+# Two threads that decode a struct for the first time at once end the process (msgspec 0.22 fills in
+# what it knows of a type after others can see it), so that is done as this module is imported.
+for _struct in (ExpertManifest, BackboneManifest, _Needs):
+    msgspec.json.Decoder(_struct)
+
+
 @cache
 def _schema_of(kind: type[Struct]) -> str:
     """Return the one schema of a kind of manifest; its fields take a millisecond to evaluate."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -272,3 +274,22 @@ def test_the_schema_is_closed_and_printable() -> None:
     assert schema["$defs"]["ExpertManifest"]["additionalProperties"] is False
     assert "BackboneManifest" not in schema["$defs"]
     assert "BackboneManifest" in json_schema("backbone")["$defs"]
+
+
+def test_threads_may_read_the_first_manifests_of_a_process(make_expert: Any, tmp_path) -> None:
+    """msgspec ended one process in four here, when none of its types had been used before."""
+    (tmp_path / "expert.json").write_bytes(make_expert("a")["expert.json"])
+    script = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from redhost.registry.package.manifest import parse_expert
+data, start = open(sys.argv[1], "rb").read(), threading.Barrier(16)
+def read():
+    start.wait()
+    parse_expert(data).unwrap("it")
+threads = [threading.Thread(target=read) for _ in range(16)]
+[t.start() for t in threads], [t.join() for t in threads]
+"""
+    for _ in range(10):
+        command = [sys.executable, "-c", script, str(tmp_path / "expert.json")]
+        assert subprocess.run(command, check=False).returncode == 0

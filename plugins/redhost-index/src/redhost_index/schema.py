@@ -113,6 +113,10 @@ class Catalogue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     others: dict[str, str] = {}
 
 
+_CATALOGUE = msgspec.json.Decoder(Catalogue)
+"""Made here and not by the first of several threads."""
+
+
 class _Schema(Struct):
     schema: str = ""
 
@@ -128,7 +132,7 @@ def decode(data: bytes, where: str) -> Catalogue:
         StoreError: If it is none, or of another schema.
     """
     try:
-        return msgspec.json.decode(data, type=Catalogue)
+        return _CATALOGUE.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         found = str(e)[:200]
         try:
