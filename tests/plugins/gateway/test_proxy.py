@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
+import socketserver
 import subprocess
 from contextlib import closing
+from http.client import HTTPConnection
+from threading import Thread
 from typing import Any
 
 import httpx2
@@ -120,6 +124,36 @@ def test_what_the_gateway_refuses(body, status, code, composed_home, upstream, g
         assert client.completions.create(model="auto", prompt=TEXT).model == "range3"
 
 
+def test_a_length_beside_chunks_does_not_cut_the_answer(composed_home, gateway_of) -> None:
+    """As some servers answer; a length of its own is passed on, with its encoding."""
+    chunked = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
+    packed = gzip.compress(b"x" * 500)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    answers = {
+        b"chunks": chunked + b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n",
+        b"gzip": head % len(packed) + packed,
+    }
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            path = self.rfile.readline().split()[1].rpartition(b"/")[2]
+            while self.rfile.readline().strip():
+                """Read all headers: closing a connection with unread bytes resets it."""
+            self.wfile.write(answers.get(path, b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url, _ = gateway_of(composed_home, f"http://127.0.0.1:{server.server_address[1]}")
+        with closing(HTTPConnection(url.removeprefix("http://"), timeout=20)) as client:
+            client.request("GET", "/v1/chunks")
+            answer = client.getresponse()
+            assert (answer.read(), answer.getheader("content-length")) == (b"hello world", None)
+            client.request("GET", "/v1/gzip")
+            answer = client.getresponse()
+            assert (answer.read(), answer.getheader("content-encoding")) == (packed, "gzip")
+        server.shutdown()
+
+
 def test_what_changes_an_upstream_is_not_passed_on(composed_home, upstream, gateway_of) -> None:
     url, _ = gateway_of(composed_home, upstream[0])
     for path in ("load_lora_adapter", "%6Coad_lora_adapter", "unload_lora_adapter/"):
@@ -161,8 +195,9 @@ def test_another_upstream_answers_for_one_that_is_down(composed_home, upstream, 
         dead = f"http://127.0.0.1:{unused.getsockname()[1]}"
     url, gateway = gateway_of(composed_home, dead, upstream[0])
     assert [u.healthy for u in gateway.upstreams] == [False, True]
-    gateway.upstreams[0].healthy = True  # as if it had gone down this moment
-    gateway.upstreams[0].listed = ({"id": "range3"},)  # and were preferred
+    first = gateway.upstreams[0]
+    first.healthy = first.reachable = True  # as if it had gone down this moment
+    first.listed = ({"id": "range3"},)  # and were preferred
     assert post(url, chat(TEXT)).json()["model"] == "range3"
     assert httpx2.get(f"{url}/health/ready").json()["upstreams"] == {dead: False, upstream[0]: True}
 

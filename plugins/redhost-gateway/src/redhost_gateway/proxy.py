@@ -207,11 +207,14 @@ class Exchange:
     async def _stream(self, answer: Answer, choice: Choice | None) -> None:
         """Pass an answer on as it comes."""
         raw = [(k.lower(), v) for k, v in answer.headers]
+        kind = dict(raw)
         dropped = HOP_BY_HOP | _named_by_connection(raw)
+        if b"transfer-encoding" in kind:  # which alone counts, if a server names a length as well
+            dropped |= {b"content-length"}
         own = {} if choice is None else _headers(choice)
         headers = [(k, v) for k, v in raw if k not in dropped and k not in own]
         await self._begin(answer.status, [*headers, *own.items()])
-        end, kind = b"\n\n", dict(raw)
+        end = b"\n\n"
         events = kind.get(b"content-type", b"").startswith(EVENTS)
         try:
             async for part in answer.raw():
