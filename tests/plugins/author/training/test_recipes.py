@@ -26,6 +26,7 @@ from redhost_author.training.expert import (
     read_checkpoint,
     train_expert,
 )
+from redhost_author.training.linear_head import solve_linear_head
 from redhost_author.training.recipes import train_package
 
 import redhost
@@ -291,7 +292,7 @@ def test_rows_that_are_all_right_make_no_one_sure() -> None:
 def test_a_solved_head_that_is_too_unsure_of_rows_it_has_not_seen_is_made_surer(
     tmp_path, context, monkeypatch
 ) -> None:
-    plain = solving.solve_linear_head
+    plain = solve_linear_head
 
     def unsure(*given: Any) -> Any:
         solved = plain(*given)
