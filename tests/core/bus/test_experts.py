@@ -216,6 +216,22 @@ def test_an_expert_inside_the_trunk_hands_on_what_it_reads() -> None:
     assert InTrunkExpert(step.to(torch.float64)).precision == torch.float64
 
 
+@pytest.mark.parametrize("name", ["residual hidden", "linear labels"])
+def test_a_mapped_expert_reads_its_own_backbone(name: str) -> None:
+    """Δ(A z + c), from 24 dimensions here to the 16 that it was trained on."""
+    from redhost.core.bus.experts import MappedExpert
+
+    step = forms()[name]
+    A, c = torch.linspace(-1, 1, 16 * 24).view(16, 24), torch.linspace(0, 3, 16)
+    mapped, z = MappedExpert(step, A=A, c=c), torch.linspace(-2, 2, 48).view(2, 24)
+    torch.testing.assert_close(mapped(z), step(z @ A.T + c))
+    assert (mapped.space, mapped.labels, mapped.temperature) == (
+        *(step.space, step.labels, step.temperature),
+    )
+    own = name.endswith("labels")
+    assert mapped.labels_among(["x", "y"]) == (("a", "b") if own else ["x", "y"])
+
+
 def test_an_expert_says_its_labels_and_its_temperature() -> None:
     expert = redhost.Expert(space="labels", labels=["a", "b"])
     assert (expert.labels, expert.temperature, expert.precision) == (("a", "b"), 1.0, torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,39 @@ def test_what_was_put_comes_back(store: Store, tmp_path: Path) -> None:
     assert store.get(A) == FILES and store.file(A, "expert.json") == b"{}"
     assert store.has(A) and not store.has(B)
     assert (tmp_path / "home/store" / A / "expert.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("later", "size", "touched"),
+    [
+        (0, 1, False),
+        (4.9, 1, False),
+        (5.2, 1, True),
+        (5.2, 20_000_000, False),
+        (7, 20_000_000, True),
+    ],
+)
+def test_a_copy_is_touched_if_a_file_is_much_younger_than_the_others(
+    store: Store, later: float, size: int, *, touched: bool
+) -> None:
+    """Five seconds are allowed, and one more for each 50 MB."""
+    store.put({**FILES, "weights": b""}, digest=A)
+    copy = store.folder / A
+    with (copy / "weights").open("r+b") as file:
+        file.truncate(size)
+    for path in (*copy.iterdir(), copy):
+        os.utime(path, (1e9, 1e9))
+    os.utime(copy / "weights", (1e9, 1e9 + later))
+    assert store.is_touched(A) is touched
+
+
+def test_a_copy_that_is_gone_empty_or_an_older_folders_is_touched(store: Store) -> None:
+    assert store.is_touched(A)
+    store.put(FILES, digest=A)
+    os.utime(store.folder / A, (1e9, 1e9))
+    assert store.is_touched(A)
+    (store.folder / B).mkdir()
+    assert store.is_touched(B)
 
 
 def test_only_digests_are_listed(store: Store) -> None:
