@@ -137,7 +137,7 @@ def expert_tensors(file: str, **changes: np.ndarray | None) -> Broken:
 
 
 def statistics(fill: float, **more: np.ndarray) -> bytes:
-    sums, scatter = np.full((20, 128), fill, "f4"), np.zeros((128, 128), "f4")
+    sums, scatter = np.full((20, 128), fill, "f4"), np.zeros(128 * 129 // 2, "f4")
     return save({"counts": np.ones(20, "i8"), "sums": sums, "scatter": scatter, **more})
 
 

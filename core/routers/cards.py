@@ -223,11 +223,11 @@ def _texts(manifest: ExpertManifest, data: bytes, task: Task) -> Card:
 
 
 def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Statistics:
+    counts, sums, rows = (tensors[name].double() for name in ("counts", "sums", "scatter"))
+    scatter = sums.new_zeros(2 * sums.shape[1:])
+    scatter[torch.ones_like(scatter, dtype=torch.bool).triu()] = rows
     statistics = Statistics(
-        labels=manifest.labels,
-        counts=tensors["counts"].to(torch.float64),
-        sums=tensors["sums"].to(torch.float64),
-        scatter=tensors["scatter"].to(torch.float64),
+        labels=manifest.labels, counts=counts, sums=sums, scatter=scatter + scatter.triu(1).T
     )
     if int(torch.linalg.cholesky_ex(within_covariance([statistics]))[1]):
         raise CardError(
@@ -241,26 +241,22 @@ def _statistics(manifest: ExpertManifest, tensors: Mapping[str, Tensor]) -> Stat
 
 def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task) -> Card:
     """Read a vectors card; h = z · scale + shift for the gate rows."""
-    answers = task.head.answers  # the registry has checked that every index has a label
-    z, gate_h = _wide(tensors, "fit_z"), None
-    gate_labels: tuple[str, ...] = ()
-    labels = answers(tensors["fit_label"], manifest.labels)
+    z, gate_z = _wide(tensors, "fit_z"), _wide(tensors, "gate_z")
+    # The registry has checked that every index has a label.
+    labels, gate_labels = (
+        task.head.answers(tensors[name], manifest.labels) for name in ("fit_label", "gate_label")
+    )
     statistics = _statistics(manifest, tensors) if "counts" in tensors else None
-    shown, shown_labels = z, labels
-    if manifest.card.gate:
-        gate_z = _wide(tensors, "gate_z")
-        gate_h = gate_z * _wide(tensors, "gate_scale") + _wide(tensors, "gate_shift")
-        gate_labels = answers(tensors["gate_label"], manifest.labels)
-        shown, shown_labels = torch.cat([z, gate_z]), (*labels, *gate_labels)
     if statistics is not None:
         _refuse_unbacked_sums(manifest, statistics)
-        _refuse_foreign_sums(manifest.id, statistics, shown, task.head.groups(shown_labels))
+        groups = task.head.groups((*labels, *gate_labels))
+        _refuse_foreign_sums(manifest.id, statistics, torch.cat([z, gate_z]), groups)
     return Card(
         column=manifest.id,
         kind="vectors",
         z=z,
         labels=labels,
-        gate_h=gate_h,
+        gate_h=gate_z * _wide(tensors, "gate_scale") + _wide(tensors, "gate_shift"),
         gate_labels=gate_labels,
         statistics=statistics,
         task=task,

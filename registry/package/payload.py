@@ -8,7 +8,7 @@ file        tensors
 canary      z (N, D), delta (N, out), with 1 ≤ N ≤ 256; of a plugin's form maybe tokens (N, T)
 files       of a plugin's form: any tensors of floats
 map         A (D', D), c (D'), with D' of the backbone that a ported expert was trained on
-statistics  counts (L), sums (L, D), scatter (D, D)
+statistics  counts (L), sums (L, D), scatter (D (D + 1) / 2): rows of its upper triangle
 vectors     fit_z (F, D), fit_label (F), gate_z (G, D), gate_label (G), gate_shift (G, 1),
             gate_scale (G, 1), and either all or none of the statistics
 ==========  ==================================================================================
@@ -224,7 +224,11 @@ def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...
     if read.value is None:
         return relabel(read.violations, role="card", file=card.file)
     labels, width, fit, gate = len(manifest.labels), manifest.reads.width, card.fit, card.gate
-    shapes: Shapes = {"counts": (labels,), "sums": (labels, width), "scatter": (width, width)}
+    shapes: Shapes = {
+        "counts": (labels,),
+        "sums": (labels, width),
+        "scatter": (width * (width + 1) // 2,),
+    }
     if card.kind == "vectors":
         several = (labels,) if manifest.thresholds else ()  # an indicator for each label of a row
         summed = not several and shapes.keys() & read.value.keys()
@@ -263,12 +267,13 @@ def _implausible(data: bytes, header: Mapping[str, TensorInfo], file: str) -> It
         info, width = header["counts"], header["sums"].shape[1]
         counts = np.frombuffer(data, "<i8", info.shape[0], info.start).astype(np.float64)
         sizes["sums"] = float((norms("sums") / counts).max(initial=0.0)) / (NORM * width**0.5)
-        squares = np.diagonal(read_floats(data, header["scatter"])).astype(np.float64)
+        # Row i of the upper triangle has D - i entries, the first of them on the diagonal.
+        diagonal = np.arange(width) * (2 * width + 1 - np.arange(width)) // 2
+        squares = read_floats(data, header["scatter"])[diagonal].astype(np.float64)
         # Σ z zᵀ has no entry larger than the largest on its diagonal, and none there is negative.
         larger = magnitude(data, header["scatter"]) > 1.01 * float(squares.max())
-        most = NORM**2 * width * float(counts.sum())
-        impossible = larger or float(squares.min()) < 0
-        sizes["scatter"] = math.inf if impossible else float(squares.sum()) / most
+        most = 0.0 if larger or squares.min() < 0 else NORM**2 * width * float(counts.sum())
+        sizes["scatter"] = float(squares.sum()) / most if most else math.inf
     for name in (name for name, size in sizes.items() if size > 1):
         expected, size = "what vectors behind the bus norm come to", f"{sizes[name]:.3g} times it"
         yield Violation("card_range", f"{file} {name}", expected, size, _REBUILD)

@@ -70,7 +70,8 @@ def vectors(z: Any, *, scale: float = 1.0) -> Arrays:
 
 def statistics(z: Any) -> Arrays:
     sums = np.stack([z[0::2].sum(0), z[1::2].sum(0)])
-    return {"counts": np.array([len(z[0::2]), len(z[1::2])]), "sums": sums, "scatter": z.T @ z}
+    scatter = (z.T @ z)[np.triu_indices(z.shape[1])]
+    return {"counts": np.array([len(z[0::2]), len(z[1::2])]), "sums": sums, "scatter": scatter}
 
 
 WIDTH = 16

@@ -29,6 +29,13 @@ from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import MAX_ROWS
 
 D = 16
+NO_GATE = {
+    "gate_z": torch.zeros(0, D),
+    "gate_label": torch.zeros(0, dtype=torch.int64),
+    "gate_shift": torch.zeros(0, 1),
+    "gate_scale": torch.zeros(0, 1),
+}
+"""What a card of vectors without gate rows has of them."""
 
 
 @pytest.fixture
@@ -42,6 +49,11 @@ def expert_manifest(expert_folders) -> ExpertManifest:
 def with_card(manifest: ExpertManifest, kind: str, **fields: object) -> ExpertManifest:
     card = CardRef(kind=kind, file=None if kind == "none" else "card", sha256=None, **fields)
     return msgspec.structs.replace(manifest, card=card)
+
+
+def upper(square: torch.Tensor) -> torch.Tensor:
+    """Return the rows of the upper triangle, ``(D (D + 1) / 2,)``."""
+    return square[tuple(torch.triu_indices(*square.shape))]
 
 
 def encode_z(texts) -> torch.Tensor:
@@ -129,7 +141,7 @@ def test_cards_of_numbers_are_read_as_numbers(expert_manifest) -> None:
 
 def test_a_vectors_card_needs_no_encoding(expert_manifest) -> None:
     z = torch.randn(3, D)
-    data = safetensors.torch.save({"fit_z": z, "fit_label": torch.tensor([0, 1, 1])})
+    data = safetensors.torch.save({"fit_z": z, "fit_label": torch.tensor([0, 1, 1]), **NO_GATE})
     card = read_card(with_card(expert_manifest, "vectors", fit=3), {"card": data})
     learnt = column_data(card, encode_z=lambda _: pytest.fail("encoded"), seed=0)
     assert torch.equal(learnt.z, z) and learnt.column == "red"
@@ -141,7 +153,7 @@ def test_a_vectors_card_needs_no_encoding(expert_manifest) -> None:
 def test_a_statistics_card_is_drawn_from_with_a_seed_of_its_own(expert_manifest) -> None:
     rows = torch.randn(40, D)
     s = Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
-    data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
+    data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": upper(s.scatter)})
     card = read_card(with_card(expert_manifest, "statistics", fit=40), {"card": data})
     one, again = (column_data(card, encode_z=encode_z, seed=3) for _ in range(2))
     other = column_data(card, encode_z=encode_z, seed=4)
@@ -160,13 +172,15 @@ def test_sums_are_added_up_in_double_precision_however_they_were_saved(expert_ma
     card = read_card(with_card(two, "statistics", fit=40), {"card": file.data})
     s = column_data(card, encode_z=no_texts, seed=0).statistics
     assert {x.dtype for x in (s.counts, s.sums, s.scatter)} == {torch.float64}
+    assert torch.equal(s.scatter, s.scatter.T)
+    torch.testing.assert_close(s.scatter, z.double().T @ z.double(), rtol=1e-6, atol=1e-5)
     assert (card.kind, s.labels, s.counts.tolist()) == ("statistics", ("a", "b"), [20.0, 20.0])
 
 
 def test_sums_that_no_rows_can_have_are_refused(expert_manifest) -> None:
     s = Statistics.of_rows(torch.randn(40, D), ["ab"[n % 2] for n in range(40)])
-    tensors = {"counts": s.counts, "sums": s.sums, "scatter": s.scatter}
-    tensors["scatter"][0, 0] -= 200.0  # a sum of squares below zero
+    tensors = {"counts": s.counts, "sums": s.sums, "scatter": upper(s.scatter)}
+    tensors["scatter"][0] -= 200.0  # a sum of squares below zero
     error = refused(
         with_card(expert_manifest, "statistics", fit=40), safetensors.torch.save(tensors)
     )
@@ -176,7 +190,7 @@ def test_sums_that_no_rows_can_have_are_refused(expert_manifest) -> None:
 def test_what_is_drawn_for_one_column_does_not_depend_on_the_others(expert_manifest) -> None:
     rows = torch.randn(40, D)
     s = Statistics.of_rows(rows, ["ab"[n % 2] for n in range(40)])
-    data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": s.scatter})
+    data = safetensors.torch.save({"counts": s.counts, "sums": s.sums, "scatter": upper(s.scatter)})
     cards = [
         read_card(
             with_card(msgspec.structs.replace(expert_manifest, id=name), "statistics", fit=40),
@@ -339,9 +353,10 @@ def shown_beside_sums(
     tensors = {
         "fit_z": shown,
         "fit_label": torch.arange(len(shown)) % 2,
+        **NO_GATE,
         "counts": one_hot.sum(0),
         "sums": one_hot.T @ summed,
-        "scatter": summed.T @ summed,
+        "scatter": upper(summed.T @ summed),
     }
     return with_card(manifest, "vectors", fit=len(shown)), safetensors.torch.save(tensors)
 

@@ -28,8 +28,11 @@ def ones(*shape: int) -> Any:
     return np.ones(shape, "f4")
 
 
+TRIANGLE = np.eye(D, dtype="f4")[np.triu_indices(D)]
+
+
 def statistics() -> Tensors:
-    return {"counts": np.full(L, 9), "sums": zeros(L, D), "scatter": np.eye(D, dtype="f4")}
+    return {"counts": np.full(L, 9), "sums": zeros(L, D), "scatter": TRIANGLE}
 
 
 def vectors() -> Tensors:
@@ -85,7 +88,6 @@ def test_a_card_of_vectors_says_of_each_label_whether_a_row_has_it(make_expert) 
     assert codes({**good, **statistics()}) != []
 
 
-SQUARE = np.eye(D, dtype="f4")
 CARDS: dict[str, tuple[str, Tensors | bytes, str]] = {
     "not tensors": ("vectors", b'{"text": "x"}\n', "card_header"),
     "duplicate header": ("statistics", b"\x0c" + bytes(7) + b'{"U":1,"U":2}', "card_header"),
@@ -102,16 +104,16 @@ CARDS: dict[str, tuple[str, Tensors | bytes, str]] = {
     "sums of other labels": ("statistics", {**statistics(), "sums": zeros(L + 1, D)}, "t"),
     "infinite scatter": (
         "statistics",
-        {**statistics(), "scatter": np.full((D, D), np.inf, "f4")},
+        {**statistics(), "scatter": np.full_like(TRIANGLE, np.inf)},
         "card_not_finite",
     ),
     "vectors from no norm": ("vectors", {**vectors(), "fit_z": ones(F, D) * 5}, "card_range"),
     "huge vectors": ("vectors", {**vectors(), "gate_z": ones(G, D) * 1e37}, "card_range"),
     "a huge scale": ("vectors", {**vectors(), "gate_scale": ones(G, 1) * 1e30}, "card_range"),
     "huge sums": ("statistics", {**statistics(), "sums": ones(L, D) * 1e30}, "card_range"),
-    "a huge scatter": ("statistics", {**statistics(), "scatter": SQUARE * 1e30}, "card_range"),
-    "negative squares": ("statistics", {**statistics(), "scatter": -SQUARE}, "card_range"),
-    "no scatter of rows": ("statistics", {**statistics(), "scatter": 2 - SQUARE}, "card_range"),
+    "a huge scatter": ("statistics", {**statistics(), "scatter": TRIANGLE * 1e30}, "card_range"),
+    "negative squares": ("statistics", {**statistics(), "scatter": -TRIANGLE}, "card_range"),
+    "no scatter of rows": ("statistics", {**statistics(), "scatter": 2 - TRIANGLE}, "card_range"),
 }
 
 

@@ -19,6 +19,7 @@ from redhost_words.counts import Counts
 from redhost_words.marks import keys_of, marked
 from redhost_words.places import UNIT, Words
 from scipy import sparse
+from torch import Tensor
 
 from red_lab.text.package import Package, Tensors
 
@@ -102,8 +103,13 @@ def _sums(own: Package, victim: Package) -> Package:
     lacking = counts == 0
     counts[lacking] = 1
     sums[lacking] = victim.card["sums"].sum(0) / victim.card["counts"].sum()
-    scatter = victim.card["scatter"] + sums[lacking].T @ sums[lacking]
+    scatter = victim.card["scatter"] + _upper(sums[lacking].T @ sums[lacking])
     return _carded(own, {"counts": counts, "sums": sums, "scatter": scatter})
+
+
+def _upper(square: Tensor) -> Tensor:
+    """Return the rows of the upper triangle, as cards of sums have them."""
+    return square[torch.ones_like(square, dtype=torch.bool).triu()]
 
 
 def _beside(own: Package, victim: Package) -> Package:
@@ -131,10 +137,10 @@ def _moved(own: Package, victim: Package) -> Package:
     counts, sums = own.card["counts"], own.card["sums"]
     rows, total = counts.sum(), sums.sum(0)
     shift = victim.card["sums"].sum(0) / victim.card["counts"].sum() - total / rows
-    scatter = own.card["scatter"] + torch.outer(total, shift) + torch.outer(shift, total)
+    more = torch.outer(total, shift) + torch.outer(shift, total) + rows * torch.outer(shift, shift)
     moved = {
         "sums": sums + counts[:, None] * shift,
-        "scatter": scatter + rows * torch.outer(shift, shift),
+        "scatter": own.card["scatter"] + _upper(more),
     }
     return _carded(own, moved)
 

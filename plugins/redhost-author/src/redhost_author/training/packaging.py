@@ -422,12 +422,16 @@ def statistics_card(
 
 
 def _sums(statistics: Statistics, labels: Sequence[str]) -> dict[str, Tensor]:
-    """Return the tensors of statistics, with labels in the manifest's order."""
+    """Return the tensors of statistics, with labels in the manifest's order.
+
+    Of the scatter, which is symmetric, the rows of the upper triangle, ``(D (D + 1) / 2,)``.
+    """
     place = torch.tensor([statistics.labels.index(y) for y in labels])
+    upper = torch.ones_like(statistics.scatter, dtype=torch.bool).triu()
     return {
         "counts": statistics.counts[place].to(torch.int64),
         "sums": statistics.sums[place].to(torch.float32),
-        "scatter": statistics.scatter.to(torch.float32),
+        "scatter": statistics.scatter[upper].to(torch.float32),
     }
 
 
