@@ -233,7 +233,8 @@ def test_what_one_expert_reads_of_texts_and_of_tokens(bare, plain, v, eps) -> No
         torch.testing.assert_close(read_tokens(expert, backbone, ids), rows, rtol=1e-4, atol=1e-5)
     with pytest.raises(ContractError) as caught:
         read_tokens(plain, backbone, ids)
-    assert caught.value.problem and caught.value.expected and caught.value.found
+    wanted = "expected one that acts inside, found another"
+    assert caught.value.problem and wanted in str(caught.value)
 
 
 def test_each_row_has_the_segments_it_needs_in_as_few_passes(bare, v) -> None:
@@ -336,11 +337,14 @@ def test_a_unit_of_rows_in_a_text_shares_no_passes(bare, v) -> None:
         (Adds(torch.ones(16)), "hidden", {}, None),
         (Adds(torch.ones(16)), "labels", {}, None),
         (Stops(), "logits", {}, None),
-        (Adds(torch.ones(16)), "logits", {}, ("tap_order", "writes.space")),
-        (None, "hidden", {}, ("form_unknown", "form")),
-        (Adds(torch.ones(16)), "hidden", {"unit": Refusing()}, ("tap_unknown", "form")),
+        (Adds(torch.ones(16)), "logits", {}, ("tap_order", "writes.space", "'logits'")),
+        (None, "hidden", {}, ("form_unknown", "form", "NoneType")),
+        (
+            *(Adds(torch.ones(16)), "hidden", {"unit": Refusing()}),
+            ("tap_unknown", "form", "one inside"),
+        ),
         (Stops(), "hidden", {"unit": Refusing()}, None),
-        (Stops(), "hidden", {"layers": (0, 3)}, ("tap_unknown", "form")),
+        (Stops(), "hidden", {"layers": (0, 3)}, ("tap_unknown", "form", "a tap")),
         (Adds(torch.ones(16)), "hidden", {"layers": (0, 3)}, None),
     ],
 )
@@ -360,8 +364,9 @@ def test_what_does_not_fit_the_trunk_is_a_violation(bare, acts, space, changes, 
     if broken is None:
         assert violation is None
         return
-    assert violation is not None and (violation.code, violation.field) == broken
-    assert violation.expected and violation.found and violation.hint
+    assert violation is not None
+    assert (violation.code, violation.field, violation.found) == broken
+    assert violation.expected and violation.hint
 
 
 def test_an_expert_at_the_end_has_nothing_to_violate(bare, plain) -> None:
