@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..registry.errors import UsageError
 from ..registry.package.checked import Violation
-from ..registry.package.readers import BackboneFiles, ExpertFiles
 from ..registry.queries.check import Target, resolve_targets, static_check
 from .keys import chosen_keys
 
@@ -49,10 +48,8 @@ def check_targets(
         targets, home=resolve_home(home), backbone=backbone, keys=chosen_keys(keys)
     )
     violations = {t: static_check(t) for t in resolved}
-    valid = {t: t.files for t in resolved if t.files is not None and not violations[t]}
-    violations |= _verify(valid, home=home, workers=workers, progress=progress)
-    backbones = {t: t.backbone for t in resolved if t.kind == "backbone" and not violations[t]}
-    violations |= _verify_backbones(backbones)
+    sound = [t for t in resolved if not violations[t]]
+    violations |= _verify(sound, home=home, workers=workers, progress=progress)
     if strict:
         violations = {t: (*faults, *strict_check(t)) for t, faults in violations.items()}
     return [
@@ -62,32 +59,26 @@ def check_targets(
 
 
 def _verify(
-    valid: Mapping[Target, ExpertFiles],
+    sound: Sequence[Target],
     *,
     home: Path | None,
     workers: Workers | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[Target, tuple[Violation, ...]]:
     """Check by computing what passed every static check; torch is imported only if needed."""
-    if not valid:
+    if not sound:
         return {}
+    from ..core.model.verify import Verifier
+
+    verifier = Verifier()
+    bases = [(t, t.backbone) for t in sound if t.kind == "backbone"]
+    verified = {t: verifier.backbone(base) for t, base in bases if base is not None}
+    experts = [(t, t.files) for t in sound if t.files is not None]
     if workers is None:
-        from ..core.model.verify import verify_expert
-
-        return {t: verify_expert(files, backbone=t.backbone) for t, files in valid.items()}
-    experts = [(t.name, files, t.backbone) for t, files in valid.items()]
-    results = workers.verify(experts, home=home, progress=progress)
-    return dict(zip(valid, results, strict=True))
-
-
-def _verify_backbones(
-    valid: Mapping[Target, BackboneFiles | None],
-) -> dict[Target, tuple[Violation, ...]]:
-    if not valid:
-        return {}
-    from ..core.model.verify import verify_backbone
-
-    return {t: verify_backbone(files) for t, files in valid.items() if files is not None}
+        return verified | {t: verifier.expert(e, backbone=t.backbone) for t, e in experts}
+    tasks = [(t.name, e, t.backbone) for t, e in experts]
+    results = workers.verify(tasks, home=home, progress=progress)
+    return verified | {t: result for (t, _), result in zip(experts, results, strict=True)}
 
 
 def _require_wheels(targets: Sequence[str], keys: tuple[str, ...]) -> None:

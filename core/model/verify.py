@@ -37,76 +37,86 @@ AGREEMENT = 0.02
 """Relative tolerance between the recomputed ‖W_c Δ‖ and the manifest's."""
 
 
-def verify_expert(
-    files: ExpertFiles, *, backbone: BackboneFiles | None, plugins: Plugins | None = None
-) -> tuple[Violation, ...]:
-    """Verify what a manifest promises by computing it: the canary, ‖W_c Δ‖ on the background card.
+class Verifier:
+    """Computes what packages promise; of several experts, a backbone is opened once.
 
     Args:
-        files: The expert, statically valid.
-        backbone: The backbone it fits; without one only the canary is computed.
         plugins: The plugins that make the parts; by default the environment's.
     """
-    plugins = plugins or Plugins()
-    manifest = files.manifest
-    task = backbone.manifest.task if backbone else manifest.implied_task
-    if task is not None and (unknown := _unknown_task(task, plugins)):
-        return (unknown,)
-    if backbone is not None and (violations := check_compatible(manifest, backbone.manifest)):
-        return violations  # by rules that a plugin's task adds
-    if backbone is None and task is None:
-        plugins.load_all()  # whose task it is, every task's head is asked
-    config = BusConfig(
-        width=manifest.reads.width,
-        labels=backbone.manifest.labels if backbone else (),
-        task=expert_task(manifest, backbone.manifest if backbone else None),
-    )
-    try:
-        expert = make_expert(files, bus=config, plugins=plugins, providers={})
-    except PluginError as e:
-        return (Violation("form_unknown", "form", "a form of a trusted plugin", e.reason, e.hint),)
-    except CardError as e:
-        return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
-    if expert.value is None or backbone is None:
-        return expert.violations
-    live = make_backbone(backbone, plugins=plugins, providers={}, device="cpu")
-    read = CachedBusEncoder(live, encode=live.encode)
-    background = rows_of(backbone, BackgroundRow)
-    violation = check_live(expert.value, live, background, read=read)
-    return () if violation is None else (violation,)
 
+    def __init__(self, *, plugins: Plugins | None = None) -> None:
+        self.plugins = plugins or Plugins()
+        self._opened: dict[str, tuple[Backbone, CachedBusEncoder]] = {}
 
-def verify_backbone(
-    files: BackboneFiles, *, plugins: Plugins | None = None
-) -> tuple[Violation, ...]:
-    """Open a backbone, verify the fingerprint that experts name, and encode a few texts.
+    def expert(
+        self, files: ExpertFiles, *, backbone: BackboneFiles | None
+    ) -> tuple[Violation, ...]:
+        """Verify what an expert's manifest promises: the canary, ‖W_c Δ‖ on the background card.
 
-    Args:
-        files: The backbone, statically valid.
-        plugins: The plugins that make it; by default the environment's.
-    """
-    plugins = plugins or Plugins()
-    if unknown := _unknown_task(files.manifest.task, plugins):
-        return (unknown,)
-    if violations := check_backbone(files.manifest):
-        return violations  # by rules that a plugin's task adds
-    try:
-        backbone = make_backbone(files, plugins=plugins, providers={}, device="cpu")
-        require_repeatable(backbone.trunk, name=backbone.name)
-    except BackboneMismatchError as e:
-        return (Violation("backbone_mismatch", "fingerprint", e.expected, e.found, e.hint),)
-    except UsageError as e:
-        return (Violation("not_computable", "texts", e.expected, e.found, e.hint),)
-    return ()
+        Args:
+            files: The expert, statically valid.
+            backbone: The backbone it fits; without one only the canary is computed.
+        """
+        manifest = files.manifest
+        task = backbone.manifest.task if backbone else manifest.implied_task
+        if task is not None and (unknown := self._unknown_task(task)):
+            return (unknown,)
+        if backbone is not None and (violations := check_compatible(manifest, backbone.manifest)):
+            return violations  # by rules that a plugin's task adds
+        if backbone is None and task is None:
+            self.plugins.load_all()  # whose task it is, every task's head is asked
+        config = BusConfig(
+            width=manifest.reads.width,
+            labels=backbone.manifest.labels if backbone else (),
+            task=expert_task(manifest, backbone.manifest if backbone else None),
+        )
+        try:
+            expert = make_expert(files, bus=config, plugins=self.plugins, providers={})
+        except PluginError as e:
+            return (
+                Violation("form_unknown", "form", "a form of a trusted plugin", e.reason, e.hint),
+            )
+        except CardError as e:
+            return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
+        if expert.value is None or backbone is None:
+            return expert.violations
+        live, read = self._open(backbone)
+        violation = check_live(expert.value, live, rows_of(backbone, BackgroundRow), read=read)
+        return () if violation is None else (violation,)
 
+    def backbone(self, files: BackboneFiles) -> tuple[Violation, ...]:
+        """Open a backbone, verify the fingerprint that experts name, and encode a few texts.
 
-def _unknown_task(name: str, plugins: Plugins) -> Violation | None:
-    """Return the violation, if no trusted plugin provides a backbone's task."""
-    try:
-        plugins.task(name)
-    except PluginError as e:
-        return Violation("task_unknown", "task", ", ".join(sorted(TASKS)), name, e.hint)
-    return None
+        Args:
+            files: The backbone, statically valid.
+        """
+        if unknown := self._unknown_task(files.manifest.task):
+            return (unknown,)
+        if violations := check_backbone(files.manifest):
+            return violations  # by rules that a plugin's task adds
+        try:
+            backbone, _ = self._open(files)
+            require_repeatable(backbone.trunk, name=backbone.name)
+        except BackboneMismatchError as e:
+            return (Violation("backbone_mismatch", "fingerprint", e.expected, e.found, e.hint),)
+        except UsageError as e:
+            return (Violation("not_computable", "texts", e.expected, e.found, e.hint),)
+        return ()
+
+    def _open(self, files: BackboneFiles) -> tuple[Backbone, CachedBusEncoder]:
+        """Return a backbone, and what reads its background texts."""
+        if files.digest not in self._opened:
+            live = make_backbone(files, plugins=self.plugins, providers={}, device="cpu")
+            self._opened[files.digest] = live, CachedBusEncoder(live, encode=live.encode)
+        return self._opened[files.digest]
+
+    def _unknown_task(self, name: str) -> Violation | None:
+        """Return the violation, if no trusted plugin provides a backbone's task."""
+        try:
+            self.plugins.task(name)
+        except PluginError as e:
+            return Violation("task_unknown", "task", ", ".join(sorted(TASKS)), name, e.hint)
+        return None
 
 
 class CachedBusEncoder:

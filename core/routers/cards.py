@@ -249,8 +249,12 @@ def _vectors(manifest: ExpertManifest, tensors: Mapping[str, Tensor], task: Task
     statistics = _statistics(manifest, tensors) if "counts" in tensors else None
     if statistics is not None:
         _refuse_unbacked_sums(manifest, statistics)
-        groups = task.head.groups((*labels, *gate_labels))
-        _refuse_foreign_sums(manifest.id, statistics, torch.cat([z, gate_z]), groups)
+        _refuse_foreign_sums(
+            manifest.id,
+            statistics,
+            torch.cat([z, gate_z]),
+            task.head.groups((*labels, *gate_labels)),
+        )
     return Card(
         column=manifest.id,
         kind="vectors",

@@ -24,7 +24,7 @@ from redhost.core.bus.experts import (
     expert_from_tensors,
 )
 from redhost.core.model.canary import check_canary
-from redhost.core.model.verify import measure_off_domain, verify_expert
+from redhost.core.model.verify import Verifier, measure_off_domain
 from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.package.forms import FORMS
@@ -150,7 +150,7 @@ def test_saving_and_reading_changes_nothing(name, tmp_path) -> None:
         expert.temperature,
     )
     assert check_canary(manifest, again, files.canary) is None
-    assert verify_expert(files, backbone=None) == ()
+    assert Verifier().expert(files, backbone=None) == ()
 
 
 def activated(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -284,7 +284,7 @@ def test_what_is_done_off_the_domain_is_measured_again(expert_folders, backbone_
     for options, codes in ((measured, []), (measured / 2, ["off_domain"])):
         text = json.dumps({**manifest, "off_domain": options}).encode()
         checked = read_expert({**files, "expert.json": text}).unwrap("it")
-        assert [v.code for v in verify_expert(checked, backbone=backbone)] == codes
+        assert [v.code for v in Verifier().expert(checked, backbone=backbone)] == codes
 
 
 def test_evidence_is_loud_at_home_and_silent_away(world) -> None:

@@ -7,7 +7,7 @@ import pytest
 import redhost
 from redhost import MissingError
 from redhost.core.model.build import read_package
-from redhost.core.model.verify import verify_backbone
+from redhost.core.model.verify import Verifier
 from redhost.core.tasks import HEADS, make_task
 from redhost.errors import PluginError
 from redhost.registry.environment.extras import how_to_install
@@ -24,7 +24,7 @@ def nothing(monkeypatch) -> redhost.plugins.Plugins:
 
 
 def test_a_backbone_of_text_names_the_extra(nothing, speaker_folder) -> None:
-    [wrong] = verify_backbone(read_package(from_folder(speaker_folder)), plugins=nothing)
+    [wrong] = Verifier(plugins=nothing).backbone(read_package(from_folder(speaker_folder)))
     assert (wrong.code, wrong.found, wrong.hint) == ("task_unknown", "generation", RUN)
     with pytest.raises(PluginError) as e:
         nothing.task("generation")

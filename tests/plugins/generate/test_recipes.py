@@ -15,7 +15,7 @@ import redhost
 from redhost.core.bus.evidence import readout_factor
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
-from redhost.core.model.verify import verify_expert
+from redhost.core.model.verify import Verifier
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.readers import read_expert
@@ -34,7 +34,7 @@ def test_a_causal_expert_keeps_its_contract(speaking_experts, context) -> None:
         assert manifest.reads.causal is True and manifest.labels == ()
         assert manifest.writes.vocabulary == context.manifest.tokenizer
         assert check_compatible(manifest, context.manifest) == ()
-        assert verify_expert(files, backbone=None) == ()
+        assert Verifier().expert(files, backbone=None) == ()
         assert dumps(manifest) == files_of(folder)["expert.json"]
         assert_expert_contract(folder)
 

@@ -23,7 +23,7 @@ from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
-from redhost.core.model.verify import verify_expert
+from redhost.core.model.verify import Verifier
 from redhost.core.plugins import manager
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import from_folder
@@ -184,7 +184,7 @@ def test_without_the_plugin_it_is_left_out_and_the_extra_is_named(
     )
     assert all("the form 'inside'" in x.reason for x in receipt.left_out)
     files = read_expert(from_folder(folders["red"])).unwrap("red")
-    [wrong] = verify_expert(files, backbone=None)
+    [wrong] = Verifier().expert(files, backbone=None)
     assert wrong.code == "form_unknown" and how_to_install("peft") in wrong.hint
 
 

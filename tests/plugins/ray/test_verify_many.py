@@ -1,4 +1,4 @@
-"""Verification by a worker pool: the results of `verify_expert`, cached by content."""
+"""Verification by a worker pool: the results of `Verifier`, cached by content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redhost_ray.local import LocalEngine
 from redhost_ray.verify_many import VerificationTask, verify_many
 
 from redhost.core.model.build import read_package
-from redhost.core.model.verify import verify_expert
+from redhost.core.model.verify import Verifier
 from redhost.registry.errors import JobsError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
@@ -45,7 +45,7 @@ def tasks(expert_folders, backbone_folder, tmp_path) -> list[VerificationTask]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_pools_results_are_those_computed_here(tasks, workers) -> None:
     pool = redhost_ray.jobs.WorkerPool(name="c", engine=LocalEngine(), workers=workers)
-    here = [verify_expert(t.files, backbone=t.backbone) for t in tasks]
+    here = [Verifier().expert(t.files, backbone=t.backbone) for t in tasks]
     assert verify_many(tasks, pool=pool) == here
     assert [[v.code for v in vs] for vs in here] == [[], [], [], ["off_domain"]]
 

@@ -23,7 +23,7 @@ from redhost_spans.label_spans import read_spans
 import redhost
 from redhost.cli import cli
 from redhost.core.composition.recompose import compose
-from redhost.core.model.verify import verify_backbone, verify_expert
+from redhost.core.model.verify import Verifier
 from redhost.core.types import BackgroundRow
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task
@@ -126,7 +126,7 @@ def test_an_expert_is_checked_where_its_backbone_is_not_at_hand(composed) -> Non
     for domain in FOUND:
         [file] = (composed / f"red-expert-{domain}").rglob("expert.json")
         files = read_expert(from_folder(file.parent)).unwrap(domain)
-        assert verify_expert(files, backbone=None) == ()
+        assert Verifier().expert(files, backbone=None) == ()
 
 
 def test_an_answer_has_its_spans_with_places_and_probabilities(composed) -> None:
@@ -300,7 +300,7 @@ def test_an_expert_alone_names_the_extra_too(composed, monkeypatch) -> None:
     monkeypatch.delitem(TASKS, "spans")
     [file] = (composed / "red-expert-red").rglob("expert.json")
     files = read_expert(from_folder(file.parent)).unwrap("red")
-    [wrong] = verify_expert(files, backbone=None, plugins=redhost.plugins.Plugins(()))
+    [wrong] = Verifier(plugins=redhost.plugins.Plugins(())).expert(files, backbone=None)
     assert (wrong.code, wrong.hint) == ("task_unknown", how_to_install("spans"))
 
 
@@ -311,6 +311,6 @@ def test_a_manifest_that_its_task_forbids_is_refused_once_the_task_is_known(
     files = read_backbone(from_folder(file.parent)).unwrap("spans")
     files = replace(files, manifest=msgspec.structs.replace(files.manifest, labels=("x",)))
     monkeypatch.delitem(TASKS, "spans")
-    [wrong] = verify_backbone(files)
+    [wrong] = Verifier().backbone(files)
     expected = "no labels and no classifier where experts answer spans"
     assert (wrong.code, wrong.expected) == ("manifest_field", expected)

@@ -32,7 +32,7 @@ from redhost.core.model.build import (
     rows_of,
 )
 from redhost.core.model.composed import ComposedModel
-from redhost.core.model.verify import verify_expert
+from redhost.core.model.verify import Verifier
 from redhost.core.plugins.manager import Plugins
 from redhost.core.types import BackgroundRow, Row, parse_rows
 from redhost.registry.package.readers import BackboneFiles, read_backbone, read_expert
@@ -82,7 +82,7 @@ def verify_package(_: Job, files: JobFiles) -> JobFiles:
     violations = expert.violations
     if expert.value is not None:
         backbone = _read(content) if content else None
-        violations = verify_expert(expert.value, backbone=backbone)
+        violations = Verifier().expert(expert.value, backbone=backbone)
     return {"violations.json": msgspec.json.encode(violations)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from redhost.core.model.verify import verify_expert
+from redhost.core.model.verify import Verifier
 from redhost.core.types import Progress
 from redhost.registry.package.checked import Violation
 from redhost.registry.package.readers import BackboneFiles, ExpertFiles
@@ -51,7 +51,7 @@ def verify_many(
     results: list[tuple[Violation, ...]] = [()] * len(tasks)
     for n, task in enumerate(tasks):
         if ":" in task.files.manifest.form:
-            results[n] = verify_expert(task.files, backbone=task.backbone)
+            results[n] = Verifier().expert(task.files, backbone=task.backbone)
             continue
         inputs = jobs.put("expert", task.files.files)
         if task.backbone is not None:
