@@ -31,9 +31,9 @@ PAGES = {
 """The folder of a study's results → the module, or the study, that writes its page."""
 
 DRAWN = {
-    "matched": "red_lab.matched.figures",
+    "matched": "red_lab.matched.summary",
     "red": "red_lab.red.figures",
-    "robust": "red_lab.robust.figures",
+    "robust": "red_lab.robust.summary",
 }
 
 ELSEWHERE = {"bench", "gateway", "install", "mutation", "serve"}

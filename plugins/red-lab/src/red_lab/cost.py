@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from red_lab.metrics import Metrics, read_metrics, write_results
+from red_lab.metrics import Metrics, read_metrics, render, write_results
 from red_lab.options import out_option
-from red_lab.rendering import render
 
 __all__ = ["cost", "page", "run"]
 

@@ -1,13 +1,19 @@
-"""The results of a study as files: metrics.json, and the page and figures written from it."""
+"""The results of a study as files: metrics.json, and the page and figures written from it.
+
+Pages are Jinja2 templates in `templates`, which get the keys of metrics.json as names.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
-__all__ = ["Metrics", "cached_json", "read_metrics", "write_json", "write_results"]
+__all__ = ["Metrics", "cached_json", "drawing", "read_metrics", "render", "write_json"]
+__all__ += ["write_results"]
 
 Metrics = Mapping[str, Any]
 """The content of metrics.json."""
@@ -76,3 +82,56 @@ def _write_whole(text: str, path: Path) -> None:
     part = path.with_suffix(".part")
     part.write_text(text, "utf-8")
     part.replace(path)
+
+
+def render(template: str, metrics: Metrics, *, package: str = "red_lab", **names: object) -> str:
+    """Return a page; a name that neither the metrics nor the caller have is an error.
+
+    Filters: ``number`` formats as Python's ``format`` does, ``points`` shows a difference of
+    shares in percentage points, ``median`` is that of a list.
+
+    Args:
+        template: Name of the file, without ``.md.j2``.
+        metrics: The content of metrics.json.
+        package: Package whose folder `templates` has the file.
+        names: What the template uses besides.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    pages = Environment(  # noqa: S701  (Markdown, of our own numbers)
+        loader=PackageLoader(package),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters |= {"median": median, "number": format, "points": _points}
+    return pages.get_template(f"{template}.md.j2").render(metrics, **names)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+@contextmanager
+def drawing(path: Path, *, salt: str, **options: Any) -> Iterator[Any]:
+    """Yield the axes of a figure, rows by columns, which is then written without a date.
+
+    The same numbers give the same bytes. Matplotlib is imported here only.
+
+    Args:
+        path: The file.
+        salt: What the names of a figure's parts depend on.
+        options: Those of `matplotlib.pyplot.subplots`, and settings whose names have a dot.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    settings: dict[Any, Any] = {"font.size": 9, **{k: v for k, v in options.items() if "." in k}}
+    layout = {"layout": "constrained", **{k: v for k, v in options.items() if "." not in k}}
+    with mpl.rc_context({"svg.hashsalt": salt, **settings}):
+        figure, axes = plt.subplots(squeeze=False, **layout)
+        yield axes
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)

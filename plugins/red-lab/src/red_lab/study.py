@@ -14,9 +14,8 @@ from typing import Any
 
 import click
 
-from red_lab.metrics import Metrics, cached_json, read_metrics, write_results
+from red_lab.metrics import Metrics, cached_json, read_metrics, render, write_results
 from red_lab.options import WORK, out_option, seeds_option
-from red_lab.rendering import render
 
 __all__ = ["Cell", "Study"]
 

@@ -21,8 +21,7 @@ from red_lab.adapters.judge import Judge, Ledger, Read, score
 from red_lab.adapters.mixtures import STEPS, arrow, train_xlora, xlora
 from red_lab.adapters.passes import Files, combined, expert_of, files_of, in_peft, shuffled
 from red_lab.adapters.study import PROMPT, Study, open_study
-from red_lab.metrics import Metrics, write_results
-from red_lab.rendering import render
+from red_lab.metrics import Metrics, render, write_results
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.composition.choose import compare_routers
 from redhost.core.routers import build_router

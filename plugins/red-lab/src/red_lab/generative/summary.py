@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from red_lab.metrics import Metrics
-from red_lab.rendering import render
+from red_lab.metrics import Metrics, render
 from red_lab.robust.summary import over_seeds
 
 __all__ = ["page", "ratio", "recovered", "regrets", "summarise"]

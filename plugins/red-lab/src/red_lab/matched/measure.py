@@ -1,24 +1,108 @@
-"""One seed of one data set: train and evaluate every system, and measure its curvature."""
+"""Train every system with the same number of parameters, evaluate it, and measure its curvature.
+
+The number of epochs is the one with the best mean validation accuracy over all systems.
+"""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from redhost_mechanisms import usage_entropy
 from torch import Tensor
 
-from red_lab.matched.apart import Alone, ComposedSystem
-from red_lab.matched.closed_form import ClosedFormRouter
+from red_lab.matched.apart import (
+    Alone,
+    ClosedFormRouter,
+    ComposedSystem,
+    closed_form_router,
+    train_experts,
+    train_gate,
+)
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.hessian import sharpness
-from red_lab.matched.recipe import Recipe, Tick
-from red_lab.matched.system import System
-from red_lab.matched.train import EVIDENCE, RED, train_all
+from red_lab.matched.systems import (
+    Dense,
+    Recipe,
+    Soft,
+    Sparse,
+    System,
+    Tick,
+    descend,
+    matched_width,
+)
+from red_lab.toy.data import one_thread
 
-__all__ = ["hits", "measure"]
+__all__ = ["EPOCHS", "EVIDENCE", "RED", "choose", "hits", "measure", "train_all"]
+
+RED, EVIDENCE = "RED", "RED, evidence router"
+ACTIVE = 2
+"""k of the sparse mixture."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """A system after training.
+
+    Attributes:
+        system: The trained system.
+        parameters: Number of parameters trained by gradient, P.
+        seconds: CPU seconds of training.
+    """
+
+    system: System
+    parameters: int
+    seconds: float
+
+
+def train_all(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[str, Trained]:
+    """Train every system; the others are matched to RED's number of parameters."""
+    start = time.process_time()
+    experts = train_experts(problem, recipe=recipe, seed=seed, tick=tick)
+    apart = time.process_time()
+    gate = train_gate(problem, recipe=recipe, seed=seed, tick=tick)
+    routed = time.process_time()
+    router = closed_form_router(problem, experts)
+    solved = time.process_time()
+    classifier = problem.classifier
+    red = ComposedSystem(experts=experts, router=gate, classifier=classifier)
+    evidence = ComposedSystem(experts=experts, router=router, classifier=classifier)
+    found = {
+        RED: Trained(system=red, parameters=_size(red), seconds=routed - start),
+        EVIDENCE: Trained(
+            system=evidence, parameters=_size(evidence), seconds=apart - start + solved - routed
+        ),
+    }
+    width, classes, count = problem.width, len(problem.labels), len(problem.domains)
+    one = matched_width(_size(red), width=width, classes=classes)
+    each = matched_width(_size(red), width=width, classes=classes, experts=count)
+    shape = {"width": width, "classes": classes, "seed": seed}
+    made: dict[str, System] = {
+        "dense head": Dense(units=one, **shape),
+        "soft MoE": Soft(units=each, experts=count, **shape),
+        f"sparse top-{ACTIVE} MoE": Sparse(units=each, experts=count, k=ACTIVE, **shape),
+    }
+    joint = {n: _jointly(n, s, problem, recipe, seed, tick) for n, s in made.items()}
+    return {**joint, **found}
+
+
+def _jointly(
+    name: str, system: System, problem: Problem, recipe: Recipe, seed: int, tick: Tick
+) -> Trained:
+    start = time.process_time()
+    tick_system: Callable[[], None] = lambda: tick(name)  # noqa: E731
+    descend(system, problem.train, recipe=recipe, seed=seed, tick=tick_system)
+    return Trained(system=system, parameters=_size(system), seconds=time.process_time() - start)
+
+
+def _size(system: System) -> int:
+    return sum(p.numel() for p in system.parameters())
 
 
 def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[str, Any]:
@@ -106,3 +190,40 @@ def _right(system: System, part: DataPart) -> float:
 def _stored(system: System) -> int:
     router = system.get_submodule("router")
     return router.stored() if isinstance(router, ClosedFormRouter) else 0
+
+
+EPOCHS = (5, 10, 20, 40, 80, 160)
+
+
+def choose(
+    open_problem: Callable[[], Problem],
+    *,
+    recipe: Recipe,
+    file: Path,
+    shown: Callable[[str, int], Tick],
+    epochs: Sequence[int] = EPOCHS,
+) -> dict[str, Any]:
+    """Return the chosen epochs and the accuracies of all candidates; seed 0, without test rows.
+
+    Args:
+        open_problem: Returns the data; called if no stored result exists.
+        recipe: The other training settings.
+        file: File of the stored result; written if it does not exist.
+        shown: Label and epochs of a training → its progress.
+        epochs: The candidates; ties go to the earlier one.
+    """
+    if not file.exists():
+        problem, valid = open_problem(), {}
+        for number in epochs:
+            given, tick = replace(recipe, epochs=number), shown(f"{number} epochs", number)
+            with one_thread():
+                trained = train_all(problem, recipe=given, seed=0, tick=tick)
+            valid[str(number)] = {
+                n: float(hits(t.system, problem.valid).mean())
+                for n, t in trained.items()
+                if n != EVIDENCE  # its confidences are measured on these rows
+            }
+        file.write_text(json.dumps({"valid": valid, "rows": len(problem.valid)}), "utf-8")
+    measured: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    means = {int(n): sum(v.values()) / len(v) for n, v in measured["valid"].items()}
+    return {**measured, "epochs": max(means, key=lambda n: means[n])}

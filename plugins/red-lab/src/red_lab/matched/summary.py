@@ -1,16 +1,18 @@
-"""Summarise single seeds: means, intervals by cluster, paired differences."""
+"""Summarise single seeds: means, intervals by cluster, paired differences; and draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from red_lab.intervals import Array, interval
-from red_lab.matched.train import RED
+from red_lab.matched.measure import RED
+from red_lab.metrics import drawing
 
-__all__ = ["summarise"]
+__all__ = ["draw", "summarise"]
 
 
 def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -68,3 +70,31 @@ def _mean(values: Array, clusters: Sequence[str]) -> dict[str, float]:
 def _over(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
+
+
+def draw(metrics: Mapping[str, Any], folder: Path) -> None:
+    """Draw accuracy, worst domain and top eigenvalue, a column for each data set."""
+    tasks = metrics["tasks"]
+    size = {"figsize": (8, 4.5), "nrows": 2, "ncols": len(tasks), "sharex": True, "sharey": "row"}
+    with drawing(folder / "systems.svg", salt="matched", **size) as axes:
+        for top, bottom, (task, results) in zip(*axes, tasks.items(), strict=True):
+            systems = list(results["systems"].values())
+            places = range(len(systems))
+            pairs = [(s["accuracy"], s["eigenvalue"]) for s in systems]
+            _points(top, [(a["mean"], a["low"], a["high"]) for a, _ in pairs], "all rows")
+            worst = [min(s["domains"].values()) for s in systems]
+            top.plot(places, worst, "v", markersize=5, label="worst domain")
+            top.set_title(task)
+            _points(bottom, [(e["median"], e["min"], e["max"]) for _, e in pairs], "seeds")
+            bottom.set_yscale("log")
+            bottom.set_xticks(places, list(results["systems"]), rotation=25, ha="right")
+        axes[0][0].set_ylabel("accuracy")
+        axes[1][0].set_ylabel("top eigenvalue")
+        axes[0][0].legend()
+
+
+def _points(axes: Any, intervals: Sequence[tuple[float, float, float]], label: str) -> None:
+    """Draw one point a system, (middle, low, high)."""
+    middle = [m for m, _, _ in intervals]
+    error = [[m - low for m, low, _ in intervals], [high - m for m, _, high in intervals]]
+    axes.errorbar(range(len(middle)), middle, yerr=error, fmt="o", capsize=3, label=label)

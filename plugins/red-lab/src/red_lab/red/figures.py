@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from red_lab.metrics import drawing
 from red_lab.red.experts import NAMES
 from red_lab.red.measure import SHARES
 from red_lab.red.summary import titled
@@ -17,98 +19,62 @@ BARS = ("global head", "monolith", "MoE, linear", "MoE, residual", "RED")
 
 def draw(metrics: Mapping[str, Any], folder: Path) -> None:
     """Write ranges.svg, noise.svg and routing.svg; the same metrics give the same bytes."""
-    import matplotlib as mpl
+    red = partial(drawing, salt="red")
+    with red(folder / "ranges.svg", figsize=(7, 3.5)) as axes:
+        _ranges(axes[0][0], titled(metrics["systems"]))
+    with red(folder / "noise.svg", figsize=(7, 3.5), ncols=2, sharey=True) as axes:
+        _noise(axes[0], metrics["curves"])
+    with red(folder / "routing.svg", figsize=(4, 3.5)) as axes:
+        _routing(axes[0][0], metrics["confusion"])
+    curves = {}
+    if "ablations" in metrics:
+        titles = {"rank": "trained at its rank", "nested": "cut from one training"}
+        curves["ranks.svg", "rank of every expert"] = {
+            title: {setting: row["RED"]["mean"] for setting, row in table.items()}
+            for kind, title in titles.items()
+            for table in [metrics["ablations"][kind]]
+        }
+    if "shares" in metrics:
+        systems = next(iter(metrics["shares"].values()))
+        curves["shares.svg", "share of the questions that the base saw"] = {
+            s: {k: row[s]["mean"] for k, row in metrics["shares"].items()} for s in systems
+        }
+    for (file, what), lines in curves.items():
+        with red(folder / file, figsize=(5, 3.5)) as axes:
+            for name, values in lines.items():
+                axes[0][0].plot(list(values), list(values.values()), marker=".", label=name)
+            axes[0][0].set(xlabel=what, ylabel="exact answers")
+            axes[0][0].legend()
 
-    mpl.use("Agg")
-    with mpl.rc_context({"svg.hashsalt": "red", "figure.figsize": (7, 3.5), "font.size": 9}):
-        _ranges(metrics, folder / "ranges.svg")
-        _noise(metrics, folder / "noise.svg")
-        _routing(metrics, folder / "routing.svg")
-        if "ablations" in metrics:
-            _lines(
-                {
-                    "trained at its rank": _red(metrics["ablations"]["rank"]),
-                    "cut from one training": _red(metrics["ablations"]["nested"]),
-                },
-                "rank of every expert",
-                folder / "ranks.svg",
-            )
-        if "shares" in metrics:
-            systems = next(iter(metrics["shares"].values()))
-            means = {
-                s: {k: row[s]["mean"] for k, row in metrics["shares"].items()} for s in systems
-            }
-            _lines(means, "share of the questions that the base saw", folder / "shares.svg")
 
-
-def _ranges(metrics: Mapping[str, Any], path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(layout="constrained")
+def _ranges(axes: Any, systems: Mapping[str, Mapping[str, Any]]) -> None:
     width = 0.8 / len(BARS)
     for n, name in enumerate(BARS):
-        system = titled(metrics["systems"])[name]
-        heights = [system["domains"][d] or 0.0 for d in NAMES] + [system["accuracy"]["mean"]]
+        a = systems[name]["accuracy"]
+        heights = [systems[name]["domains"][d] or 0.0 for d in NAMES] + [a["mean"]]
         places = [k + n * width for k in range(len(heights))]
-        error = [[0.0] * len(heights), [0.0] * len(heights)]
-        a = system["accuracy"]
-        error[0][-1], error[1][-1] = a["mean"] - a["low"], a["high"] - a["mean"]
+        none = [0.0] * len(NAMES)
+        error = [[*none, a["mean"] - a["low"]], [*none, a["high"] - a["mean"]]]
         axes.bar(places, heights, width, label=name, yerr=error, error_kw={"linewidth": 0.8})
     axes.set_xticks([k + 0.4 - width / 2 for k in range(len(NAMES) + 1)], [*NAMES, "all"])
-    axes.set_ylim(0, 1.02)
-    axes.set_ylabel("exact answers")
+    axes.set(ylim=(0, 1.02), ylabel="exact answers")
     axes.legend(ncols=3, loc="lower right")
-    _save(figure, path)
 
 
-def _noise(metrics: Mapping[str, Any], path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, both = plt.subplots(1, 2, sharey=True, layout="constrained")
+def _noise(both: Sequence[Any], curves: Mapping[str, Any]) -> None:
     titles = {"flipped": "routes flipped at random", "worst": "mass moved by an adversary"}
     for axes, (kind, title) in zip(both, titles.items(), strict=True):
-        for name, values in metrics["curves"][kind].items():
+        for name, values in curves[kind].items():
             style = "--" if name.startswith("MoE") else "-"
             axes.plot(SHARES, values, style, marker=".", label=name)
-        axes.set_title(title)
-        axes.set_xlabel("q")
-        axes.set_ylim(0, 1.02)
+        axes.set(title=title, xlabel="q", ylim=(0, 1.02))
     both[0].set_ylabel("exact answers")
     both[0].legend(loc="lower left")
-    _save(figure, path)
 
 
-def _routing(metrics: Mapping[str, Any], path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(4, 3.5), layout="constrained")
-    image = axes.imshow(metrics["confusion"], vmin=0, vmax=1, cmap="viridis")
+def _routing(axes: Any, confusion: Sequence[Sequence[float]]) -> None:
+    image = axes.imshow(confusion, vmin=0, vmax=1, cmap="viridis")
     axes.set_xticks(range(len(NAMES)), NAMES, rotation=45)
     axes.set_yticks(range(len(NAMES)), NAMES)
-    axes.set_xlabel("mean α of")
-    axes.set_ylabel("questions of")
-    figure.colorbar(image)
-    _save(figure, path)
-
-
-def _red(table: Mapping[str, Any]) -> dict[str, float]:
-    return {setting: row["RED"]["mean"] for setting, row in table.items()}
-
-
-def _lines(curves: Mapping[str, Mapping[str, float]], what: str, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
-    for name, values in curves.items():
-        axes.plot(list(values), list(values.values()), marker=".", label=name)
-    axes.set_xlabel(what)
-    axes.set_ylabel("exact answers")
-    axes.legend()
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    axes.set(xlabel="mean α of", ylabel="questions of")
+    axes.figure.colorbar(image)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from red_lab.metrics import Metrics
+from red_lab.metrics import Metrics, render
 from red_lab.red.advantages import advantages, spread
 from red_lab.red.claims import claims
 from red_lab.red.experts import NAMES
 from red_lab.red.measure import SHARES
 from red_lab.red.queries import RULE
 from red_lab.red.summary import earlier_rule
-from red_lab.rendering import render
 
 __all__ = ["page"]
 

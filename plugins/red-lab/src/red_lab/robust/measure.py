@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
-from red_lab.matched.recipe import Recipe
+from red_lab.matched.systems import Recipe
 from red_lab.options import timed
 from red_lab.robust.conflict import conflicts
 from red_lab.robust.gates import (
@@ -21,13 +21,19 @@ from red_lab.robust.gates import (
     SETTINGS,
     centroid_gate,
     distilled,
+    growth,
     linear_gate,
     mlp_gate,
     train_gate,
 )
-from red_lab.robust.growth import growth
-from red_lab.robust.monolith import aggregate, train_monolith
-from red_lab.robust.traffic import RouterRows, UnevenTraffic, alone, lay_out
+from red_lab.robust.traffic import (
+    RouterRows,
+    UnevenTraffic,
+    aggregate,
+    alone,
+    lay_out,
+    train_monolith,
+)
 
 __all__ = ["SCENES", "Scene", "measure"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from red_lab.metrics import Metrics
-from red_lab.rendering import render
+from red_lab.metrics import Metrics, render
 
 __all__ = ["page"]
 
