@@ -32,7 +32,7 @@ PAGES = {
 
 DRAWN = {
     "matched": "red_lab.matched.summary",
-    "red": "red_lab.red.figures",
+    "red": "red_lab.red.report",
     "robust": "red_lab.robust.summary",
 }
 

@@ -19,7 +19,7 @@ from red_lab.matched.study import STUDY, matched
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.red import queries
 from red_lab.red.base import BaseSettings
-from red_lab.red.plan import Plan
+from red_lab.red.measure import Plan
 from redhost_author.training.data import DataSplits
 
 import redhost

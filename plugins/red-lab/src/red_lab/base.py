@@ -15,7 +15,7 @@ from redhost_author.versions import library_versions
 import redhost
 from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
 from red_lab.background import background_rows
-from red_lab.progress import Bar
+from red_lab.progress import shown
 from red_lab.tiny_model import TinyLM, make_tokenizer
 from red_lab.tiny_pretrain import Pretraining, pretrain
 from redhost.core.types import write_rows
@@ -111,19 +111,12 @@ def adapt_on(
     bare: redhost.Backbone, pairs: tuple[Pair, ...], *, recipe: BaseRecipe, seed: int
 ) -> redhost.Backbone:
     """Run the base stage on the questions of these pairs, both orders."""
-    bar: Bar | None = None
-
-    def show(done: int, total: int) -> None:
-        nonlocal bar
-        bar = bar or Bar("adapting", total=total)
-        bar.update(done)
-
     return adapt(
         bare,
         [redhost.Row(text=r.text, label=r.label) for r in rows(pairs)],
         labels=LABELS,
         settings=dataclasses.replace(recipe.adaptation, seed=seed),
-        progress=show,
+        progress=shown("adapting"),
     )
 
 

@@ -15,7 +15,7 @@ from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.study import robust
-from red_lab.seeds.command import seeds
+from red_lab.seeds import seeds
 from red_lab.shrink import shrink
 from red_lab.text.study import text
 from red_lab.toy.command import toy

@@ -21,7 +21,7 @@ import torch
 import redhost
 from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
 from red_lab.base import LABELS, BaseRecipe, adapt_on, language_model
-from red_lab.intervals import Array, interval
+from red_lab.intervals import Array, mean_within
 from red_lab.metrics import cached_json, write_results
 from red_lab.packages import build_all
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
@@ -134,7 +134,7 @@ class Pool:
 
     def accuracy(self, name: str) -> dict[str, float]:
         """Return mean over splits, with the interval over pairs."""
-        return self._mean(self.hits(name), self.clusters)
+        return mean_within(self.hits(name), self.clusters)
 
     def ranges(self, name: str) -> dict[str, float]:
         """Return the accuracy by range."""
@@ -143,7 +143,7 @@ class Pool:
 
     def difference(self, one: str, other: str) -> dict[str, float]:
         """Return the paired difference of two systems."""
-        return self._mean(self.hits(one) - self.hits(other), self.clusters)
+        return mean_within(self.hits(one) - self.hits(other), self.clusters)
 
     def without(self, expert_id: str) -> dict[str, dict[str, float]]:
         """Return each range's change of accuracy without an expert, paired, router retrained."""
@@ -152,12 +152,8 @@ class Pool:
         for name, _, _ in RANGES:
             mask = self.domains == name
             clusters = [c for c, m in zip(self.clusters, mask, strict=True) if m]
-            found[name] = self._mean(change[mask], clusters)
+            found[name] = mean_within(change[mask], clusters)
         return found
-
-    def _mean(self, values: Array, clusters: Sequence[str]) -> dict[str, float]:
-        low, high = interval(values, clusters)
-        return {"mean": float(values.mean()), "low": low, "high": high}
 
 
 def _leave_one_out(backbone: Path, experts: Sequence[Path], context: RangeTrainingContext) -> Hits:

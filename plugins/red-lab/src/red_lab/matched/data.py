@@ -20,7 +20,7 @@ from red_lab.arithmetic import range_of
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES
-from red_lab.red.plan import Plan
+from red_lab.red.measure import Plan
 from red_lab.red.queries import LABELS, Query
 from red_lab.red.run import Seed
 from red_lab.text.corpora import CORPORA

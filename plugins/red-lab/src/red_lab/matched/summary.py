@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from red_lab.intervals import Array, interval
+from red_lab.intervals import mean_known, mean_within
 from red_lab.matched.measure import RED
 from red_lab.metrics import drawing
 
@@ -29,7 +29,7 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "shape": {k: [m["shape"][k] for m in measured] for k in measured[0]["shape"]},
         "systems": {
             n: {
-                "accuracy": _mean(hits[n], clusters),
+                "accuracy": mean_within(hits[n], clusters),
                 "domains": {
                     d: float(hits[n][domains == d].mean()) for d in sorted(set(domains.tolist()))
                 },
@@ -37,12 +37,14 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "parameters": own[n][0]["parameters"],
                 "multiply_adds": own[n][0]["multiply_adds"],
                 "seconds": float(np.median([t["seconds"] for t in own[n]])),
-                "usage_entropy": _over([t["usage_entropy"] for t in own[n]]),
+                "usage_entropy": mean_known([t["usage_entropy"] for t in own[n]]),
                 "eigenvalue": _top([t["eigenvalues"] for t in own[n]]),
             }
             for n in names
         },
-        "paired": {f"{RED} - {n}": _mean(hits[RED] - hits[n], clusters) for n in names if n != RED},
+        "paired": {
+            f"{RED} - {n}": mean_within(hits[RED] - hits[n], clusters) for n in names if n != RED
+        },
         "composed": _top([[m["composed"]] for m in measured]),
         "routed": {k: float(np.mean([m[k] for m in measured])) for k in ("gate", "listening")},
         "stored": measured[0]["stored"],
@@ -60,16 +62,6 @@ def _top(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
         "residual": max(block["residual"] for block in every),
         "products": max(block["products"] for block in every),
     }
-
-
-def _mean(values: Array, clusters: Sequence[str]) -> dict[str, float]:
-    low, high = interval(values, clusters)
-    return {"mean": float(values.mean()), "low": low, "high": high}
-
-
-def _over(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
 
 
 def draw(metrics: Mapping[str, Any], folder: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from redhost_robust import MinimaxSettings, minimax
@@ -100,7 +100,7 @@ def lay_out(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> Uneve
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(problem.train), generator=generator)
     half = len(order) // 2
-    own = _with_train(problem, problem.train[order[:half]])
+    own = replace(problem, train=problem.train[order[:half]])
     rest = problem.train[order[half:]]
     count = len(problem.domains)
     parts = [rest.of(k) for k in range(count)]
@@ -150,20 +150,6 @@ def answer_log_p(expert: Alone, part: DataPart) -> Tensor:
     found = log_p.gather(1, place.clamp(0, log_p.shape[1] - 1)[:, None]).squeeze(1)
     least = math.log(LEAST)
     return torch.where(known, found, least).clamp_min(least)
-
-
-def _with_train(problem: Problem, train: DataPart) -> Problem:
-    return Problem(
-        name=problem.name,
-        domains=problem.domains,
-        labels_of=problem.labels_of,
-        train=train,
-        valid=problem.valid,
-        test=problem.test,
-        clusters=problem.clusters,
-        norm=problem.norm,
-        classifier=problem.classifier,
-    )
 
 
 def untrained(problem: Problem, *, rank: int, seed: int) -> Alone:
