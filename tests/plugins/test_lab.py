@@ -20,8 +20,7 @@ from red_lab.cli import StudyGroup, lab
 from red_lab.intervals import interval
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.readme import BLOCKS, PAGES, refresh
-from red_lab.tiny_model import Shape, make_model, make_tokenizer
-from red_lab.tiny_pretrain import Pretraining, pretrain
+from red_lab.tiny_model import Pretraining, Shape, make_model, make_tokenizer, pretrain
 
 import redhost
 from redhost.registry.errors import PluginError
@@ -158,7 +157,7 @@ def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch)
     split = Split.numbered(0)
     whole = pretrain(split, shape=SMALL, settings=settings)
     file = tmp_path / "lm.pt"
-    from red_lab import tiny_pretrain as module
+    from red_lab import tiny_model as module
     from red_lab import training
 
     step, calls = training.descend, []

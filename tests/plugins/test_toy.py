@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from red_lab.cli import toy
 from red_lab.toy import bus, linear, nonlinear, propositions, residual
-from red_lab.toy.command import toy
 from red_lab.toy.data import PLACES, UNITS, grid, one_thread, oracle, score
 from red_lab.toy.mlp import LAYERS, MLPRecipe, average, fit, forward, start
 from red_lab.toy.report import page
@@ -251,7 +251,7 @@ def test_the_command_writes_where_its_option_says(tmp_path, monkeypatch) -> None
 
 def test_the_command_is_described_without_torch() -> None:
     code = (
-        "import sys; from red_lab.toy.command import toy;"
+        "import sys; from red_lab.cli import toy;"
         "print(sorted({'torch', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -41,7 +41,6 @@ LOWEST: Final = 1
 HIGHEST: Final = 50
 FIRST_ANSWER: Final = 2 * LOWEST
 LAST_ANSWER: Final = 2 * HIGHEST
-CLASSES: Final = LAST_ANSWER - FIRST_ANSWER + 1
 FOLDS: Final = 10
 SPLITS: Final = 5
 RANGES: Final[tuple[tuple[str, int, int], ...]] = (

@@ -1,33 +1,49 @@
-"""Build the tiny arithmetic backbone of a split: pretrain, adapt once, freeze, package."""
+"""Build the packages of a split: the tiny arithmetic backbone, and its five experts.
+
+The backbone is pretrained, adapted once, frozen and packaged.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from dataclasses import dataclass, field
+from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import redhost_author
+import torch
 from redhost_author.backbone.adapt import AdaptSettings, adapt
 from redhost_author.training.packaging import save_backbone
 from redhost_author.versions import library_versions
 
 import redhost
-from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
-from red_lab.background import background_rows
+from red_lab.arithmetic import (
+    FIRST_ANSWER,
+    LAST_ANSWER,
+    RANGES,
+    Pair,
+    Split,
+    pairs_with,
+    rows,
+    share_of,
+)
+from red_lab.corpus import background_rows
 from red_lab.progress import shown
-from red_lab.tiny_model import TinyLM, make_tokenizer
-from red_lab.tiny_pretrain import Pretraining, pretrain
+from red_lab.ranges import build_expert, open_range_training
+from red_lab.tiny_model import Pretraining, TinyLM, make_tokenizer, pretrain
 from redhost.core.types import write_rows
 from redhost.registry.package.manifest import Training
 
 __all__ = [
     "LABELS",
-    "SHARE",
     "BaseRecipe",
     "adapt_on",
     "adaptation_pairs",
-    "build_backbone",
+    "build_all",
+    "installed_share",
     "language_model",
 ]
 
@@ -134,3 +150,43 @@ def _model_files(backbone: redhost.Backbone) -> dict[str, bytes]:
         backbone.trunk.model.save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
         return {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir())}
+
+
+THREADS = 2
+"""Results depend on the number of threads bit by bit, so builds fix it."""
+
+
+def build_all(number: int, *, seed: int, out: Path, work: Path) -> list[Path]:
+    """Build the backbone and the experts of a split as projects in a folder.
+
+    Args:
+        number: The split, 0..4; 0 is the one that is shipped.
+        seed: Random seed of all stages.
+        out: Folder of the project folders.
+        work: Folder of checkpoints.
+
+    Returns:
+        The packages' folders, the backbone's first.
+    """
+    torch.set_num_threads(THREADS)
+    split = Split.numbered(number)
+    backbone = build_backbone(split, out / "red-backbone-tiny", seed=seed, work=work)
+    context = open_range_training(backbone, split)
+    experts = [
+        build_expert(context, name, out / f"red-expert-{name}", seed=seed) for name, _, _ in RANGES
+    ]
+    return [backbone, *experts]
+
+
+def installed_share() -> str:
+    """Return a sentence on the share of the data that the installed backbone was trained on."""
+    version = distribution("red-backbone-tiny").version
+    spec = find_spec("red_backbone_tiny")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("red_backbone_tiny has no files")
+    manifest = json.loads(Path(spec.origin).with_name("backbone.json").read_bytes())
+    training = manifest["training"]
+    return (
+        f"red-backbone-tiny {version} was adapted on {training['metrics']['share']:.0%} of the "
+        f"experts' training pairs ({training['data']}); the rows above are pairs nobody saw"
+    )

@@ -20,18 +20,40 @@ import torch
 
 import redhost
 from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
-from red_lab.base import LABELS, BaseRecipe, adapt_on, language_model
+from red_lab.base import LABELS, BaseRecipe, adapt_on, build_all, language_model
 from red_lab.intervals import Array, mean_within
-from red_lab.metrics import cached_json, write_results
-from red_lab.packages import build_all
+from red_lab.metrics import Metrics, cached_json, render, write_results
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
-from red_lab.report import page
-from red_lab.tiny_pretrain import pretrain
+from red_lab.tiny_model import pretrain
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import hits_by_system
 
-__all__ = ["KINDS", "Hits", "Pool", "measure", "run", "summarise"]
+__all__ = ["measure", "page", "run", "summarise"]
+
+NAMES = {
+    "backbone": "backbone alone",
+    "best_single": "best single expert (chosen on these very rows)",
+    "uniform": "uniform weights",
+    "sum": "plain sum of all experts, no router",
+    "hard": "trained router, hard top-1",
+    "mixture": "mixture over the same experts",
+    "routed_centroid": "router: nearest centroid",
+    "routed_statistics": "router: statistics",
+    "routed_evidence": "router: evidence",
+    "routed_linear": "router: linear",
+    "routed_mlp": "router: MLP",
+    "single_adapter": "one adapter, same parameters, all data",
+    "oracle": "oracle routing (label-informed)",
+    "ceiling": "ceiling: the backbone's blocks adapted on all data",
+}
+
+
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.tiny-ranges/1``."""
+    ranges = [name for name, _, _ in RANGES]
+    return render("tiny-ranges", metrics, names=NAMES, ranges=ranges)
+
 
 log = logging.getLogger("red_lab")
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from red_lab.options import WORK, out_option, seeds_option
+from red_lab.study import WORK, out_option, seeds_option
 
 __all__ = ["red"]
 

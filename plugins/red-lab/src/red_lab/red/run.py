@@ -15,7 +15,6 @@ import torch
 
 import redhost
 from red_lab.metrics import cached_json, write_results
-from red_lab.options import timed
 from red_lab.progress import shown
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
 from red_lab.red.base import FrozenBase, train_base
@@ -24,6 +23,7 @@ from red_lab.red.measure import Plan, RedSetting, measure
 from red_lab.red.queries import Data, load
 from red_lab.red.report import draw, page, write_overview
 from red_lab.red.summary import summarise, table
+from red_lab.study import timed
 
 __all__ = ["Seed", "open_source", "run", "smollm2_file"]
 
@@ -162,7 +162,7 @@ def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
     if source == "tiny":
         from red_lab.arithmetic import SPLITS, Split
         from red_lab.base import language_model
-        from red_lab.tiny_pretrain import pretrain
+        from red_lab.tiny_model import pretrain
 
         number = seed % SPLITS
         checkpoint = work.parent / f"split{number}" / "lm-0.pt"

@@ -19,7 +19,7 @@ from red_lab.intervals import Array, mean_known, mean_within
 from red_lab.red.experts import NAMES
 from red_lab.red.measure import Plan
 from red_lab.red.queries import RULE, Data, boundary
-from red_lab.tiny_pretrain import Pretraining
+from red_lab.tiny_model import Pretraining
 
 __all__ = ["earlier_rule", "errors", "key_of", "seen", "summarise", "table", "titled"]
 

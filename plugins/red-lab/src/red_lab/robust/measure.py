@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe
-from red_lab.options import timed
 from red_lab.robust.conflict import conflicts
 from red_lab.robust.gates import (
     AGAIN,
@@ -34,6 +33,7 @@ from red_lab.robust.traffic import (
     lay_out,
     train_monolith,
 )
+from red_lab.study import timed
 
 __all__ = ["SCENES", "Scene", "measure"]
 
