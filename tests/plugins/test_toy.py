@@ -13,10 +13,11 @@ import torch
 from click.testing import CliRunner
 from red_lab.cli import toy
 from red_lab.toy import bus, linear, nonlinear, propositions, residual
-from red_lab.toy.data import PLACES, UNITS, grid, one_thread, oracle, score
+from red_lab.toy.data import PLACES, UNITS, grid, oracle, score
 from red_lab.toy.mlp import LAYERS, MLPRecipe, average, fit, forward, start
 from red_lab.toy.report import page
 from red_lab.toy.run import Effort, run
+from red_lab.training import one_thread
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "toy"
 SHORT = MLPRecipe(steps=1000)

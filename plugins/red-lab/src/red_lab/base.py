@@ -6,11 +6,7 @@ The backbone is pretrained, adapted once, frozen and packaged.
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
-from dataclasses import dataclass, field
-from importlib.metadata import distribution
-from importlib.util import find_spec
 from pathlib import Path
 
 import redhost_author
@@ -33,17 +29,16 @@ from red_lab.arithmetic import (
 from red_lab.corpus import background_rows
 from red_lab.progress import shown
 from red_lab.ranges import build_expert, open_range_training
-from red_lab.tiny_model import Pretraining, TinyLM, make_tokenizer, pretrain
+from red_lab.tiny_model import TinyLM, make_tokenizer, pretrain
 from redhost.core.types import write_rows
 from redhost.registry.package.manifest import Training
 
 __all__ = [
     "LABELS",
-    "BaseRecipe",
+    "SHARE",
     "adapt_on",
     "adaptation_pairs",
     "build_all",
-    "installed_share",
     "language_model",
 ]
 
@@ -52,44 +47,25 @@ SHARE = 0.2
 """The share of the experts' training pairs that the base stage is trained on, small on purpose."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaseRecipe:
-    """Settings of a backbone of this family; chosen on fold 3, see the lab notes.
-
-    Attributes:
-        share: The share of the experts' training pairs that the base stage is trained on.
-        pretraining: The language model's training.
-        adaptation: The base stage.
-    """
-
-    share: float = SHARE
-    pretraining: Pretraining = field(default_factory=Pretraining)
-    adaptation: AdaptSettings = field(
-        default_factory=lambda: AdaptSettings(last_blocks=2, epochs=20, batch=64)
-    )
+ADAPTATION = AdaptSettings(last_blocks=2, epochs=20, batch=64)
+"""The base stage; chosen on fold 3, see the lab notes."""
 
 
-def build_backbone(
-    split: Split, project: Path, *, seed: int = 0, recipe: BaseRecipe | None = None, work: Path
-) -> Path:
+def build_backbone(split: Split, project: Path, *, seed: int = 0, work: Path) -> Path:
     """Build a backbone for a split and write it as a package.
 
     Args:
         split: What is held out.
         project: The project folder to write.
         seed: Random seed of every stage.
-        recipe: The settings.
         work: Folder of checkpoints.
 
     Returns:
         The package's folder.
     """
-    recipe = recipe or BaseRecipe()
-    model = pretrain(
-        split, seed=seed, settings=recipe.pretraining, checkpoint=work / f"lm-{seed}.pt"
-    )
-    pairs = adaptation_pairs(split, share=recipe.share)
-    backbone = adapt_on(language_model(model), pairs, recipe=recipe, seed=seed)
+    model = pretrain(split, seed=seed, checkpoint=work / f"lm-{seed}.pt")
+    pairs = adaptation_pairs(split, share=SHARE)
+    backbone = adapt_on(language_model(model), pairs, seed=seed)
     folder = redhost_author.write_project(
         project,
         kind="backbone",
@@ -108,8 +84,8 @@ def build_backbone(
         training=Training(
             data=f"sums of {len(pairs)} of {len(split.train_pairs())} training pairs",
             seed=seed,
-            epochs=recipe.adaptation.epochs,
-            metrics={"share": recipe.share, "pairs": float(len(pairs))},
+            epochs=ADAPTATION.epochs,
+            metrics={"share": SHARE, "pairs": float(len(pairs))},
             versions=library_versions(),
             note="pretrained on arithmetic text without the held-out pairs; top blocks and "
             "classifier adapted once on the pairs counted here, then frozen",
@@ -123,15 +99,13 @@ def adaptation_pairs(split: Split, *, share: float) -> tuple[Pair, ...]:
     return share_of(pairs_with(split, "train"), share)
 
 
-def adapt_on(
-    bare: redhost.Backbone, pairs: tuple[Pair, ...], *, recipe: BaseRecipe, seed: int
-) -> redhost.Backbone:
+def adapt_on(bare: redhost.Backbone, pairs: tuple[Pair, ...], *, seed: int) -> redhost.Backbone:
     """Run the base stage on the questions of these pairs, both orders."""
     return adapt(
         bare,
         [redhost.Row(text=r.text, label=r.label) for r in rows(pairs)],
         labels=LABELS,
-        settings=dataclasses.replace(recipe.adaptation, seed=seed),
+        settings=dataclasses.replace(ADAPTATION, seed=seed),
         progress=shown("adapting"),
     )
 
@@ -176,17 +150,3 @@ def build_all(number: int, *, seed: int, out: Path, work: Path) -> list[Path]:
         build_expert(context, name, out / f"red-expert-{name}", seed=seed) for name, _, _ in RANGES
     ]
     return [backbone, *experts]
-
-
-def installed_share() -> str:
-    """Return a sentence on the share of the data that the installed backbone was trained on."""
-    version = distribution("red-backbone-tiny").version
-    spec = find_spec("red_backbone_tiny")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError("red_backbone_tiny has no files")
-    manifest = json.loads(Path(spec.origin).with_name("backbone.json").read_bytes())
-    training = manifest["training"]
-    return (
-        f"red-backbone-tiny {version} was adapted on {training['metrics']['share']:.0%} of the "
-        f"experts' training pairs ({training['data']}); the rows above are pairs nobody saw"
-    )

@@ -20,7 +20,7 @@ from red_lab.study import WORK, out_option, seeds_option
 from red_lab.text.study import text
 from redhost.commands.lazy import PluginGroup
 
-__all__ = ["StudyGroup", "build", "generative", "lab", "results", "share", "toy"]
+__all__ = ["StudyGroup", "build", "generative", "lab", "results", "toy"]
 
 
 class StudyGroup(PluginGroup):
@@ -66,14 +66,6 @@ def build(*, number: int, seed: int, out: Path, work: Path) -> None:
 
     for folder in build_all(number, seed=seed, out=out, work=work / f"split{number}"):
         click.echo(str(folder))
-
-
-@lab.command()
-def share() -> None:
-    """Show the share of data that the tiny backbone was trained on."""
-    from red_lab.base import installed_share
-
-    click.echo(installed_share())
 
 
 @lab.command()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -43,23 +43,16 @@ class Example(NamedTuple):
 Draw = Callable[[random.Random], Example]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """How often each kind of example is drawn (weights; they need not add up to 1).
-
-    Attributes:
-        plus: Sums of the training pairs of the domain, operands 1..50.
-        wide: Sums with operands 0..99.
-        minus: Differences of the same width.
-        compare: Which of two numbers is larger.
-        times: Products of factors 0..12.
-    """
-
-    plus: float = 0.60
-    wide: float = 0.30
-    minus: float = 0.06
-    compare: float = 0.02
-    times: float = 0.02
+MIXTURE: Mapping[str, float] = {
+    "plus": 0.60,  # sums of the training pairs of the domain, operands 1..50
+    "wide": 0.30,  # sums with operands 0..99
+    "minus": 0.06,  # differences of the same width
+    "compare": 0.02,  # which of two numbers is larger
+    "times": 0.02,  # products of factors 0..12
+}
+"""How often each kind of example is drawn."""
+LARGEST = 99
+"""The largest operand of wide sums, of differences and of comparisons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,24 +70,18 @@ class Corpus:
     weights: tuple[float, ...]
 
     @classmethod
-    def of(
-        cls, split: Split, *, seed: int, mixture: Mixture | None = None, largest: int = 99
-    ) -> Self:
+    def of(cls, split: Split, *, seed: int) -> Self:
         """Return the corpus of a split.
 
         Args:
             split: What is held out.
             seed: The seed of all batches.
-            mixture: How often each kind of example is drawn.
-            largest: The largest operand of wide sums, of differences and of comparisons.
         """
-        mixture = mixture or Mixture()
-        draws = _draws(split, largest=largest)
-        names = [field.name for field in fields(mixture)]
+        draws = _draws(split)
         return cls(
             seed=seed,
-            draws=tuple(draws[name] for name in names),
-            weights=tuple(getattr(mixture, name) for name in names),
+            draws=tuple(draws[kind] for kind in MIXTURE),
+            weights=tuple(MIXTURE.values()),
         )
 
     def batch(self, step: int, *, size: int) -> list[Example]:
@@ -103,22 +90,22 @@ class Corpus:
         return [draw(rng) for draw in rng.choices(self.draws, self.weights, k=size)]
 
 
-def _draws(split: Split, *, largest: int) -> dict[str, Draw]:
+def _draws(split: Split) -> dict[str, Draw]:
     """Return one generator per kind of example, each without held-out pairs."""
     home = [ordered for pair in split.train_pairs() for ordered in orders(pair)]
-    wide = _allowed(split, largest=largest)
+    wide = _allowed(split)
     return {
         "plus": partial(_plus, pairs=home),
         "wide": partial(_plus, pairs=wide),
         "minus": partial(_minus, pairs=wide),
-        "compare": partial(_compare, largest=largest),
+        "compare": _compare,
         "times": _times,
     }
 
 
-def _allowed(split: Split, *, largest: int) -> list[Pair]:
-    """Return all ordered training pairs of operands 0..largest."""
-    pairs = ((a, b) for a in range(largest + 1) for b in range(a, largest + 1))
+def _allowed(split: Split) -> list[Pair]:
+    """Return all ordered training pairs of operands 0..99."""
+    pairs = ((a, b) for a in range(LARGEST + 1) for b in range(a, LARGEST + 1))
     return [ordered for p in pairs if not split.holds_out(p) for ordered in orders(p)]
 
 
@@ -132,8 +119,8 @@ def _minus(rng: random.Random, *, pairs: Sequence[Pair]) -> Example:
     return Example(f"What is {a + b} minus {b}?", str(a))
 
 
-def _compare(rng: random.Random, *, largest: int) -> Example:
-    a, b = rng.randint(0, largest), rng.randint(0, largest)
+def _compare(rng: random.Random) -> Example:
+    a, b = rng.randint(0, LARGEST), rng.randint(0, LARGEST)
     return Example(f"Is {a} more than {b}?", "yes" if a > b else "no")
 
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 __all__ = ["Metrics", "cached_json", "drawing", "read_metrics", "render", "write_json"]
-__all__ += ["write_results"]
+__all__ += ["whole", "write_results"]
 
 Metrics = Mapping[str, Any]
 """The content of metrics.json."""
@@ -26,7 +26,9 @@ T = TypeVar("T")
 def cached_json(file: Path, make: Callable[[], T]) -> T:
     """Return a stored result, or compute and store it; the file is written atomically."""
     if not file.exists():
-        _write_whole(json.dumps(make()), file)
+        text = json.dumps(make())
+        with whole(file) as part:
+            part.write_text(text, "utf-8")
     cached: T = json.loads(file.read_text("utf-8"))
     return cached
 
@@ -45,8 +47,8 @@ def write_json(found: object, path: Path, *, sort_keys: bool = True) -> Path:
         ValueError: If a number is NaN or infinite: JSON has neither.
     """
     text = json.dumps(found, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(text, path)
+    with whole(path) as part:
+        part.write_text(text, "utf-8")
     return path
 
 
@@ -78,9 +80,12 @@ def write_results(
     return path
 
 
-def _write_whole(text: str, path: Path) -> None:
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield where to write a file, or a folder, which is moved to its place once it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(text, "utf-8")
+    yield part
     part.replace(path)
 
 

@@ -20,7 +20,7 @@ import torch
 
 import redhost
 from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
-from red_lab.base import LABELS, BaseRecipe, adapt_on, build_all, language_model
+from red_lab.base import LABELS, SHARE, adapt_on, build_all, language_model
 from red_lab.intervals import Array, mean_within
 from red_lab.metrics import Metrics, cached_json, render, write_results
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
@@ -120,7 +120,7 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "schema": "red-lab.tiny-ranges/1",
         "splits": len(measured),
         "rows": len(pool.clusters),
-        "share": BaseRecipe().share,
+        "share": SHARE,
         "default_router": default,
         "gate": {k: pool.gate(k) for k in KINDS},
         "systems": {n: {"accuracy": pool.accuracy(n), "ranges": pool.ranges(n)} for n in names},
@@ -203,7 +203,7 @@ def _single_adapter(context: RangeTrainingContext, rows: Sequence[redhost.Row]) 
 def _ceiling(split: Split, rows: Sequence[redhost.Row], *, work: Path) -> list[float]:
     """Adapt the backbone's own blocks on all the experts' rows; return the hits."""
     bare = language_model(pretrain(split, checkpoint=work / "lm-0.pt"))
-    backbone = adapt_on(bare, pairs_with(split, "train"), recipe=BaseRecipe(), seed=0)
+    backbone = adapt_on(bare, pairs_with(split, "train"), seed=0)
     if backbone.classifier is None:
         raise redhost.UsageError("the base stage made no classifier")
     return _right(backbone.encode([r.text for r in rows]) @ backbone.classifier.T, rows)

@@ -34,6 +34,7 @@ from torch import Tensor
 import redhost
 from red_lab.generative.context import PassageTokens, StudyContext, slices
 from red_lab.generative.corpora import Part
+from red_lab.metrics import whole
 from redhost.core.bus.experts import LowRank
 
 __all__ = [
@@ -160,10 +161,8 @@ def cached_tensors(file: Path, make: Callable[[], Mapping[str, Tensor]]) -> dict
     """Return the contents of a file; compute and save them if it does not exist."""
     if not file.exists():
         tensors = {name: t.detach().contiguous() for name, t in make().items()}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        safetensors.torch.save_file(tensors, part)
-        part.replace(file)
+        with whole(file) as part:
+            safetensors.torch.save_file(tensors, part)
     return safetensors.torch.load_file(file)
 
 

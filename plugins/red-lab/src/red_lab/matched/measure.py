@@ -37,7 +37,7 @@ from red_lab.matched.systems import (
     descend,
     matched_width,
 )
-from red_lab.toy.data import one_thread
+from red_lab.training import one_thread
 
 __all__ = ["EPOCHS", "EVIDENCE", "RED", "choose", "hits", "measure", "train_all"]
 

@@ -25,7 +25,7 @@ def measure(cell: Cell) -> dict[str, Any]:
     """Return the results of one seed of a data set, with the recipe and how it was chosen."""
     from red_lab.matched.data import load
     from red_lab.matched.measure import measure as measure_seed
-    from red_lab.toy.data import one_thread
+    from red_lab.training import one_thread
 
     chosen, choice = recipe(cell)
     problem = load(cell.part, seed=cell.seed, work=cell.work)

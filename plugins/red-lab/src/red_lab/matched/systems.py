@@ -12,7 +12,6 @@ training loop does the same steps and random draws as `redhost_author.training.e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from red_lab.matched.data import DataPart
 from red_lab.red.experts import Budget
+from red_lab.training import descend_over
 from redhost.core.bus.experts import LowRank
 
 __all__ = [
@@ -50,11 +50,10 @@ class System(nn.Module):
 
     def alpha(self, z: Tensor) -> Tensor | None:
         """Return the experts' weights ``(B, E)``; None if there are no experts."""
-        raise NotImplementedError
 
     def multiply_adds(self) -> int:
-        """Return the multiply-adds of one row, in the parts that are run for it."""
-        raise NotImplementedError
+        """Return the multiply-adds of one row, in the parts that are run for it: here, in all."""
+        return products(self)
 
     def loss(self, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
         """Return the training loss: the mean −log p(y|x) of rows with labels ``(B,)``."""
@@ -135,22 +134,13 @@ def descend(
 ) -> None:
     """Train a system on rows, in place."""
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(
-        system.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-    )
-    steps, step = recipe.epochs * -(-len(part) // recipe.batch), 0
+
+    def loss(rows: Tensor) -> Tensor:
+        z = _dropped(part.z[rows], recipe.dropout, generator)
+        return system.loss(part.h[rows], z, part.target[rows])
+
     system.train()
-    for _ in range(recipe.epochs):
-        for rows in torch.split(torch.randperm(len(part), generator=generator), recipe.batch):
-            z = _dropped(part.z[rows], recipe.dropout, generator)
-            loss = system.loss(part.h[rows], z, part.target[rows])
-            for group in optimizer.param_groups:
-                group["lr"] = recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            step += 1
-        tick()
+    descend_over(system, len(part), loss, recipe=recipe, generator=generator, tick=tick)
     system.eval()
 
 
@@ -185,14 +175,6 @@ class Dense(System):
         """Return log p(y|x) ``(B, C)``."""
         return torch.log_softmax(self.head(z), dim=-1)
 
-    def alpha(self, z: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Return None."""
-        return None
-
-    def multiply_adds(self) -> int:
-        """Return the products of one row."""
-        return products(self)
-
 
 class Soft(System):
     """E heads of W units under a linear gate, all used for every row.
@@ -218,10 +200,6 @@ class Soft(System):
     def alpha(self, z: Tensor) -> Tensor | None:
         """Return the gate's softmax ``(B, E)``."""
         return torch.softmax(self.gate(z), dim=-1)
-
-    def multiply_adds(self) -> int:
-        """Return the products of one row."""
-        return products(self)
 
 
 class Sparse(System):

@@ -36,7 +36,7 @@ def measure(cell: Cell) -> Any:
     from red_lab.matched.data import load
     from red_lab.robust.finite import finite
     from red_lab.robust.measure import measure as measure_seed
-    from red_lab.toy.data import one_thread
+    from red_lab.training import one_thread
 
     if cell.part == "finite":
         return finite()

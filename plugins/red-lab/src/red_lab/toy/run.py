@@ -14,10 +14,11 @@ from torch import Tensor
 from red_lab.intervals import interval
 from red_lab.metrics import write_results
 from red_lab.toy import bus, linear, nonlinear, propositions, residual
-from red_lab.toy.data import PLACES, Systems, grid, one_thread, score
+from red_lab.toy.data import PLACES, Systems, grid, score
 from red_lab.toy.figures import draw
 from red_lab.toy.mlp import MLPRecipe
 from red_lab.toy.report import page
+from red_lab.training import one_thread
 
 __all__ = ["Effort", "Measured", "measure", "run", "summarise"]
 

@@ -32,6 +32,7 @@ from red_lab.bench.section import SectionSettings
 from red_lab.bench.worker import ask
 from red_lab.newsgroups import rows
 from red_lab.progress import Bar
+from red_lab.training import one_thread
 
 __all__ = ["BACKBONES", "measure"]
 
@@ -65,12 +66,9 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     Raises:
         MissingError: If a package of the texts, the server or a peer is not installed.
     """
-    peers, threads = _versions(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    peers = _versions()
+    with one_thread():
         found = {name: _measure_on(name, settings) for name in settings.backbones or BACKBONES}
-    finally:
-        torch.set_num_threads(threads)
     return {
         "runs": settings.runs,
         "threads": 1,
