@@ -118,7 +118,9 @@ def _points(share: float) -> str:
 
 
 @contextmanager
-def drawing(path: Path, *, salt: str, **options: Any) -> Iterator[Any]:
+def drawing(
+    path: Path, *, salt: str, settings: Mapping[Any, Any] | None = None, **options: Any
+) -> Iterator[Any]:
     """Yield the axes of a figure, rows by columns, which is then written without a date.
 
     The same numbers give the same bytes. Matplotlib is imported here only.
@@ -126,17 +128,16 @@ def drawing(path: Path, *, salt: str, **options: Any) -> Iterator[Any]:
     Args:
         path: The file.
         salt: What the names of a figure's parts depend on.
-        options: Those of `matplotlib.pyplot.subplots`, and settings whose names have a dot.
+        settings: Matplotlib's settings.
+        options: Those of `matplotlib.pyplot.subplots`.
     """
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    settings: dict[Any, Any] = {"font.size": 9, **{k: v for k, v in options.items() if "." in k}}
-    layout = {"layout": "constrained", **{k: v for k, v in options.items() if "." not in k}}
-    with mpl.rc_context({"svg.hashsalt": salt, **settings}):
-        figure, axes = plt.subplots(squeeze=False, **layout)
+    with mpl.rc_context({"svg.hashsalt": salt, "font.size": 9, **(settings or {})}):
+        figure, axes = plt.subplots(squeeze=False, **{"layout": "constrained", **options})
         yield axes
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)

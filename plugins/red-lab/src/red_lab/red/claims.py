@@ -187,7 +187,7 @@ def advantages(metrics: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 def spread(system: Mapping[str, Any]) -> float:
     """Return the accuracy of a system's best range minus that of its worst range."""
-    known = [a for a in system["domains"].values() if a is not None]
+    known: list[float] = [a for a in system["domains"].values() if a is not None]
     return max(known) - min(known)
 
 

@@ -179,8 +179,8 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
     if played:
         with wide(folder / "regret.svg", ncols=len(played)) as axes:
             _draw_regrets(axes[0], played)
-        with wide(folder / "growth.svg", ncols=2, sharey=True) as axes:
-            _draw_growth(*axes[0], played)
+        with wide(folder / "growth.svg", ncols=2, sharey=True) as [[by_rows, by_size]]:
+            _draw_growth(by_rows, by_size, played)
     if "finite" in tasks:
         with wide(folder / "curve.svg") as axes:
             _draw_curve(axes[0][0], tasks["finite"]["curve"])

@@ -61,7 +61,7 @@ def draw(
         answers: One seed's answers by experiment, for the other two.
         experts: That seed's answers of A's and B's experts and C's residuals, ``(E, N)``.
     """
-    grids = partial(drawing, salt="red-lab.toy", **STYLE)
+    grids = partial(drawing, salt="red-lab.toy", settings=STYLE)
     bars, diagonals, heat = (out / name for name in FIGURES)
     with grids(bars, figsize=(9.0, 6.0), nrows=2, ncols=2) as axes:
         for ax, (experiment, title) in zip(axes.flat, PANELS.items(), strict=True):
