@@ -106,7 +106,7 @@ def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:
 @out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
     """Measure which toy experts can be mixed, on sums of two."""
-    from red_lab.toy.run import run
+    from red_lab.toy.report import run
 
     click.echo(run(seeds=seeds, out=out))
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.bench.rounds import in_turns, peak_bytes
+from red_lab.training import built_in_router
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import LowRank
-from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 
 __all__ = ["CLASSES", "ROUTERS", "Load", "build_bus", "make_trunk", "measure", "parameters"]
@@ -127,9 +127,7 @@ def _router(
 ) -> redhost.Router:
     columns = (*experts, "backbone")
     config = redhost.BusConfig(width=width, labels=tuple(labels))
-    router = build_router(kind, config, columns, 0)
-    if router is None:
-        raise redhost.UsageError("unknown router", expected=", ".join(ROUTERS), found=kind)
+    router = built_in_router(kind, config, columns)
     if router.closed_form:
         answers = {**{i: e.labels for i, e in experts.items()}, "backbone": ("",)}
         router.solve([_column(n, columns, answers[c], width=width) for n, c in enumerate(columns)])

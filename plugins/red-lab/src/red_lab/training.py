@@ -1,9 +1,9 @@
-"""Shared parts of trainings: schedules, a step, epochs over rows, checkpoints, one thread."""
+"""Shared parts of trainings: schedules, steps, epochs, checkpoints, one thread, a router."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import redhost
 from red_lab.metrics import whole
+from redhost.core.routers import build_router
 
-__all__ = ["adamw", "descend", "descend_over", "one_thread", "rate", "resume", "store"]
+__all__ = [
+    "adamw",
+    "built_in_router",
+    "descend",
+    "descend_over",
+    "one_thread",
+    "rate",
+    "resume",
+    "store",
+]
 
 
 def adamw(model: nn.Module, *, weight_decay: float) -> torch.optim.Optimizer:
@@ -77,6 +88,20 @@ def descend_over(
             optimizer.step()
             step += 1
         tick()
+
+
+def built_in_router(
+    kind: str, config: redhost.BusConfig, columns: Sequence[str], seed: int = 0
+) -> redhost.Router:
+    """Return an untrained router of a built-in kind.
+
+    Raises:
+        UsageError: If there is no such kind.
+    """
+    router = build_router(kind, config, tuple(columns), seed)
+    if router is None:
+        raise redhost.UsageError("unknown router", expected="a built-in kind", found=kind)
+    return router
 
 
 @contextmanager

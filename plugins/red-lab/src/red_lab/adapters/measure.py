@@ -29,9 +29,9 @@ from red_lab.adapters.study import PROMPT, Study, open_study
 from red_lab.adapters.training import Files, combined, expert_of, files_of, in_peft, shuffled
 from red_lab.bench.rounds import in_turns, times
 from red_lab.metrics import Metrics, render, write_results
+from red_lab.training import built_in_router
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.composition.choose import compare_routers
-from redhost.core.routers import build_router
 from redhost.core.routers.base import ColumnData, Router
 from redhost.core.routers.cards import Card, background_data, column_data
 from redhost.core.types import CardRow
@@ -264,10 +264,8 @@ class Selection:
         width = 3 * self.study.context.backbone.width  # z, and its means over two horizons
         config, routers = redhost.BusConfig(width=width, labels=()), dict[str, Router]()
         for kind in ROUTERS:
-            router = build_router(kind, config, (*self.names, BACKBONE), 0)
-            assert router is not None  # noqa: S101  (all kinds are built in)
-            router.solve([*self.data.values()])
-            routers[kind] = router
+            routers[kind] = built_in_router(kind, config, (*self.names, BACKBONE))
+            routers[kind].solve([*self.data.values()])
         return routers
 
     @cached_property

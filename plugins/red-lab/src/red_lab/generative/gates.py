@@ -30,7 +30,7 @@ from red_lab.generative.judge import (
     gate_rows_of,
     passage_posterior,
 )
-from redhost.core.routers import build_router
+from red_lab.training import built_in_router
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.training.router import RouterSettings, train_router
 
@@ -207,9 +207,7 @@ class TrainedGates:
 
     def _fresh(self, kind: str) -> redhost.Router:
         config, columns = self.context.backbone.bus_config(), self.context.domains
-        router = build_router(kind, config, columns, self.seed)
-        assert router is not None  # noqa: S101  (a built-in kind)
-        return router
+        return built_in_router(kind, config, columns, self.seed)
 
 
 def _draw(rows: GateRows, generator: torch.Generator) -> GateRows:

@@ -8,6 +8,7 @@ A router is trained on the rows' domains, or is the host's default: closed form,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import cast
 
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 import redhost
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe, System, Tick, products
+from red_lab.training import built_in_router
 from redhost.core.bus.bus import Readout
-from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.training.router import RouterSettings, train_router
 
@@ -27,6 +28,7 @@ __all__ = [
     "Alone",
     "ClosedFormRouter",
     "ComposedSystem",
+    "alone",
     "closed_form_router",
     "train_experts",
     "train_gate",
@@ -70,9 +72,7 @@ def closed_form_router(problem: Problem, experts: Sequence[redhost.Expert]) -> C
     named = dict(zip(problem.domains, experts, strict=True))
     shared = () if problem.classifier is None else problem.labels
     config = redhost.BusConfig(width=problem.width, labels=shared, eps=problem.norm.eps)
-    router = build_router("evidence", config, problem.domains, 0)
-    if router is None:
-        raise redhost.UsageError("this host has no evidence router")
+    router = built_in_router("evidence", config, problem.domains)
     bus = redhost.Bus(
         Readout(classifier=problem.classifier, labels=shared),
         norm=problem.norm,
@@ -198,6 +198,15 @@ class Alone(System):
     def loss(self, h: Tensor, z: Tensor, target: Tensor) -> Tensor:
         """Return the mean −log p_i(y|x) of its own rows."""
         return super().loss(h, z, target - self.first if self.classifier is None else target)
+
+
+def alone(problem: Problem, experts: Sequence[redhost.Expert]) -> list[Alone]:
+    """Return every expert as a system of its own."""
+    firsts = itertools.accumulate((len(y) for y in problem.labels_of[:-1]), initial=0)
+    return [
+        Alone(e, classifier=problem.classifier, first=first if problem.classifier is None else 0)
+        for e, first in zip(experts, firsts, strict=True)
+    ]
 
 
 def _answers(problem: Problem, part: DataPart) -> ExpertRows:

@@ -5,7 +5,6 @@ The number of epochs is the one with the best mean validation accuracy over all 
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -18,9 +17,9 @@ from redhost_mechanisms import usage_entropy
 from torch import Tensor
 
 from red_lab.matched.apart import (
-    Alone,
     ClosedFormRouter,
     ComposedSystem,
+    alone,
     closed_form_router,
     train_experts,
     train_gate,
@@ -164,12 +163,9 @@ def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
     """
     if not isinstance(red, ComposedSystem):
         raise TypeError(f"expected a composition, found {type(red).__name__}")
-    firsts = itertools.accumulate((len(y) for y in problem.labels_of[:-1]), initial=0)
-    alone = [
-        Alone(e, classifier=problem.classifier, first=first)
-        for e, first in zip(red.parts(), firsts, strict=True)
+    return [
+        asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone(problem, red.parts()))
     ]
-    return [asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone)]
 
 
 def _entropy(system: System, part: DataPart) -> float | None:

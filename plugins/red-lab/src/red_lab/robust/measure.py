@@ -11,7 +11,7 @@ import torch
 from redhost_robust import MinimaxSettings
 from torch import Tensor, nn
 
-from red_lab.matched.apart import Alone
+from red_lab.matched.apart import Alone, alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe
 from red_lab.robust.conflict import conflicts
@@ -29,7 +29,6 @@ from red_lab.robust.traffic import (
     RouterRows,
     UnevenTraffic,
     aggregate,
-    alone,
     lay_out,
     train_monolith,
 )

@@ -15,7 +15,6 @@ domains with a large loss.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from redhost_robust import MinimaxSettings, minimax
 from torch import Tensor, nn
 
 import redhost
-from red_lab.matched.apart import Alone, train_experts
+from red_lab.matched.apart import Alone, alone, train_experts
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe, Tick
 from redhost.core.bus.experts import ClassifierExpert, LowRank
@@ -35,7 +34,6 @@ __all__ = [
     "RouterRows",
     "UnevenTraffic",
     "aggregate",
-    "alone",
     "answer_log_p",
     "domain_losses",
     "lay_out",
@@ -131,15 +129,6 @@ def log_likelihood(problem: Problem, experts: Sequence[redhost.Expert], part: Da
     with torch.no_grad():
         columns = [answer_log_p(a, part) for a in alone(problem, experts)]
     return torch.stack(columns, dim=1)
-
-
-def alone(problem: Problem, experts: Sequence[redhost.Expert]) -> list[Alone]:
-    """Return every expert as a system of its own."""
-    firsts = itertools.accumulate((len(y) for y in problem.labels_of[:-1]), initial=0)
-    return [
-        Alone(e, classifier=problem.classifier, first=first if problem.classifier is None else 0)
-        for e, first in zip(experts, firsts, strict=True)
-    ]
 
 
 def answer_log_p(expert: Alone, part: DataPart) -> Tensor:
