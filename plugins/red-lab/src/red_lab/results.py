@@ -115,7 +115,7 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics over all splits: means, intervals, paired differences."""
     pool = Pool(measured)
     default = max(KINDS, key=lambda k: (pool.gate(k), -KINDS.index(k)))
-    names = list(measured[0]["hits"])
+    hits = {name: pool.hits(name) for name in measured[0]["hits"]}
     return {
         "schema": "red-lab.tiny-ranges/1",
         "splits": len(measured),
@@ -123,12 +123,17 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "share": SHARE,
         "default_router": default,
         "gate": {k: pool.gate(k) for k in KINDS},
-        "systems": {n: {"accuracy": pool.accuracy(n), "ranges": pool.ranges(n)} for n in names},
+        "systems": {
+            n: {"accuracy": mean_within(hits[n], pool.clusters), "ranges": pool.ranges(n)}
+            for n in hits
+        },
         "paired": {
-            f"{default} - {other}": pool.difference(f"routed_{default}", other)
+            f"{default} - {other}": mean_within(
+                hits[f"routed_{default}"] - hits[other], pool.clusters
+            )
             for other in ("backbone", "single_adapter", "oracle", "mixture", "ceiling")
         },
-        "left_out": {n: pool.without(n) for n in pool.left},
+        "left_out": {n: pool.without(n) for n in sorted(measured[0]["left_out"])},
         "seconds": {
             k: float(np.median([m["seconds"][k] for m in measured])) for k in ("build", "measure")
         },
@@ -144,7 +149,6 @@ class Pool:
             f"{m['split']} {next(iter(pairs_in(t)))}" for m in measured for t in m["texts"]
         ]
         self.domains = np.array([d for m in measured for d in m["domains"]])
-        self.left = sorted(measured[0]["left_out"])
 
     def hits(self, name: str, *, key: str = "hits") -> Array:
         """Return the hits of a system over all splits, ``(N,)``."""
@@ -154,18 +158,10 @@ class Pool:
         """Return a router kind's mean accuracy on the gate rows."""
         return float(np.mean([m["gate"][kind] for m in self.measured]))
 
-    def accuracy(self, name: str) -> dict[str, float]:
-        """Return mean over splits, with the interval over pairs."""
-        return mean_within(self.hits(name), self.clusters)
-
     def ranges(self, name: str) -> dict[str, float]:
         """Return the accuracy by range."""
         hits = self.hits(name)
         return {n: float(hits[self.domains == n].mean()) for n, _, _ in RANGES}
-
-    def difference(self, one: str, other: str) -> dict[str, float]:
-        """Return the paired difference of two systems."""
-        return mean_within(self.hits(one) - self.hits(other), self.clusters)
 
     def without(self, expert_id: str) -> dict[str, dict[str, float]]:
         """Return each range's change of accuracy without an expert, paired, router retrained."""

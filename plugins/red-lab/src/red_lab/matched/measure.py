@@ -120,6 +120,13 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
             curved[name] = [asdict(sharpness(t.system, problem.train))]
     composed = curved[RED]
     curved[RED] = curved[EVIDENCE] = _blocks(problem, trained[RED].system)
+    with torch.inference_mode():
+        every = {name: t.system.alpha(problem.test.z) for name, t in trained.items()}
+    weights = {name: alpha for name, alpha in every.items() if alpha is not None}
+    routed = {
+        name: float((alpha.argmax(-1) == problem.test.owner).double().mean())
+        for name, alpha in weights.items()
+    }
     return {
         "seed": seed,
         "clusters": list(problem.clusters),
@@ -131,14 +138,14 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
                 "parameters": t.parameters,
                 "multiply_adds": t.system.multiply_adds(),
                 "seconds": t.seconds,
-                "usage_entropy": _entropy(t.system, problem.test),
+                "usage_entropy": usage_entropy(weights[name]) if name in weights else None,
                 "eigenvalues": curved[name],
             }
             for name, t in trained.items()
         },
         "composed": composed[0],
-        "gate": _right(trained[RED].system, problem.test),
-        "listening": _right(trained[EVIDENCE].system, problem.test),
+        "gate": routed[RED],
+        "listening": routed[EVIDENCE],
         "stored": _stored(trained[EVIDENCE].system),
         "shape": {
             "width": problem.width,
@@ -166,21 +173,6 @@ def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
     return [
         asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone(problem, red.parts()))
     ]
-
-
-def _entropy(system: System, part: DataPart) -> float | None:
-    with torch.inference_mode():
-        alpha = system.alpha(part.z)
-    return None if alpha is None else usage_entropy(alpha)
-
-
-def _right(system: System, part: DataPart) -> float:
-    """Return the share of rows whose own domain has the largest weight."""
-    with torch.inference_mode():
-        alpha = system.alpha(part.z)
-    if alpha is None:
-        raise TypeError("a system without experts has no router")
-    return float((alpha.argmax(-1) == part.owner).double().mean())
 
 
 def _stored(system: System) -> int:

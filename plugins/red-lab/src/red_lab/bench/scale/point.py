@@ -17,7 +17,7 @@ from torch import Tensor
 
 import redhost
 from red_lab.bench.rounds import in_turns_over, peak_bytes
-from red_lab.bench.scale.family import domains
+from red_lab.bench.scale.family import SumDomain
 from red_lab.training import built_in_router
 from redhost.core.training.router import RouterSettings, train_router
 from redhost.core.training.router_data import columns_data
@@ -123,7 +123,7 @@ def add_one(*, expert: str, home: str, level: Literal["row", "full"]) -> dict[st
 
 def test_rows(count: int) -> list[redhost.Row]:
     """Return test rows of the first domains, evenly spread."""
-    rows = [r for d in domains(range(count)) for r in d.rows()["test"]]
+    rows = [r for d in map(SumDomain, range(count)) for r in d.rows()["test"]]
     return rows[:: -(-len(rows) // ROWS)]
 
 
