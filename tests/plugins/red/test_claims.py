@@ -130,6 +130,8 @@ def test_the_table_of_advantages_says_what_came_out(metrics) -> None:
     frozen = row(metrics, "backbone")
     right = "frozen, 99.0% of the base's correct answers stay correct"
     assert frozen[1] == "frozen" and frozen[4] == right
+    metrics["base_kept"]["MoE, linear"] = 0.0
+    assert row(metrics, "backbone")[1] == right.replace("99.0%", "0.0%")
 
 
 def test_a_balanced_system_is_one_whose_worst_range_is_high(metrics) -> None:

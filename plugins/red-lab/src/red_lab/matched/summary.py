@@ -67,8 +67,8 @@ def _top(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
 def draw(metrics: Mapping[str, Any], folder: Path) -> None:
     """Draw accuracy, worst domain and top eigenvalue, a column for each data set."""
     tasks = metrics["tasks"]
-    size = {"figsize": (8, 4.5), "nrows": 2, "ncols": len(tasks), "sharex": True, "sharey": "row"}
-    with drawing(folder / "systems.svg", salt="matched", **size) as axes:
+    size: dict[str, Any] = {"figsize": (8, 4.5), "nrows": 2, "ncols": len(tasks)}
+    with drawing(folder / "systems.svg", salt="matched", sharex=True, sharey="row", **size) as axes:
         for top, bottom, (task, results) in zip(*axes, tasks.items(), strict=True):
             systems = list(results["systems"].values())
             places = range(len(systems))

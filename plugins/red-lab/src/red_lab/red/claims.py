@@ -160,9 +160,10 @@ UNIFORM = "uniform_probabilities_linear"
 
 def advantages(metrics: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """Return the table's rows: property → a cell for each system, the seed's claim, the result."""
-    kept = metrics.get("base_kept", {})
     stay = {
-        t: f", {s:.1%} of the base's correct answers stay correct" for t, s in kept.items() if s
+        title: f", {share:.1%} of the base's correct answers stay correct"
+        for title, share in metrics.get("base_kept", {}).items()
+        if share is not None
     }
     return {
         "expert interaction": (

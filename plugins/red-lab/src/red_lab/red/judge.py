@@ -101,5 +101,5 @@ def _mean(values: Tensor, mask: Sequence[bool]) -> float | None:
 
 def _macro_f1(answered: Sequence[str], true: Sequence[str]) -> float:
     right = Counter(y for answer, y in zip(answered, true, strict=True) if answer == y)
-    given, asked = Counter(answered), Counter(true)
-    return float(np.mean([2 * right[y] / (n + given[y]) for y, n in asked.items()]))
+    given, expected = Counter(answered), Counter(true)
+    return float(np.mean([2 * right[y] / (n + given[y]) for y, n in expected.items()]))

@@ -66,7 +66,12 @@ def draw(found: Mapping[str, Any], folder: Path) -> None:
     """Draw seconds, memory and a query's cost against the number of experts."""
     counts = sorted(map(int, found["points"]))
     points = [found["points"][str(n)] for n in counts]
-    size = {"figsize": (11, 3.2), "layout": "tight", "ncols": 3, "settings": {"font.size": 10}}
+    size: dict[str, Any] = {
+        "figsize": (11, 3.2),
+        "layout": "tight",
+        "ncols": 3,
+        "settings": {"font.size": 10},
+    }
     with drawing(folder / "scale.svg", salt="scale", **size) as [[seconds, memory, query]]:
         for name in ("cold", "warm", "row"):
             seconds.loglog(counts, [p["seconds"][name] for p in points], "o-", label=name)
