@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from red_lab.bench.processes import PYTHON, REDHOST
-from red_lab.hotswap_site import Site
+from red_lab.hotswap_measure import Site
 from redhost_author import ExpertPlan, write_project
 from redhost_author.project import write_plan
 from redhost_author.testing import backbone_project, expert_project

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from red_lab.adapters import cost, measure, mixtures, study, training
+from red_lab.adapters import measure, mixtures, study, training
 from red_lab.adapters.judge import Ledger, score
-from red_lab.adapters.passes import combined, in_peft, shuffled
 from red_lab.adapters.study import (
     DOMAINS,
     LANGUAGES,
@@ -24,6 +23,7 @@ from red_lab.adapters.study import (
     background,
     read_texts,
 )
+from red_lab.adapters.training import combined, in_peft, shuffled
 from red_lab.generative.tiny import learn_tokenizer
 from red_lab.metrics import read_metrics
 from red_lab.newsgroups import DATA
@@ -211,7 +211,7 @@ def test_the_study_runs_from_texts_to_its_page(tmp_path, monkeypatch) -> None:
             "smollm2_file": lambda: None,
         },
         mixtures: {"STEPS": 2},
-        cost: {"BATCHES": {2: 1}},
+        measure: {"BATCHES": {2: 1}},
     }.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)

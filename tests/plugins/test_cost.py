@@ -9,8 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from red_lab.cost import cost, run
-from red_lab.cost_build import ROUTERS, Load, build_bus, make_trunk
-from red_lab.cost_measure import measure, parameters
+from red_lab.cost_measure import ROUTERS, Load, build_bus, make_trunk, measure, parameters
 
 import redhost
 

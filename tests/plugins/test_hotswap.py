@@ -10,8 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from red_lab.hotswap_measure import BUILDS, build_all, levels_of, orders, shipped, swaps
-from red_lab.hotswap_site import Site, Step, bytes_changed
+from red_lab.hotswap_measure import (
+    BUILDS,
+    Site,
+    Step,
+    build_all,
+    bytes_changed,
+    levels_of,
+    orders,
+    shipped,
+    swaps,
+)
 
 import redhost
 

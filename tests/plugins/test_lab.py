@@ -20,8 +20,7 @@ from red_lab.cli import StudyGroup, lab
 from red_lab.intervals import interval
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.readme import BLOCKS, PAGES, refresh
-from red_lab.tiny_model import Shape, make_model, make_tokenizer
-from red_lab.tiny_pretrain import Pretraining, pretrain
+from red_lab.tiny_model import Pretraining, Shape, make_model, make_tokenizer, pretrain
 
 import redhost
 from redhost.registry.errors import PluginError
@@ -158,7 +157,7 @@ def test_pretraining_goes_on_where_it_stopped_bit_for_bit(tmp_path, monkeypatch)
     split = Split.numbered(0)
     whole = pretrain(split, shape=SMALL, settings=settings)
     file = tmp_path / "lm.pt"
-    from red_lab import tiny_pretrain as module
+    from red_lab import tiny_model as module
     from red_lab import training
 
     step, calls = training.descend, []
@@ -190,7 +189,7 @@ def test_lab_commands_say_what_they_do() -> None:
         capture_output=True,
         text=True,
     )
-    assert {"build", "results", "bench", "share"} <= set(done.stdout.split())
+    assert {"build", "results", "bench", "toy"} <= set(done.stdout.split())
 
 
 STUDY = "import click\n@click.command()\ndef tides() -> None:\n    click.echo('high water')\n"
@@ -200,13 +199,13 @@ def test_a_study_of_another_package_is_listed_and_imported_when_it_is_typed(
     redhost_environment,
 ) -> None:
     """The lab's own commands take precedence over another package's of the same name."""
-    points = {StudyGroup.entry_points: "tides = sea_study:tides\nshare = sea_study:tides"}
+    points = {StudyGroup.entry_points: "tides = sea_study:tides\ntoy = sea_study:tides"}
     redhost_environment.install_code("sea-study", {"__init__.py": STUDY}, points)
     shown = CliRunner().invoke(lab, ["--help"])
     assert re.search(r"^  tides ", shown.output, re.MULTILINE)
     assert "sea_study" not in sys.modules
     assert CliRunner().invoke(lab, ["tides"]).output == "high water\n"
-    assert "high water" not in CliRunner().invoke(lab, ["share", "--help"]).output
+    assert "high water" not in CliRunner().invoke(lab, ["toy", "--help"]).output
     assert CliRunner().invoke(lab, ["ebb"]).exit_code == 2
 
 

@@ -17,7 +17,7 @@ PAGES = {
     "adapters": "red_lab.adapters.measure",
     "cost": "red_lab.cost",
     "fleet": "redhost_fleet.study.report",
-    "generative": "red_lab.generative.summary",
+    "generative": "red_lab.generative.study",
     "hotswap": "red_lab.hotswap",
     "kills": "kills.report",
     "matched": "red_lab.matched.study:STUDY",
@@ -25,15 +25,15 @@ PAGES = {
     "red": "red_lab.red.report",
     "robust": "red_lab.robust.study:STUDY",
     "text": "red_lab.text.study:STUDY",
-    "tiny-ranges": "red_lab.report",
+    "tiny-ranges": "red_lab.results",
     "toy": "red_lab.toy.report",
 }
 """The folder of a study's results → the module, or the study, that writes its page."""
 
 DRAWN = {
-    "matched": "red_lab.matched.figures",
-    "red": "red_lab.red.figures",
-    "robust": "red_lab.robust.figures",
+    "matched": "red_lab.matched.summary",
+    "red": "red_lab.red.report",
+    "robust": "red_lab.robust.summary",
 }
 
 ELSEWHERE = {"bench", "gateway", "install", "mutation", "serve"}

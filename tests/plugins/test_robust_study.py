@@ -11,16 +11,24 @@ import pytest
 import torch
 from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
-from red_lab.matched.recipe import Recipe
-from red_lab.robust import growth as growing
+from red_lab.matched.systems import Recipe
+from red_lab.robust import gates as growing
 from red_lab.robust import study as running
 from red_lab.robust.conflict import cosines
 from red_lab.robust.finite import closed_forms, general, random_game, samples
 from red_lab.robust.gates import SETTINGS, centroid_gate, linear_gate, train_gate
-from red_lab.robust.monolith import aggregate, domain_losses, train_monolith, untrained
 from red_lab.robust.study import STUDY
 from red_lab.robust.summary import over_seeds
-from red_lab.robust.traffic import RARER, UnevenTraffic, lay_out, router_rows
+from red_lab.robust.traffic import (
+    RARER,
+    UnevenTraffic,
+    aggregate,
+    domain_losses,
+    lay_out,
+    router_rows,
+    train_monolith,
+    untrained,
+)
 from redhost_robust import mixture_losses
 from torch import nn
 
@@ -172,7 +180,7 @@ def test_finite_games_have_their_known_values() -> None:
 def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("red_lab.matched.tasks.load", lambda _, **__: made_up("labels"))
+    monkeypatch.setattr("red_lab.matched.data.load", lambda _, **__: made_up("labels"))
     monkeypatch.setattr(running, "recipe", lambda _: SHORT)
     short = dataclasses.replace(SETTINGS, steps=20)
     for name in ("SETTINGS", "AGAIN"):

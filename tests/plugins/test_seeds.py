@@ -13,9 +13,7 @@ from click.testing import CliRunner
 from pages.links import anchors
 from pages.page import ROOT, read_page
 from red_lab.cli import lab
-from red_lab.seeds.command import seeds
-from red_lab.seeds.page import page
-from red_lab.seeds.table import SEEDS, STATUSES, Row, read_rows
+from red_lab.seeds import SEEDS, STATUSES, Row, page, read_rows, seeds
 
 import redhost
 from redhost.cli import cli

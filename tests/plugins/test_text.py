@@ -16,8 +16,7 @@ from red_lab.metrics import Metrics, read_metrics
 from red_lab.text import joins, pooled, systems
 from red_lab.text.corpora import CORPORA, Corpus, dealt
 from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
-from red_lab.text.forgeries import HIJACKS
-from red_lab.text.package import Package
+from red_lab.text.forgeries import HIJACKS, Package
 from red_lab.text.study import STUDY, TITLES
 from redhost_words.counts import Counts
 from redhost_words.places import UNIT, Words

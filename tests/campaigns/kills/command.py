@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from red_lab.metrics import read_metrics, write_results
-from red_lab.options import out_option
+from red_lab.study import out_option
 
 __all__ = ["kills"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 from red_lab.metrics import write_results
-from red_lab.options import out_option
+from red_lab.study import out_option
 
 __all__ = ["mutants"]
 

@@ -20,9 +20,8 @@ from red_lab.generative.corpora import (
     read_general,
     shipped_split,
 )
-from red_lab.generative.documents import passages
+from red_lab.generative.documents import passages, sheet
 from red_lab.generative.sources import Find, SourcePackage
-from red_lab.generative.sums import sheet
 
 import redhost
 

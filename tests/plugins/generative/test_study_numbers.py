@@ -7,10 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from red_lab.generative.gates import GateRows
-from red_lab.generative.judge import bits_of, mixture_bits, passage_divergence, token_divergence
-from red_lab.generative.likelihoods import bayes_gate, passage_posterior
-from red_lab.generative.summary import ratio, recovered, regrets
+from red_lab.generative.judge import (
+    GateRows,
+    bayes_gate,
+    bits_of,
+    mixture_bits,
+    passage_divergence,
+    passage_posterior,
+    token_divergence,
+)
+from red_lab.generative.study import ratio, recovered, regrets
 from red_lab.robust.summary import over_seeds
 from redhost_robust import Sequences, constant_causal_gate
 

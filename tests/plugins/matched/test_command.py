@@ -12,16 +12,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 from red_lab.matched import study
-from red_lab.matched.choice import choose
-from red_lab.matched.data import Problem
+from red_lab.matched.data import Problem, arithmetic, load
 from red_lab.matched.hessian import top_eigenvalue
-from red_lab.matched.measure import measure
+from red_lab.matched.measure import choose, measure
 from red_lab.matched.study import STUDY, matched
-from red_lab.matched.tasks import arithmetic, load
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.red import queries
 from red_lab.red.base import BaseSettings
-from red_lab.red.plan import Plan
+from red_lab.red.measure import Plan
 from redhost_author.training.data import DataSplits
 
 import redhost
@@ -76,10 +74,10 @@ def tiny_load(name: str, *, seed: int, work: Path) -> Problem:
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr("red_lab.matched.tasks.load", tiny_load)
-    monkeypatch.setattr("red_lab.matched.recipe.ARITHMETIC", SHORT)
-    monkeypatch.setattr("red_lab.matched.recipe.TEXT", SHORT)
-    monkeypatch.setattr("red_lab.matched.choice.choose.__kwdefaults__", {"epochs": (1, 2)})
+    monkeypatch.setattr("red_lab.matched.data.load", tiny_load)
+    monkeypatch.setattr("red_lab.matched.systems.ARITHMETIC", SHORT)
+    monkeypatch.setattr("red_lab.matched.systems.TEXT", SHORT)
+    monkeypatch.setattr("red_lab.matched.measure.choose.__kwdefaults__", {"epochs": (1, 2)})
 
 
 def without_seconds(metrics: dict) -> dict:
@@ -164,7 +162,7 @@ def test_texts_are_learnt_from_but_for_validation_and_labels_stand_by_team(monke
     desk = SimpleNamespace(
         context=SimpleNamespace(backbone=backbone, encode=encode), parts=parts, test=rows("test")
     )
-    monkeypatch.setattr("red_lab.matched.tasks.open_desk", lambda *_, **__: desk)
+    monkeypatch.setattr("red_lab.matched.data.open_desk", lambda *_, **__: desk)
     problem = load("text", seed=0, work=Path())
     assert [len(p) for p in (problem.train, problem.valid, problem.test)] == [60, 20, 20]
     assert len(set(seen)) == len(seen) == 100 and problem.classifier is None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from red_lab.matched.hessian import hessian_product, sharpness, top_eigenvalue
-from red_lab.matched.recipe import descend
-from red_lab.matched.systems import Dense, Soft, Sparse
+from red_lab.matched.systems import Dense, Soft, Sparse, descend
 
 from .conftest import CLASSES, SHORT, WIDTH, composed, made_up
 

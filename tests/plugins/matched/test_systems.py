@@ -6,12 +6,9 @@ import dataclasses
 
 import pytest
 import torch
-from red_lab.matched.apart import Alone, train_experts
-from red_lab.matched.closed_form import closed_form_router
-from red_lab.matched.measure import hits
-from red_lab.matched.recipe import descend
-from red_lab.matched.systems import Dense, Soft, Sparse, matched_width
-from red_lab.matched.train import train_all
+from red_lab.matched.apart import Alone, closed_form_router, train_experts
+from red_lab.matched.measure import hits, train_all
+from red_lab.matched.systems import Dense, Soft, Sparse, descend, matched_width
 from redhost_author.training.expert import ExpertRows, train_expert
 from redhost_mechanisms import SparseMixture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from red_lab.red.base import BaseSettings, number_waves, train_base
-from red_lab.red.cut import above, below
+from red_lab.red.cut import Above, below
 from red_lab.red.queries import LABELS, load
 
 import redhost
@@ -18,7 +18,7 @@ def test_above_the_cut_of_what_is_below_it_is_the_whole_trunk(model, tmp_path, p
     whole = redhost.Backbone.load(f"hf:{model}", pooling=pooling)
     hidden = below(whole, TEXTS, last_blocks=2, folder=tmp_path)
     with torch.inference_mode():
-        h = above(whole.trunk, last_blocks=2).eval()(*hidden.batch(hidden.rows(TEXTS)))
+        h = Above(whole.trunk, last_blocks=2).eval()(*hidden.batch(hidden.rows(TEXTS)))
     torch.testing.assert_close(h, whole.encode(TEXTS), atol=1e-5, rtol=1e-4)
 
 

@@ -14,7 +14,7 @@ import pytest
 from red_lab.arithmetic import SPLITS, Pair, Split, pairs_in
 from red_lab.red.experts import NAMES
 from red_lab.red.queries import LABELS, RULE, Query, Task, boundary, cells, load
-from red_lab.red.seen import seen
+from red_lab.red.summary import seen
 
 held_out = cache(partial(load, protocol="held-out"))
 RUNS = Path(__file__).parents[3] / "docs" / "results" / "red"

@@ -12,9 +12,8 @@ from red_lab.red import queries
 from red_lab.red.base import RECIPES, BaseSettings
 from red_lab.red.experts import Budget
 from red_lab.red.gate import GateSettings
-from red_lab.red.overview import overview, write_overview
-from red_lab.red.plan import Plan, usual
-from red_lab.red.report import page
+from red_lab.red.measure import Plan, usual
+from red_lab.red.report import overview, page, write_overview
 from red_lab.red.run import Seed, run
 
 ROOT = Path(__file__).parents[3]

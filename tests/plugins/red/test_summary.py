@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from red_lab.intervals import interval
 from red_lab.red.experts import NAMES
-from red_lab.red.plan import Plan
+from red_lab.red.measure import Plan
 from red_lab.red.queries import RULE, Data, Query
 from red_lab.red.summary import earlier_rule, key_of, summarise, table, titled
 

@@ -41,7 +41,6 @@ LOWEST: Final = 1
 HIGHEST: Final = 50
 FIRST_ANSWER: Final = 2 * LOWEST
 LAST_ANSWER: Final = 2 * HIGHEST
-CLASSES: Final = LAST_ANSWER - FIRST_ANSWER + 1
 FOLDS: Final = 10
 SPLITS: Final = 5
 RANGES: Final[tuple[tuple[str, int, int], ...]] = (
@@ -144,12 +143,11 @@ class Split:
         return cls(held=held, exempt=frozenset(exempt))
 
     @classmethod
-    def numbered(cls, k: int, *, also: Iterable[int] = ()) -> Split:
-        """Split ``k`` in 0..4; ``also`` holds further folds out (development)."""
+    def numbered(cls, k: int) -> Split:
+        """Split ``k`` in 0..4."""
         if not 0 <= k < SPLITS:
             raise ValueError(f"split {k} is not one of 0..{SPLITS - 1}")
-        folds = {2 * k, 2 * k + 1, (2 * k + 2) % FOLDS}
-        return cls.of_folds(*folds, *also)
+        return cls.of_folds(2 * k, 2 * k + 1, (2 * k + 2) % FOLDS)
 
     def holds_out(self, terms: Sequence[int]) -> bool:
         """Whether no training text may add up ``terms``, usually a pair, of any size."""

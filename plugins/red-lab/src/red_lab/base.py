@@ -1,33 +1,44 @@
-"""Build the tiny arithmetic backbone of a split: pretrain, adapt once, freeze, package."""
+"""Build the packages of a split: the tiny arithmetic backbone, and its five experts.
+
+The backbone is pretrained, adapted once, frozen and packaged.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import redhost_author
+import torch
 from redhost_author.backbone.adapt import AdaptSettings, adapt
 from redhost_author.training.packaging import save_backbone
 from redhost_author.versions import library_versions
 
 import redhost
-from red_lab.arithmetic import FIRST_ANSWER, LAST_ANSWER, Pair, Split, pairs_with, rows, share_of
-from red_lab.background import background_rows
-from red_lab.progress import Bar
-from red_lab.tiny_model import TinyLM, make_tokenizer
-from red_lab.tiny_pretrain import Pretraining, pretrain
+from red_lab.arithmetic import (
+    FIRST_ANSWER,
+    LAST_ANSWER,
+    RANGES,
+    Pair,
+    Split,
+    pairs_with,
+    rows,
+    share_of,
+)
+from red_lab.corpus import background_rows
+from red_lab.progress import shown
+from red_lab.ranges import build_expert, open_range_training
+from red_lab.tiny_model import TinyLM, make_tokenizer, pretrain
 from redhost.core.types import write_rows
 from redhost.registry.package.manifest import Training
 
 __all__ = [
     "LABELS",
     "SHARE",
-    "BaseRecipe",
     "adapt_on",
     "adaptation_pairs",
-    "build_backbone",
+    "build_all",
     "language_model",
 ]
 
@@ -36,44 +47,25 @@ SHARE = 0.2
 """The share of the experts' training pairs that the base stage is trained on, small on purpose."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaseRecipe:
-    """Settings of a backbone of this family; chosen on fold 3, see the lab notes.
-
-    Attributes:
-        share: The share of the experts' training pairs that the base stage is trained on.
-        pretraining: The language model's training.
-        adaptation: The base stage.
-    """
-
-    share: float = SHARE
-    pretraining: Pretraining = field(default_factory=Pretraining)
-    adaptation: AdaptSettings = field(
-        default_factory=lambda: AdaptSettings(last_blocks=2, epochs=20, batch=64)
-    )
+ADAPTATION = AdaptSettings(last_blocks=2, epochs=20, batch=64)
+"""The base stage; chosen on fold 3, see the lab notes."""
 
 
-def build_backbone(
-    split: Split, project: Path, *, seed: int = 0, recipe: BaseRecipe | None = None, work: Path
-) -> Path:
+def build_backbone(split: Split, project: Path, *, seed: int = 0, work: Path) -> Path:
     """Build a backbone for a split and write it as a package.
 
     Args:
         split: What is held out.
         project: The project folder to write.
         seed: Random seed of every stage.
-        recipe: The settings.
         work: Folder of checkpoints.
 
     Returns:
         The package's folder.
     """
-    recipe = recipe or BaseRecipe()
-    model = pretrain(
-        split, seed=seed, settings=recipe.pretraining, checkpoint=work / f"lm-{seed}.pt"
-    )
-    pairs = adaptation_pairs(split, share=recipe.share)
-    backbone = adapt_on(language_model(model), pairs, recipe=recipe, seed=seed)
+    model = pretrain(split, seed=seed, checkpoint=work / f"lm-{seed}.pt")
+    pairs = adaptation_pairs(split, share=SHARE)
+    backbone = adapt_on(language_model(model), pairs, seed=seed)
     folder = redhost_author.write_project(
         project,
         kind="backbone",
@@ -92,8 +84,8 @@ def build_backbone(
         training=Training(
             data=f"sums of {len(pairs)} of {len(split.train_pairs())} training pairs",
             seed=seed,
-            epochs=recipe.adaptation.epochs,
-            metrics={"share": recipe.share, "pairs": float(len(pairs))},
+            epochs=ADAPTATION.epochs,
+            metrics={"share": SHARE, "pairs": float(len(pairs))},
             versions=library_versions(),
             note="pretrained on arithmetic text without the held-out pairs; top blocks and "
             "classifier adapted once on the pairs counted here, then frozen",
@@ -107,23 +99,14 @@ def adaptation_pairs(split: Split, *, share: float) -> tuple[Pair, ...]:
     return share_of(pairs_with(split, "train"), share)
 
 
-def adapt_on(
-    bare: redhost.Backbone, pairs: tuple[Pair, ...], *, recipe: BaseRecipe, seed: int
-) -> redhost.Backbone:
+def adapt_on(bare: redhost.Backbone, pairs: tuple[Pair, ...], *, seed: int) -> redhost.Backbone:
     """Run the base stage on the questions of these pairs, both orders."""
-    bar: Bar | None = None
-
-    def show(done: int, total: int) -> None:
-        nonlocal bar
-        bar = bar or Bar("adapting", total=total)
-        bar.update(done)
-
     return adapt(
         bare,
         [redhost.Row(text=r.text, label=r.label) for r in rows(pairs)],
         labels=LABELS,
-        settings=dataclasses.replace(recipe.adaptation, seed=seed),
-        progress=show,
+        settings=dataclasses.replace(ADAPTATION, seed=seed),
+        progress=shown("adapting"),
     )
 
 
@@ -141,3 +124,29 @@ def _model_files(backbone: redhost.Backbone) -> dict[str, bytes]:
         backbone.trunk.model.save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
         return {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir())}
+
+
+THREADS = 2
+"""Results depend on the number of threads bit by bit, so builds fix it."""
+
+
+def build_all(number: int, *, seed: int, out: Path, work: Path) -> list[Path]:
+    """Build the backbone and the experts of a split as projects in a folder.
+
+    Args:
+        number: The split, 0..4; 0 is the one that is shipped.
+        seed: Random seed of all stages.
+        out: Folder of the project folders.
+        work: Folder of checkpoints.
+
+    Returns:
+        The packages' folders, the backbone's first.
+    """
+    torch.set_num_threads(THREADS)
+    split = Split.numbered(number)
+    backbone = build_backbone(split, out / "red-backbone-tiny", seed=seed, work=work)
+    context = open_range_training(backbone, split)
+    experts = [
+        build_expert(context, name, out / f"red-expert-{name}", seed=seed) for name, _, _ in RANGES
+    ]
+    return [backbone, *experts]

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from red_lab.bench.command import bench
 from red_lab.cost import cost
-from red_lab.generative.command import generative
 from red_lab.hotswap import hotswap
 from red_lab.matched.study import matched
-from red_lab.options import WORK, out_option
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
 from red_lab.robust.study import robust
-from red_lab.seeds.command import seeds
+from red_lab.seeds import seeds
 from red_lab.shrink import shrink
+from red_lab.study import WORK, out_option, seeds_option
 from red_lab.text.study import text
-from red_lab.toy.command import toy
 from redhost.commands.lazy import PluginGroup
 
-__all__ = ["StudyGroup", "build", "lab", "results", "share"]
+__all__ = ["StudyGroup", "build", "generative", "lab", "results", "toy"]
 
 
 class StudyGroup(PluginGroup):
@@ -63,18 +62,10 @@ def build(*, number: int, seed: int, out: Path, work: Path) -> None:
 
     `redhost lab build --out plugins` makes the shipped packages.
     """
-    from red_lab.packages import build_all
+    from red_lab.base import build_all
 
     for folder in build_all(number, seed=seed, out=out, work=work / f"split{number}"):
         click.echo(str(folder))
-
-
-@lab.command()
-def share() -> None:
-    """Show the share of data that the tiny backbone was trained on."""
-    from red_lab.packages import installed_share
-
-    click.echo(installed_share())
 
 
 @lab.command()
@@ -91,10 +82,38 @@ def results(*, splits: int, out: Path, work: Path) -> None:
     refresh_here()
 
 
+@lab.command()
+@click.option(
+    "--backbone",
+    type=click.Choice(["tiny", "smollm2"]),
+    default="tiny",
+    show_default=True,
+    help="A tiny model that is pretrained on general text, or SmolLM2-135M.",
+)
+@seeds_option(3)
+@out_option("generative")
+@WORK
+def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:
+    """Compare routers and monoliths of a causal language model."""
+    from red_lab.generative.study import run
+
+    say = partial(click.echo, err=True)
+    click.echo(run(source=backbone, seeds=seeds, out=out, work=work, say=say))
+
+
+@lab.command()
+@seeds_option(5)
+@out_option("toy")
+def toy(*, seeds: int, out: Path) -> None:
+    """Measure which toy experts can be mixed, on sums of two."""
+    from red_lab.toy.report import run
+
+    click.echo(run(seeds=seeds, out=out))
+
+
 for command in (
     bench,
     cost,
-    generative,
     hotswap,
     matched,
     red,
@@ -102,6 +121,5 @@ for command in (
     seeds,
     shrink,
     text,
-    toy,
 ):
     lab.add_command(command)

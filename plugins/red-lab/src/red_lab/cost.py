@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from red_lab.metrics import Metrics, read_metrics, write_results
-from red_lab.options import out_option
-from red_lab.rendering import render
+from red_lab.metrics import Metrics, read_metrics, render, write_results
+from red_lab.study import out_option
 
 __all__ = ["cost", "page", "run"]
 
@@ -76,8 +75,7 @@ def cost(
     """
     import torch
 
-    from red_lab.cost_build import Load
-    from red_lab.cost_measure import measure
+    from red_lab.cost_measure import Load, measure
 
     torch.set_num_threads(threads)
     load = Load(

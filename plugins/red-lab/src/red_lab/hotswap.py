@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from red_lab.metrics import Metrics, write_results
-from red_lab.options import out_option
-from red_lab.rendering import render
+from red_lab.metrics import Metrics, render, write_results
+from red_lab.study import out_option
 
 __all__ = ["hotswap", "page"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "cluster_means", "interval"]
+__all__ = ["Array", "cluster_means", "interval", "mean_known", "mean_within"]
 
 Array = npt.NDArray[np.float64]
 
@@ -53,3 +53,15 @@ def interval(
     means = sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
+
+
+def mean_within(values: Array, clusters: Sequence[str]) -> dict[str, float]:
+    """Return the mean of values with its interval, ``low`` and ``high``, clusters drawn."""
+    low, high = interval(values, clusters)
+    return {"mean": float(values.mean()), "low": low, "high": high}
+
+
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known; None if none is."""
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None

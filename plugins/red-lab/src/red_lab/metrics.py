@@ -1,13 +1,19 @@
-"""The results of a study as files: metrics.json, and the page and figures written from it."""
+"""The results of a study as files: metrics.json, and the page and figures written from it.
+
+Pages are Jinja2 templates in `templates`, which get the keys of metrics.json as names.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
-__all__ = ["Metrics", "cached_json", "read_metrics", "write_json", "write_results"]
+__all__ = ["Metrics", "cached_json", "drawing", "read_metrics", "render", "write_json"]
+__all__ += ["whole", "write_results"]
 
 Metrics = Mapping[str, Any]
 """The content of metrics.json."""
@@ -20,7 +26,9 @@ T = TypeVar("T")
 def cached_json(file: Path, make: Callable[[], T]) -> T:
     """Return a stored result, or compute and store it; the file is written atomically."""
     if not file.exists():
-        _write_whole(json.dumps(make()), file)
+        text = json.dumps(make())
+        with whole(file) as part:
+            part.write_text(text, "utf-8")
     cached: T = json.loads(file.read_text("utf-8"))
     return cached
 
@@ -39,8 +47,8 @@ def write_json(found: object, path: Path, *, sort_keys: bool = True) -> Path:
         ValueError: If a number is NaN or infinite: JSON has neither.
     """
     text = json.dumps(found, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(text, path)
+    with whole(path) as part:
+        part.write_text(text, "utf-8")
     return path
 
 
@@ -72,7 +80,64 @@ def write_results(
     return path
 
 
-def _write_whole(text: str, path: Path) -> None:
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield where to write a file, or a folder, which is moved to its place once it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(text, "utf-8")
+    yield part
     part.replace(path)
+
+
+def render(template: str, metrics: Metrics, *, package: str = "red_lab", **names: object) -> str:
+    """Return a page; a name that neither the metrics nor the caller have is an error.
+
+    Filters: ``number`` formats as Python's ``format`` does, ``points`` shows a difference of
+    shares in percentage points, ``median`` is that of a list.
+
+    Args:
+        template: Name of the file, without ``.md.j2``.
+        metrics: The content of metrics.json.
+        package: Package whose folder `templates` has the file.
+        names: What the template uses besides.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    pages = Environment(  # noqa: S701  (Markdown, of our own numbers)
+        loader=PackageLoader(package),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters |= {"median": median, "number": format, "points": _points}
+    return pages.get_template(f"{template}.md.j2").render(metrics, **names)
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+@contextmanager
+def drawing(
+    path: Path, *, salt: str, settings: Mapping[Any, Any] | None = None, **options: Any
+) -> Iterator[Any]:
+    """Yield the axes of a figure, rows by columns, which is then written without a date.
+
+    The same numbers give the same bytes. Matplotlib is imported here only.
+
+    Args:
+        path: The file.
+        salt: What the names of a figure's parts depend on.
+        settings: Matplotlib's settings.
+        options: Those of `matplotlib.pyplot.subplots`.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with mpl.rc_context({"svg.hashsalt": salt, "font.size": 9, **(settings or {})}):
+        figure, axes = plt.subplots(squeeze=False, **{"layout": "constrained", **options})
+        yield axes
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)

@@ -242,6 +242,6 @@ def accuracy(
     return sum(right) / max(len(right), 1)
 
 
-def digest_of(data: Sequence[ArithmeticRow]) -> str:
+def digest_of(data: Sequence[ArithmeticRow | redhost.Row]) -> str:
     """Return the sha256 of rows, for the manifest."""
     return hashlib.sha256("\n".join(f"{r.text}\t{r.label}" for r in data).encode()).hexdigest()

@@ -20,18 +20,40 @@ import torch
 
 import redhost
 from red_lab.arithmetic import RANGES, SPLITS, Split, pairs_in, pairs_with
-from red_lab.base import LABELS, BaseRecipe, adapt_on, language_model
-from red_lab.intervals import Array, interval
-from red_lab.metrics import cached_json, write_results
-from red_lab.packages import build_all
+from red_lab.base import LABELS, SHARE, adapt_on, build_all, language_model
+from red_lab.intervals import Array, mean_within
+from red_lab.metrics import Metrics, cached_json, render, write_results
 from red_lab.ranges import EXPERT, RangeTrainingContext, open_range_training, role_rows, train
-from red_lab.report import page
-from red_lab.tiny_pretrain import pretrain
+from red_lab.tiny_model import pretrain
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import hits_by_system
 
-__all__ = ["KINDS", "Hits", "Pool", "measure", "run", "summarise"]
+__all__ = ["measure", "page", "run", "summarise"]
+
+NAMES = {
+    "backbone": "backbone alone",
+    "best_single": "best single expert (chosen on these very rows)",
+    "uniform": "uniform weights",
+    "sum": "plain sum of all experts, no router",
+    "hard": "trained router, hard top-1",
+    "mixture": "mixture over the same experts",
+    "routed_centroid": "router: nearest centroid",
+    "routed_statistics": "router: statistics",
+    "routed_evidence": "router: evidence",
+    "routed_linear": "router: linear",
+    "routed_mlp": "router: MLP",
+    "single_adapter": "one adapter, same parameters, all data",
+    "oracle": "oracle routing (label-informed)",
+    "ceiling": "ceiling: the backbone's blocks adapted on all data",
+}
+
+
+def page(metrics: Metrics) -> str:
+    """Return the page for metrics of the schema ``red-lab.tiny-ranges/1``."""
+    ranges = [name for name, _, _ in RANGES]
+    return render("tiny-ranges", metrics, names=NAMES, ranges=ranges)
+
 
 log = logging.getLogger("red_lab")
 
@@ -93,20 +115,25 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics over all splits: means, intervals, paired differences."""
     pool = Pool(measured)
     default = max(KINDS, key=lambda k: (pool.gate(k), -KINDS.index(k)))
-    names = list(measured[0]["hits"])
+    hits = {name: pool.hits(name) for name in measured[0]["hits"]}
     return {
         "schema": "red-lab.tiny-ranges/1",
         "splits": len(measured),
         "rows": len(pool.clusters),
-        "share": BaseRecipe().share,
+        "share": SHARE,
         "default_router": default,
         "gate": {k: pool.gate(k) for k in KINDS},
-        "systems": {n: {"accuracy": pool.accuracy(n), "ranges": pool.ranges(n)} for n in names},
+        "systems": {
+            n: {"accuracy": mean_within(hits[n], pool.clusters), "ranges": pool.ranges(n)}
+            for n in hits
+        },
         "paired": {
-            f"{default} - {other}": pool.difference(f"routed_{default}", other)
+            f"{default} - {other}": mean_within(
+                hits[f"routed_{default}"] - hits[other], pool.clusters
+            )
             for other in ("backbone", "single_adapter", "oracle", "mixture", "ceiling")
         },
-        "left_out": {n: pool.without(n) for n in pool.left},
+        "left_out": {n: pool.without(n) for n in sorted(measured[0]["left_out"])},
         "seconds": {
             k: float(np.median([m["seconds"][k] for m in measured])) for k in ("build", "measure")
         },
@@ -122,7 +149,6 @@ class Pool:
             f"{m['split']} {next(iter(pairs_in(t)))}" for m in measured for t in m["texts"]
         ]
         self.domains = np.array([d for m in measured for d in m["domains"]])
-        self.left = sorted(measured[0]["left_out"])
 
     def hits(self, name: str, *, key: str = "hits") -> Array:
         """Return the hits of a system over all splits, ``(N,)``."""
@@ -132,18 +158,10 @@ class Pool:
         """Return a router kind's mean accuracy on the gate rows."""
         return float(np.mean([m["gate"][kind] for m in self.measured]))
 
-    def accuracy(self, name: str) -> dict[str, float]:
-        """Return mean over splits, with the interval over pairs."""
-        return self._mean(self.hits(name), self.clusters)
-
     def ranges(self, name: str) -> dict[str, float]:
         """Return the accuracy by range."""
         hits = self.hits(name)
         return {n: float(hits[self.domains == n].mean()) for n, _, _ in RANGES}
-
-    def difference(self, one: str, other: str) -> dict[str, float]:
-        """Return the paired difference of two systems."""
-        return self._mean(self.hits(one) - self.hits(other), self.clusters)
 
     def without(self, expert_id: str) -> dict[str, dict[str, float]]:
         """Return each range's change of accuracy without an expert, paired, router retrained."""
@@ -152,12 +170,8 @@ class Pool:
         for name, _, _ in RANGES:
             mask = self.domains == name
             clusters = [c for c, m in zip(self.clusters, mask, strict=True) if m]
-            found[name] = self._mean(change[mask], clusters)
+            found[name] = mean_within(change[mask], clusters)
         return found
-
-    def _mean(self, values: Array, clusters: Sequence[str]) -> dict[str, float]:
-        low, high = interval(values, clusters)
-        return {"mean": float(values.mean()), "low": low, "high": high}
 
 
 def _leave_one_out(backbone: Path, experts: Sequence[Path], context: RangeTrainingContext) -> Hits:
@@ -185,7 +199,7 @@ def _single_adapter(context: RangeTrainingContext, rows: Sequence[redhost.Row]) 
 def _ceiling(split: Split, rows: Sequence[redhost.Row], *, work: Path) -> list[float]:
     """Adapt the backbone's own blocks on all the experts' rows; return the hits."""
     bare = language_model(pretrain(split, checkpoint=work / "lm-0.pt"))
-    backbone = adapt_on(bare, pairs_with(split, "train"), recipe=BaseRecipe(), seed=0)
+    backbone = adapt_on(bare, pairs_with(split, "train"), seed=0)
     if backbone.classifier is None:
         raise redhost.UsageError("the base stage made no classifier")
     return _right(backbone.encode([r.text for r in rows]) @ backbone.classifier.T, rows)

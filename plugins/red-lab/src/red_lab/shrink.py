@@ -1,7 +1,7 @@
 """`redhost lab shrink`: keep only the part of a checkpoint that its base model does not have.
 
 A legacy checkpoint contains a whole model although only its top blocks and its heads were trained.
-Names decide what is kept, what the base contains and what is tied; see `shrink_state`.
+Names decide what is kept, what the base contains and what is tied; see `shrink_files`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,30 @@
-"""Shared parts of pretraining runs: a learning rate schedule, a step, and checkpoints."""
+"""Shared parts of trainings: schedules, steps, epochs, checkpoints, one thread, a router."""
 
 from __future__ import annotations
 
 import math
-import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["adamw", "descend", "rate", "resume", "store"]
+import redhost
+from red_lab.metrics import whole
+from redhost.core.routers import build_router
+
+__all__ = [
+    "adamw",
+    "built_in_router",
+    "descend",
+    "descend_over",
+    "one_thread",
+    "rate",
+    "resume",
+    "store",
+]
 
 
 def adamw(model: nn.Module, *, weight_decay: float) -> torch.optim.Optimizer:
@@ -43,6 +57,64 @@ def descend(
     return float(loss.detach())
 
 
+def descend_over(
+    module: nn.Module,
+    rows: int,
+    loss: Callable[[Tensor], Tensor],
+    *,
+    recipe: Any,
+    generator: torch.Generator,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Train a module in place by AdamW, whose rate falls to zero along a cosine.
+
+    Args:
+        module: The module.
+        rows: Number of rows.
+        loss: Rows of a step ``(B,)`` → their loss.
+        recipe: Has ``epochs``, ``batch``, ``learning_rate`` and ``weight_decay``.
+        generator: Draws the order of rows.
+        tick: Called after each epoch.
+    """
+    optimizer = torch.optim.AdamW(module.parameters(), weight_decay=recipe.weight_decay)
+    steps, step = recipe.epochs * -(-rows // recipe.batch), 0
+    for _ in range(recipe.epochs):
+        for index in torch.split(torch.randperm(rows, generator=generator), recipe.batch):
+            value = loss(index)
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+        tick()
+
+
+def built_in_router(
+    kind: str, config: redhost.BusConfig, columns: Sequence[str], seed: int = 0
+) -> redhost.Router:
+    """Return an untrained router of a built-in kind.
+
+    Raises:
+        UsageError: If there is no such kind.
+    """
+    router = build_router(kind, config, tuple(columns), seed)
+    if router is None:
+        raise redhost.UsageError("unknown router", expected="a built-in kind", found=kind)
+    return router
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, for a fixed order of summation; restore the setting afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def store(
     file: Path,
     model: nn.Module,
@@ -53,10 +125,8 @@ def store(
 ) -> None:
     """Write a checkpoint; a crash leaves the old one intact."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_suffix(".new")
-    torch.save({**state, "run": run}, fresh)
-    os.replace(fresh, file)  # noqa: PTH105
+    with whole(file) as fresh:
+        torch.save({**state, "run": run}, fresh)
 
 
 def resume(

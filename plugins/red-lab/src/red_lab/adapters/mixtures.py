@@ -23,7 +23,7 @@ from torch import Tensor
 
 from red_lab.adapters import training
 from red_lab.adapters.judge import Read
-from red_lab.adapters.passes import files_of, silent
+from red_lab.adapters.training import files_of, silent
 from red_lab.bench.peers.lora import make_xlora
 from red_lab.progress import shown
 

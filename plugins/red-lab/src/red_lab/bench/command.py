@@ -9,8 +9,8 @@ import click
 
 import redhost
 from red_lab.bench.section import SECTIONS, SectionSettings, run
-from red_lab.options import WORK
 from red_lab.readme import refresh_here
+from red_lab.study import WORK
 
 __all__ = ["bench", "server_bench"]
 

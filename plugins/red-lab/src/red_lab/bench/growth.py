@@ -20,9 +20,9 @@ from torch import Tensor, nn
 import redhost
 from red_lab.bench.rounds import in_turns, spread
 from red_lab.bench.section import Section, SectionSettings
+from red_lab.training import built_in_router
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Linear
-from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 
 __all__ = ["AXES", "SECTION", "Shape", "exponent", "measure_shape"]
@@ -111,9 +111,7 @@ class _Made:
     def solved(self) -> redhost.Router:
         """Return a router that is solved from the columns."""
         config = redhost.BusConfig(width=self.shape.width, labels=())
-        router = build_router("ridge", config, self.ids, 0)
-        if router is None:
-            raise redhost.MissingError("no router ridge", expected="redhost's own", found="none")
+        router = built_in_router("ridge", config, self.ids)
         router.solve(self.columns)
         return router
 

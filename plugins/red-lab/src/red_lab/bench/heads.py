@@ -16,9 +16,9 @@ from red_lab.bench.models import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
 from red_lab.bench.section import Section, SectionSettings
 from red_lab.newsgroups import encoder, lines
+from red_lab.training import built_in_router, one_thread
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Linear
-from redhost.core.routers import build_router
 
 __all__ = ["SECTION", "compose"]
 
@@ -28,14 +28,10 @@ SIZES = (1, 8, 64)
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
     """Time the encoder alone, the composed answer, and the answer with every expert's own."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         backbone = redhost.Backbone.load(f"hf:{encoder()}", pooling="mean", max_tokens=MAX_TOKENS)
         texts = lines()[: max(SIZES)]
         rows = [_row(backbone, heads, texts[:n], settings) for heads in HEADS for n in SIZES]
-    finally:
-        torch.set_num_threads(threads)
     return {"labels": LABELS, "runs": settings.runs, "rows": rows}
 
 
@@ -43,9 +39,7 @@ def compose(backbone: redhost.Backbone, heads: int) -> redhost.ComposedModel:
     """Return a composition of random heads with labels of their own, always the same first ones."""
     experts = {f"head{n:03d}": _head(n, backbone.width) for n in range(heads)}
     columns = (*experts, "backbone")
-    router = build_router("linear", backbone.bus_config(), columns, 0)
-    if router is None:
-        raise redhost.UsageError("unknown router", expected="a kind of redhost", found="linear")
+    router = built_in_router("linear", backbone.bus_config(), columns)
     bus = redhost.Bus(
         Readout(),
         norm=LayerNorm(width=backbone.width, eps=backbone.eps),

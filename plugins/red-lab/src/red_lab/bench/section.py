@@ -17,8 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from red_lab.metrics import Metrics, write_json
-from red_lab.rendering import render
+from red_lab.metrics import Metrics, render, write_json
 
 __all__ = ["SECTIONS", "Section", "SectionSettings", "load", "page", "run", "write_page"]
 

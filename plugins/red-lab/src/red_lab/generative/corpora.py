@@ -16,7 +16,7 @@ import msgspec
 
 import redhost
 from red_lab.arithmetic import Split
-from red_lab.generative.documents import Document, Passage, deal, passages
+from red_lab.generative.documents import Document, Passage, deal, passages, sheets
 from red_lab.generative.sources import (
     PYTHON,
     Find,
@@ -30,7 +30,6 @@ from red_lab.generative.sources import (
     tales,
     web_documents,
 )
-from red_lab.generative.sums import sheets
 
 __all__ = [
     "DOMAINS",

@@ -13,7 +13,6 @@ step that is best on `gate` rows by their own objective.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -23,56 +22,25 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.generative.context import StudyContext
-from red_lab.generative.corpora import Part
-from red_lab.generative.likelihoods import BASE, Tables, cached_tensors, passage_posterior
-from redhost.core.routers import build_router
+from red_lab.generative.judge import (
+    BASE,
+    GateRows,
+    Tables,
+    cached_tensors,
+    gate_rows_of,
+    passage_posterior,
+)
+from red_lab.training import built_in_router
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.training.router import RouterSettings, train_router
 
-__all__ = ["LEAST", "RARER", "GateRows", "TrainedGates", "frequencies", "gate_rows_of", "regret_of"]
+__all__ = ["LEAST", "RARER", "TrainedGates", "frequencies", "regret_of"]
 
 RARER = 100
 """Bytes of each other domain in the traffic for one byte of the rare domain."""
 BATCH = 128
 LEAST = 0.01
 """Smallest gain, in bits per byte; smaller gains are raised to it."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GateRows:
-    """A router's inputs for a part of a domain.
-
-    Attributes:
-        x: [z | c] ``(N, 3·D)``.
-        log_p: log p_j of the tokens ``(N, K)``.
-        lengths: Tokens of each passage.
-        scale: Bits per byte of a nat per token.
-    """
-
-    x: Tensor
-    log_p: Tensor
-    lengths: tuple[int, ...]
-    scale: float
-
-    def part(self, index: slice | Tensor) -> GateRows:
-        """Return some rows; their division into passages is dropped."""
-        x, log_p = self.x[index], self.log_p[index]
-        return GateRows(x=x, log_p=log_p, lengths=(), scale=self.scale)
-
-    def passages(self) -> tuple[Tensor, ...]:
-        """Return log p_j ``(T, K)`` of each passage."""
-        return torch.split(self.log_p, list(self.lengths))
-
-
-def gate_rows_of(context: StudyContext, tables: Tables, domain: str, part: Part) -> GateRows:
-    """Return a router's inputs for a part."""
-    tokens = context.part(domain, part)
-    return GateRows(
-        x=context.router_input(tokens),
-        log_p=tables.experts_of(domain, part),
-        lengths=tokens.lengths,
-        scale=tokens.scale,
-    )
 
 
 def frequencies(domains: Sequence[str], rare: str) -> Tensor:
@@ -239,9 +207,7 @@ class TrainedGates:
 
     def _fresh(self, kind: str) -> redhost.Router:
         config, columns = self.context.backbone.bus_config(), self.context.domains
-        router = build_router(kind, config, columns, self.seed)
-        assert router is not None  # noqa: S101  (a built-in kind)
-        return router
+        return built_in_router(kind, config, columns, self.seed)
 
 
 def _draw(rows: GateRows, generator: torch.Generator) -> GateRows:

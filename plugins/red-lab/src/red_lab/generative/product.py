@@ -23,6 +23,7 @@ import redhost
 from red_lab.generative.context import StudyContext, slices
 from red_lab.generative.corpora import Part
 from red_lab.generative.judge import bits_of
+from red_lab.metrics import whole
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.publish import RecomposeResult
@@ -92,9 +93,8 @@ def _write_backbone(context: StudyContext, project: Path) -> Path:
         task=redhost.plugins.Plugins().task("generation"),
     )
     if not project.exists():
-        part = project.with_suffix(".part")
-        new_backbone(part, plan, background=[BackgroundRow(text=t) for t in texts])
-        part.replace(project)
+        with whole(project) as part:
+            new_backbone(part, plan, background=[BackgroundRow(text=t) for t in texts])
     return project
 
 

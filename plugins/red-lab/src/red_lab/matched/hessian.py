@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from red_lab.matched.data import DataPart
-from red_lab.matched.system import System
+from red_lab.matched.systems import System
 
 __all__ = ["Eigenvalue", "Product", "hessian_product", "sharpness", "top_eigenvalue"]
 

@@ -1,24 +1,107 @@
-"""One seed of one data set: train and evaluate every system, and measure its curvature."""
+"""Train every system with the same number of parameters, evaluate it, and measure its curvature.
+
+The number of epochs is the one with the best mean validation accuracy over all systems.
+"""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import asdict
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from redhost_mechanisms import usage_entropy
 from torch import Tensor
 
-from red_lab.matched.apart import Alone, ComposedSystem
-from red_lab.matched.closed_form import ClosedFormRouter
+from red_lab.matched.apart import (
+    ClosedFormRouter,
+    ComposedSystem,
+    alone,
+    closed_form_router,
+    train_experts,
+    train_gate,
+)
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.hessian import sharpness
-from red_lab.matched.recipe import Recipe, Tick
-from red_lab.matched.system import System
-from red_lab.matched.train import EVIDENCE, RED, train_all
+from red_lab.matched.systems import (
+    Dense,
+    Recipe,
+    Soft,
+    Sparse,
+    System,
+    Tick,
+    descend,
+    matched_width,
+)
+from red_lab.training import one_thread
 
-__all__ = ["hits", "measure"]
+__all__ = ["EPOCHS", "EVIDENCE", "RED", "choose", "hits", "measure", "train_all"]
+
+RED, EVIDENCE = "RED", "RED, evidence router"
+ACTIVE = 2
+"""k of the sparse mixture."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """A system after training.
+
+    Attributes:
+        system: The trained system.
+        parameters: Number of parameters trained by gradient, P.
+        seconds: CPU seconds of training.
+    """
+
+    system: System
+    parameters: int
+    seconds: float
+
+
+def train_all(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[str, Trained]:
+    """Train every system; the others are matched to RED's number of parameters."""
+    start = time.process_time()
+    experts = train_experts(problem, recipe=recipe, seed=seed, tick=tick)
+    apart = time.process_time()
+    gate = train_gate(problem, recipe=recipe, seed=seed, tick=tick)
+    routed = time.process_time()
+    router = closed_form_router(problem, experts)
+    solved = time.process_time()
+    classifier = problem.classifier
+    red = ComposedSystem(experts=experts, router=gate, classifier=classifier)
+    evidence = ComposedSystem(experts=experts, router=router, classifier=classifier)
+    found = {
+        RED: Trained(system=red, parameters=_size(red), seconds=routed - start),
+        EVIDENCE: Trained(
+            system=evidence, parameters=_size(evidence), seconds=apart - start + solved - routed
+        ),
+    }
+    width, classes, count = problem.width, len(problem.labels), len(problem.domains)
+    one = matched_width(_size(red), width=width, classes=classes)
+    each = matched_width(_size(red), width=width, classes=classes, experts=count)
+    shape = {"width": width, "classes": classes, "seed": seed}
+    made: dict[str, System] = {
+        "dense head": Dense(units=one, **shape),
+        "soft MoE": Soft(units=each, experts=count, **shape),
+        f"sparse top-{ACTIVE} MoE": Sparse(units=each, experts=count, k=ACTIVE, **shape),
+    }
+    joint = {n: _jointly(n, s, problem, recipe, seed, tick) for n, s in made.items()}
+    return {**joint, **found}
+
+
+def _jointly(
+    name: str, system: System, problem: Problem, recipe: Recipe, seed: int, tick: Tick
+) -> Trained:
+    start = time.process_time()
+    tick_system: Callable[[], None] = lambda: tick(name)  # noqa: E731
+    descend(system, problem.train, recipe=recipe, seed=seed, tick=tick_system)
+    return Trained(system=system, parameters=_size(system), seconds=time.process_time() - start)
+
+
+def _size(system: System) -> int:
+    return sum(p.numel() for p in system.parameters())
 
 
 def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[str, Any]:
@@ -37,6 +120,13 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
             curved[name] = [asdict(sharpness(t.system, problem.train))]
     composed = curved[RED]
     curved[RED] = curved[EVIDENCE] = _blocks(problem, trained[RED].system)
+    with torch.inference_mode():
+        every = {name: t.system.alpha(problem.test.z) for name, t in trained.items()}
+    weights = {name: alpha for name, alpha in every.items() if alpha is not None}
+    routed = {
+        name: float((alpha.argmax(-1) == problem.test.owner).double().mean())
+        for name, alpha in weights.items()
+    }
     return {
         "seed": seed,
         "clusters": list(problem.clusters),
@@ -48,14 +138,14 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
                 "parameters": t.parameters,
                 "multiply_adds": t.system.multiply_adds(),
                 "seconds": t.seconds,
-                "usage_entropy": _entropy(t.system, problem.test),
+                "usage_entropy": usage_entropy(weights[name]) if name in weights else None,
                 "eigenvalues": curved[name],
             }
             for name, t in trained.items()
         },
         "composed": composed[0],
-        "gate": _right(trained[RED].system, problem.test),
-        "listening": _right(trained[EVIDENCE].system, problem.test),
+        "gate": routed[RED],
+        "listening": routed[EVIDENCE],
         "stored": _stored(trained[EVIDENCE].system),
         "shape": {
             "width": problem.width,
@@ -80,29 +170,48 @@ def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
     """
     if not isinstance(red, ComposedSystem):
         raise TypeError(f"expected a composition, found {type(red).__name__}")
-    firsts = itertools.accumulate((len(y) for y in problem.labels_of[:-1]), initial=0)
-    alone = [
-        Alone(e, classifier=problem.classifier, first=first)
-        for e, first in zip(red.parts(), firsts, strict=True)
+    return [
+        asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone(problem, red.parts()))
     ]
-    return [asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone)]
-
-
-def _entropy(system: System, part: DataPart) -> float | None:
-    with torch.inference_mode():
-        alpha = system.alpha(part.z)
-    return None if alpha is None else usage_entropy(alpha)
-
-
-def _right(system: System, part: DataPart) -> float:
-    """Return the share of rows whose own domain has the largest weight."""
-    with torch.inference_mode():
-        alpha = system.alpha(part.z)
-    if alpha is None:
-        raise TypeError("a system without experts has no router")
-    return float((alpha.argmax(-1) == part.owner).double().mean())
 
 
 def _stored(system: System) -> int:
     router = system.get_submodule("router")
     return router.stored() if isinstance(router, ClosedFormRouter) else 0
+
+
+EPOCHS = (5, 10, 20, 40, 80, 160)
+
+
+def choose(
+    open_problem: Callable[[], Problem],
+    *,
+    recipe: Recipe,
+    file: Path,
+    shown: Callable[[str, int], Tick],
+    epochs: Sequence[int] = EPOCHS,
+) -> dict[str, Any]:
+    """Return the chosen epochs and the accuracies of all candidates; seed 0, without test rows.
+
+    Args:
+        open_problem: Returns the data; called if no stored result exists.
+        recipe: The other training settings.
+        file: File of the stored result; written if it does not exist.
+        shown: Label and epochs of a training → its progress.
+        epochs: The candidates; ties go to the earlier one.
+    """
+    if not file.exists():
+        problem, valid = open_problem(), {}
+        for number in epochs:
+            given, tick = replace(recipe, epochs=number), shown(f"{number} epochs", number)
+            with one_thread():
+                trained = train_all(problem, recipe=given, seed=0, tick=tick)
+            valid[str(number)] = {
+                n: float(hits(t.system, problem.valid).mean())
+                for n, t in trained.items()
+                if n != EVIDENCE  # its confidences are measured on these rows
+            }
+        file.write_text(json.dumps({"valid": valid, "rows": len(problem.valid)}), "utf-8")
+    measured: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    means = {int(n): sum(v.values()) / len(v) for n, v in measured["valid"].items()}
+    return {**measured, "epochs": max(means, key=lambda n: means[n])}

@@ -13,7 +13,7 @@ from red_lab.progress import Bar
 from red_lab.study import Cell, Study
 
 if TYPE_CHECKING:
-    from red_lab.matched.recipe import Recipe, Tick
+    from red_lab.matched.systems import Recipe, Tick
 
 __all__ = ["STUDY", "matched"]
 
@@ -23,9 +23,9 @@ TRAININGS = 9
 
 def measure(cell: Cell) -> dict[str, Any]:
     """Return the results of one seed of a data set, with the recipe and how it was chosen."""
+    from red_lab.matched.data import load
     from red_lab.matched.measure import measure as measure_seed
-    from red_lab.matched.tasks import load
-    from red_lab.toy.data import one_thread
+    from red_lab.training import one_thread
 
     chosen, choice = recipe(cell)
     problem = load(cell.part, seed=cell.seed, work=cell.work)
@@ -37,9 +37,9 @@ def measure(cell: Cell) -> dict[str, Any]:
 
 def recipe(cell: Cell) -> tuple[Recipe, dict[str, Any] | None]:
     """Return the training settings and how their epochs were chosen; for arithmetic none were."""
-    from red_lab.matched.choice import choose
-    from red_lab.matched.recipe import ARITHMETIC, TEXT
-    from red_lab.matched.tasks import load
+    from red_lab.matched.data import load
+    from red_lab.matched.measure import choose
+    from red_lab.matched.systems import ARITHMETIC, TEXT
 
     if cell.part == "arithmetic":
         return ARITHMETIC, None
@@ -69,14 +69,14 @@ def summarise(_: str, measured: Sequence[Any]) -> dict[str, Any]:
 
 def names(_: Metrics) -> Mapping[str, object]:
     """Return the systems that the page names."""
-    from red_lab.matched.train import EVIDENCE, RED
+    from red_lab.matched.measure import EVIDENCE, RED
 
     return {"red": RED, "evidence": EVIDENCE}
 
 
 def draw(metrics: Metrics, folder: Path) -> None:
     """Write the figure. Matplotlib is imported here only."""
-    from red_lab.matched.figures import draw as draw_systems
+    from red_lab.matched.summary import draw as draw_systems
 
     draw_systems(metrics, folder)
 

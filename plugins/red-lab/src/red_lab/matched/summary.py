@@ -1,16 +1,18 @@
-"""Summarise single seeds: means, intervals by cluster, paired differences."""
+"""Summarise single seeds: means, intervals by cluster, paired differences; and draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from red_lab.intervals import Array, interval
-from red_lab.matched.train import RED
+from red_lab.intervals import mean_known, mean_within
+from red_lab.matched.measure import RED
+from red_lab.metrics import drawing
 
-__all__ = ["summarise"]
+__all__ = ["draw", "summarise"]
 
 
 def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "shape": {k: [m["shape"][k] for m in measured] for k in measured[0]["shape"]},
         "systems": {
             n: {
-                "accuracy": _mean(hits[n], clusters),
+                "accuracy": mean_within(hits[n], clusters),
                 "domains": {
                     d: float(hits[n][domains == d].mean()) for d in sorted(set(domains.tolist()))
                 },
@@ -35,12 +37,14 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "parameters": own[n][0]["parameters"],
                 "multiply_adds": own[n][0]["multiply_adds"],
                 "seconds": float(np.median([t["seconds"] for t in own[n]])),
-                "usage_entropy": _over([t["usage_entropy"] for t in own[n]]),
+                "usage_entropy": mean_known([t["usage_entropy"] for t in own[n]]),
                 "eigenvalue": _top([t["eigenvalues"] for t in own[n]]),
             }
             for n in names
         },
-        "paired": {f"{RED} - {n}": _mean(hits[RED] - hits[n], clusters) for n in names if n != RED},
+        "paired": {
+            f"{RED} - {n}": mean_within(hits[RED] - hits[n], clusters) for n in names if n != RED
+        },
         "composed": _top([[m["composed"]] for m in measured]),
         "routed": {k: float(np.mean([m[k] for m in measured])) for k in ("gate", "listening")},
         "stored": measured[0]["stored"],
@@ -60,11 +64,29 @@ def _top(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
     }
 
 
-def _mean(values: Array, clusters: Sequence[str]) -> dict[str, float]:
-    low, high = interval(values, clusters)
-    return {"mean": float(values.mean()), "low": low, "high": high}
+def draw(metrics: Mapping[str, Any], folder: Path) -> None:
+    """Draw accuracy, worst domain and top eigenvalue, a column for each data set."""
+    tasks = metrics["tasks"]
+    size: dict[str, Any] = {"figsize": (8, 4.5), "nrows": 2, "ncols": len(tasks)}
+    with drawing(folder / "systems.svg", salt="matched", sharex=True, sharey="row", **size) as axes:
+        for top, bottom, (task, results) in zip(*axes, tasks.items(), strict=True):
+            systems = list(results["systems"].values())
+            places = range(len(systems))
+            pairs = [(s["accuracy"], s["eigenvalue"]) for s in systems]
+            _points(top, [(a["mean"], a["low"], a["high"]) for a, _ in pairs], "all rows")
+            worst = [min(s["domains"].values()) for s in systems]
+            top.plot(places, worst, "v", markersize=5, label="worst domain")
+            top.set_title(task)
+            _points(bottom, [(e["median"], e["min"], e["max"]) for _, e in pairs], "seeds")
+            bottom.set_yscale("log")
+            bottom.set_xticks(places, list(results["systems"]), rotation=25, ha="right")
+        axes[0][0].set_ylabel("accuracy")
+        axes[1][0].set_ylabel("top eigenvalue")
+        axes[0][0].legend()
 
 
-def _over(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
+def _points(axes: Any, intervals: Sequence[tuple[float, float, float]], label: str) -> None:
+    """Draw one point a system, (middle, low, high)."""
+    middle = [m for m, _, _ in intervals]
+    error = [[m - low for m, low, _ in intervals], [high - m for m, _, high in intervals]]
+    axes.errorbar(range(len(middle)), middle, yerr=error, fmt="o", capsize=3, label=label)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import redhost
 from red_lab.arithmetic import hashed
-from red_lab.red.cut import Above, Below, Precision, above, cast
+from red_lab.red.cut import Above, Below, Precision, cast
 from red_lab.red.queries import LABELS, Query
 
 __all__ = [
@@ -183,7 +183,7 @@ class BaseTraining:
         self.waves = self.waves.to(self.device)
         drawn = 0.02 * torch.randn(self.waves.shape[1], backbone.width, generator=generator)
         self.head = nn.Parameter(drawn.to(self.device))
-        self.blocks: Above = above(backbone.trunk, last_blocks=settings.last_blocks).train()
+        self.blocks = Above(backbone.trunk, last_blocks=settings.last_blocks).train()
         groups = [
             {"params": list(self.blocks.parameters()), "lr": settings.learning_rate},
             {"params": [self.head], "lr": settings.head_rate},

@@ -1,7 +1,7 @@
 """Judge the seed's claims about RED by the figures of a run.
 
 A claim holds, does not hold, or was not measured. A rule over metrics.json decides (seed 001, 4.1
-and 4.4.4; the table of 4.4.5 is in `red_lab.red.advantages`).
+and 4.4.4). In the table of advantages (4.4.5) the seed's claim stands beside the measured result.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from red_lab.red.experts import NAMES
 from red_lab.red.measure import SHARES
 
 __all__ = [
-    "LEVEL",
-    "PLACE",
+    "COLUMNS",
+    "advantages",
     "boundary",
     "claims",
     "difficulty",
     "drift",
     "errors",
     "left",
+    "spread",
     "wrong_routes",
 ]
 
@@ -32,17 +33,15 @@ LEVEL = 0.005
 """Accuracies that differ by at most this, half a point, count as equal."""
 
 
-def claims(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on the seed's claims."""
-    found = (
-        ("4.1, difficulty increases across ranges", difficulty(metrics)),
-        ("4.1, errors can be interpreted", errors(metrics)),
-        ("4.4.4 A, experts refine h and prevent drift", drift(metrics)),
-        ("4.4.4 B, routing errors cost little, since residuals are small", wrong_routes(metrics)),
-        ("4.4.4 C, experts help each other on boundary samples", boundary(metrics)),
-    )
-    lines = [f"- {claim}: **{holds}**. {why}" for claim, (holds, why) in found]
-    return ["## What the seed claims", "", *lines, ""]
+def claims(metrics: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return for each claim whether it holds, and why."""
+    return {
+        "4.1, difficulty increases across ranges": difficulty(metrics),
+        "4.1, errors can be interpreted": errors(metrics),
+        "4.4.4 A, experts refine h and prevent drift": drift(metrics),
+        "4.4.4 B, routing errors cost little, since residuals are small": wrong_routes(metrics),
+        "4.4.4 C, experts help each other on boundary samples": boundary(metrics),
+    }
 
 
 def difficulty(metrics: Mapping[str, Any]) -> tuple[str, str]:
@@ -146,3 +145,75 @@ def _than(one: float, other: float) -> str:
     if abs(one - other) <= LEVEL:
         return "equal to within half a point"
     return "more" if one > other else "less"
+
+
+COLUMNS: Mapping[str, str] = {
+    "moe_linear": "MoE, linear",
+    "uniform_probabilities_linear": "uniform probabilities, linear",
+    "moe_residual": "MoE, residual",
+    "red": "RED",
+}
+"""The seed's three columns, and the mixture over RED's own experts."""
+
+UNIFORM = "uniform_probabilities_linear"
+
+
+def advantages(metrics: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the table's rows: property → a cell for each system, the seed's claim, the result."""
+    stay = {
+        title: f", {share:.1%} of the base's correct answers stay correct"
+        for title, share in metrics.get("base_kept", {}).items()
+        if share is not None
+    }
+    return {
+        "expert interaction": (
+            *("Σ α_i p_i", "mean of p_i", "Σ α_i p_i", "softmax(W_c (h + Σ α_i Δ_i))"),
+            "direct interpolation, equal mixing, residual correction",
+            "by construction",
+        ),
+        "robustness to routing errors": _robustness(metrics),
+        "plug-and-play modularity": (
+            *["the same packages, a different router"] * len(COLUMNS),
+            "partial, yes, fully",
+            "the same for all ([hot swap](../../hotswap/README.md))",
+        ),
+        "backbone preservation": (
+            *(f"frozen{stay.get(title, '')}" for title in COLUMNS.values()),
+            "partial, full, full",
+            "full for all: the base is frozen before experts are trained",
+        ),
+        "per range": _balance(metrics),
+    }
+
+
+def spread(system: Mapping[str, Any]) -> float:
+    """Return the accuracy of a system's best range minus that of its worst range."""
+    known: list[float] = [a for a in system["domains"].values() if a is not None]
+    return max(known) - min(known)
+
+
+def _robustness(metrics: Mapping[str, Any]) -> Sequence[str]:
+    kinds = ("flipped", "worst")
+    shares = {
+        k: [left(metrics, kind, title) for kind in kinds]
+        for k, title in COLUMNS.items()
+        if k != UNIFORM
+    }
+    cells = {k: " / ".join(f"{s:.1%}" for s in each) for k, each in shares.items()}
+    red = shares.pop("red")
+    pairs = [pair for other in shares.values() for pair in zip(red, other, strict=True)]
+    better = all(own > other + LEVEL for own, other in pairs)
+    came = "as the seed claims" if better else "not as the seed claims"
+    return (*(cells.get(k, "no router") for k in COLUMNS), "low, medium, high", came)
+
+
+def _balance(metrics: Mapping[str, Any]) -> Sequence[str]:
+    worst = {k: min(_ranges(metrics, k).values()) for k in COLUMNS}
+    cells = [f"{w:.3f}, {spread(metrics['systems'][k]):.3f}" for k, w in worst.items()]
+    below = {k for k, w in worst.items() if w < worst["red"] - LEVEL}
+    came = "RED's worst range is not the highest"
+    if {"moe_linear", UNIFORM} <= below:
+        came = "RED's worst range is above that of linear heads"
+        came += ", and above that of" if "moe_residual" in below else ", but not above that of"
+        came += " a mixture over the same experts"
+    return (*cells, "unstable, weak, balanced and strong", came)

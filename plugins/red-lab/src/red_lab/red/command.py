@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from red_lab.options import WORK, out_option, seeds_option
+from red_lab.study import WORK, out_option, seeds_option
 
 __all__ = ["red"]
 
@@ -85,7 +85,7 @@ def red(
 ) -> None:
     """Compare residual experts on arithmetic with all baselines."""
     from red_lab.red.base import RECIPES
-    from red_lab.red.plan import Plan, usual
+    from red_lab.red.measure import Plan, usual
     from red_lab.red.run import run
 
     usual_recipe, usual_precision = usual(backbone, task, protocol)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import redhost
 
-__all__ = ["Above", "Below", "Precision", "above", "below", "cast"]
+__all__ = ["Above", "Below", "Precision", "below", "cast"]
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -107,11 +107,6 @@ def cast(device: torch.device, precision: Precision) -> torch.autocast:
     """Return the context in which matrix products are computed in a precision."""
     enabled = precision != "float32"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
-
-
-def above(trunk: redhost.plugins.TextEncoder, *, last_blocks: int) -> Above:
-    """Return a trainable copy of the blocks above the cut."""
-    return Above(trunk, last_blocks=last_blocks)
 
 
 def below(

@@ -110,29 +110,26 @@ class Family:
 
     def outputs(self, h: Tensor, classifier: Tensor) -> Outputs:
         """Return the experts' outputs on features ``(N, D)``."""
+        deltas, base = self.deltas(h), h @ classifier.T
+        if self.form == "residual":
+            deltas = deltas @ classifier.T
+        heads = self.form in {"linear", "mlp"}
+        return Outputs(base=torch.zeros_like(base) if heads else base, add=deltas)
+
+    @torch.inference_mode()
+    def deltas(self, h: Tensor) -> Tensor:
+        """Return each expert's own output ``(N, E, …)`` on features ``(N, D)``."""
         z = normed(h)
-        with torch.inference_mode():
-            deltas = torch.stack([e(z) for e in self.experts], dim=1)
-            if self.form == "residual":
-                deltas = deltas @ classifier.T
-            base = h @ classifier.T
-            heads = self.form in {"linear", "mlp"}
-            return Outputs(base=torch.zeros_like(base) if heads else base, add=deltas)
+        return torch.stack([e(z) for e in self.experts], dim=1)
 
     def moved(self, h: Tensor, alpha: Tensor) -> Tensor:
         """Return h + Σ α_i Δ_i ``(N, D)`` for α ``(N, E)``; the experts write hidden states."""
-        z = normed(h)
-        with torch.inference_mode():
-            deltas = torch.stack([e(z) for e in self.experts], dim=1)
-            return h + torch.einsum("ne,ned->nd", alpha, deltas)
+        return h + torch.einsum("ne,ned->nd", alpha, self.deltas(h))
 
     def relative_size(self, h: Tensor) -> list[float]:
         """Return ‖Δ_i‖ / ‖h‖, the mean over rows, of each expert that writes hidden states."""
-        if self.form != "residual":
-            return []
-        z = normed(h)
-        with torch.inference_mode():
-            return [float((e(z).norm(dim=-1) / h.norm(dim=-1)).mean()) for e in self.experts]
+        deltas = self.deltas(h).unbind(1) if self.form == "residual" else ()
+        return [float((delta.norm(dim=-1) / h.norm(dim=-1)).mean()) for delta in deltas]
 
 
 def normed(h: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -100,13 +100,6 @@ def _mean(values: Tensor, mask: Sequence[bool]) -> float | None:
 
 
 def _macro_f1(answered: Sequence[str], true: Sequence[str]) -> float:
-    scores = []
-    counts: Mapping[str, list[int]] = {y: [0, 0, 0] for y in set(true)}
-    for answer, label in zip(answered, true, strict=True):
-        counts[label][0] += answer == label
-        counts[label][1] += 1
-        if answer in counts:
-            counts[answer][2] += 1
-    for right, wanted, given in counts.values():
-        scores.append(2 * right / (wanted + given))
-    return float(np.mean(scores))
+    right = Counter(y for answer, y in zip(answered, true, strict=True) if answer == y)
+    given, expected = Counter(answered), Counter(true)
+    return float(np.mean([2 * right[y] / (n + given[y]) for y, n in expected.items()]))

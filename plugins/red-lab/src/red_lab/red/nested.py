@@ -8,7 +8,6 @@ truncated first, matter least (nested dropout: Rippel, Gelbart and Adams 2014, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +17,7 @@ import redhost
 from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES, Budget, Family, normed
 from red_lab.red.queries import LABELS, Query
+from red_lab.training import descend_over
 from redhost.core.bus.experts import LowRank
 
 __all__ = ["cut_to", "train_nested"]
@@ -63,24 +63,15 @@ def _train(
     width = base.h.shape[1]
     U = torch.randn(max(ranks), width, generator=generator) / width**0.5
     expert = LowRank(U=U, V=torch.zeros(width, max(ranks)), activation="gelu", space="hidden")
-    optimizer = torch.optim.AdamW(expert.parameters(), weight_decay=budget.weight_decay)
     h = base.h[base.rows(train)]
     z, target = normed(h), torch.tensor([LABELS.index(q.label) for q in train])
-    steps = budget.epochs * -(-len(h) // budget.batch)
-    step = 0
-    for _ in range(budget.epochs):
-        for rows in torch.split(torch.randperm(len(h), generator=generator), budget.batch):
-            rank = ranks[int(torch.randint(len(ranks), (), generator=generator))]
-            delta = _first(expert, rank, z[rows])
-            loss = torch.nn.functional.cross_entropy(
-                (h[rows] + delta) @ base.classifier.T, target[rows]
-            )
-            for group in optimizer.param_groups:
-                group["lr"] = budget.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            step += 1
+
+    def loss(rows: Tensor) -> Tensor:
+        rank = ranks[int(torch.randint(len(ranks), (), generator=generator))]
+        logits = (h[rows] + _first(expert, rank, z[rows])) @ base.classifier.T
+        return torch.nn.functional.cross_entropy(logits, target[rows])
+
+    descend_over(expert, len(h), loss, recipe=budget, generator=generator)
     return expert
 
 

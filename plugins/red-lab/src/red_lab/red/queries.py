@@ -2,7 +2,7 @@
 
 The protocol `seed` draws 25,000 questions at random, so many test questions are also training
 questions: nearly every addition, and about a third of the mixed questions, of which there are many
-more (`red_lab.red.seen`). `held-out` splits by operands before anything is drawn: a question and
+more (`red_lab.red.summary`). `held-out` splits by operands before anything is drawn: a question and
 its rearrangements are always on the same side. One rule, `red_lab.arithmetic.Split`, applies to
 both tasks and to the pretraining data of the tiny language model.
 """

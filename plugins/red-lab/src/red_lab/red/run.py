@@ -15,20 +15,17 @@ import torch
 
 import redhost
 from red_lab.metrics import cached_json, write_results
-from red_lab.options import timed
-from red_lab.progress import Bar
+from red_lab.progress import shown
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
 from red_lab.red.base import FrozenBase, train_base
 from red_lab.red.cut import Below, below
-from red_lab.red.figures import draw
-from red_lab.red.measure import RedSetting, measure
-from red_lab.red.overview import write_overview
-from red_lab.red.plan import Plan
+from red_lab.red.measure import Plan, RedSetting, measure
 from red_lab.red.queries import Data, load
-from red_lab.red.report import page
+from red_lab.red.report import draw, page, write_overview
 from red_lab.red.summary import summarise, table
+from red_lab.study import timed
 
-__all__ = ["Plan", "Seed", "open_source", "run", "smollm2_file"]
+__all__ = ["Seed", "open_source", "run", "smollm2_file"]
 
 log = logging.getLogger("red_lab")
 
@@ -96,7 +93,7 @@ class Seed:
             last_blocks=self.plan.base.last_blocks,
             folder=self.work / "below",
             precision=self.plan.base.precision,
-            progress=_shown(f"{self.plan.name} {self.number}: trunk"),
+            progress=shown(f"{self.plan.name} {self.number}: trunk"),
         )
 
     def file(self, plan: Plan, suffix: str) -> Path:
@@ -111,7 +108,7 @@ class Seed:
             self.data.train,
             settings=replace(plan.base, seed=self.number),
             checkpoint=self.file(plan, ".safetensors"),
-            progress=_shown(f"{plan.name} {self.number}: base"),
+            progress=shown(f"{plan.name} {self.number}: base"),
         )
 
     def cached(self, suffix: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -165,7 +162,7 @@ def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
     if source == "tiny":
         from red_lab.arithmetic import SPLITS, Split
         from red_lab.base import language_model
-        from red_lab.tiny_pretrain import pretrain
+        from red_lab.tiny_model import pretrain
 
         number = seed % SPLITS
         checkpoint = work.parent / f"split{number}" / "lm-0.pt"
@@ -180,17 +177,6 @@ def _peak(device: str) -> float:
     if device != "cpu":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _shown(what: str) -> Callable[[int, int], None]:
-    bar: Bar | None = None
-
-    def show(done: int, total: int) -> None:
-        nonlocal bar
-        bar = bar or Bar(what, total=total)
-        bar.update(done)
-
-    return show
 
 
 def smollm2_file() -> Path:

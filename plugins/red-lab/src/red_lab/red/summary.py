@@ -1,21 +1,67 @@
-"""Summarise single seeds as metrics.json: means, intervals by cluster, paired differences."""
+"""Summarise single seeds as metrics.json: means, intervals by cluster, paired differences.
+
+It includes the share of test questions that also occur in training or pretraining data.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from red_lab.intervals import Array, interval
+from red_lab.arithmetic import SPLITS, Split
+from red_lab.corpus import Corpus
+from red_lab.intervals import Array, mean_known, mean_within
 from red_lab.red.experts import NAMES
-from red_lab.red.plan import Plan
+from red_lab.red.measure import Plan
 from red_lab.red.queries import RULE, Data, boundary
-from red_lab.red.seen import seen
+from red_lab.tiny_model import Pretraining
 
-__all__ = ["earlier_rule", "errors", "key_of", "summarise", "table", "titled"]
+__all__ = ["earlier_rule", "errors", "key_of", "seen", "summarise", "table", "titled"]
+
+
+def seen(backbone: str, datasets: Sequence[Data]) -> dict[str, float | None]:
+    """Return shares of the test questions of all seeds, 0–1.
+
+    Args:
+        backbone: The backbone; only for ``tiny`` is the pretraining data known.
+        datasets: The questions of seed 0, 1, …
+
+    Returns:
+        ``training``: the same text is a training question. ``rearranged``: the same, or with its
+        numbers in another order. ``pretraining``: the language model was pretrained on the
+        question and its answer; None if the pretraining data is not known.
+    """
+    tests = [q for data in datasets for q in data.test]
+    texts = [{q.text for q in data.train} for data in datasets]
+    clusters = [{q.cluster for q in data.train} for data in datasets]
+    every = range(len(datasets))
+    training = sum(q.text in texts[n] for n in every for q in datasets[n].test)
+    rearranged = sum(q.cluster in clusters[n] for n in every for q in datasets[n].test)
+    read = None
+    if backbone == "tiny":
+        read = sum(q.text in _pretrained_on(n % SPLITS) for n in every for q in datasets[n].test)
+    return {
+        "training": training / len(tests),
+        "rearranged": rearranged / len(tests),
+        "pretraining": None if read is None else read / len(tests),
+    }
+
+
+@cache
+def _pretrained_on(number: int) -> frozenset[str]:
+    """Return the questions in the pretraining data of the tiny language model of a split."""
+    settings, corpus = Pretraining(), Corpus.of(Split.numbered(number), seed=0)
+    return frozenset(
+        example.question
+        for step in range(settings.steps)
+        for example in corpus.batch(step, size=settings.batch)
+    )
+
 
 KEYS: Mapping[str, str] = {
     "global head": "global",
@@ -63,7 +109,7 @@ def summarise(
             for name, hits in every.items()
         },
         "paired": {
-            f"RED - {other}": _paired(every["RED"] - every[other], clusters)
+            f"RED - {other}": mean_within(every["RED"] - every[other], clusters)
             for other in ("MoE, residual", "MoE, mlp", "MoE, linear", "monolith", "global head")
         },
         "base_kept": {
@@ -71,9 +117,9 @@ def summarise(
             for title in ("RED", "MoE, residual", "MoE, linear")
         },
         "paired_boundary": _paired_boundary(every, clusters, datasets),
-        "router_accuracy": _mean([m["router_accuracy"] for m in measured]),
-        "relative_size": {d: _mean([m["relative_size"][d] for m in measured]) for d in NAMES},
-        "cosine": {d: _mean([m["cosine"][d] for m in measured]) for d in NAMES},
+        "router_accuracy": mean_known([m["router_accuracy"] for m in measured]),
+        "relative_size": {d: mean_known([m["relative_size"][d] for m in measured]) for d in NAMES},
+        "cosine": {d: mean_known([m["cosine"][d] for m in measured]) for d in NAMES},
         "curves": _curves(measured),
         "confusion": np.mean([m["confusion"] for m in measured], axis=0).tolist(),
         "parameters": measured[0]["parameters"],
@@ -89,13 +135,12 @@ def _system(
     title: str, hits: Array, clusters: Sequence[str], own: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return one system's figures over all seeds."""
-    low, high = interval(hits, clusters)
     return {
         "title": title,
-        "accuracy": {"mean": float(hits.mean()), "low": low, "high": high, "seeds": len(own)},
-        "domains": {d: _mean([t["domains"][d] for t in own]) for d in NAMES},
+        "accuracy": {**mean_within(hits, clusters), "seeds": len(own)},
+        "domains": {d: mean_known([t["domains"][d] for t in own]) for d in NAMES},
         **{
-            key: _mean([t[key] for t in own])
+            key: mean_known([t[key] for t in own])
             for key in ("macro", "worst", "boundary", "macro_f1", "swap_consistency")
         },
         "errors": errors([t["distances"] for t in own]),
@@ -139,7 +184,7 @@ def _paired_boundary(
     near = np.array([boundary(q) for data in datasets for q in data.test])
     own = [c for c, here in zip(clusters, near, strict=True) if here]
     others = ("MoE, residual", "oracle, residual") if own else ()
-    return {f"RED - {o}": _paired((every["RED"] - every[o])[near], own) for o in others}
+    return {f"RED - {o}": mean_within((every["RED"] - every[o])[near], own) for o in others}
 
 
 def _curves(measured: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
@@ -153,18 +198,8 @@ def _curves(measured: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[f
     }
 
 
-def _paired(values: Array, clusters: Sequence[str]) -> dict[str, float]:
-    low, high = interval(values, clusters)
-    return {"mean": float(values.mean()), "low": low, "high": high}
-
-
 def _medians(own: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {k: float(np.median([t[k] for t in own])) for k in own[0]}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
 
 
 def table(
@@ -174,7 +209,7 @@ def table(
     clusters = _clusters(datasets)
     return {
         setting: {
-            system: _paired(_all([t[setting][system] for t in own]), clusters)
+            system: mean_within(_all([t[setting][system] for t in own]), clusters)
             for system in own[0][setting]
         }
         for setting in own[0]

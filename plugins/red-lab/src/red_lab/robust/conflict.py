@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from red_lab.matched.apart import Alone
+from red_lab.matched.apart import Alone, alone
 from red_lab.matched.data import DataPart
-from red_lab.robust.monolith import domain_losses, untrained
-from red_lab.robust.traffic import UnevenTraffic, alone, answer_log_p
+from red_lab.robust.traffic import UnevenTraffic, answer_log_p, domain_losses, untrained
 
 __all__ = ["conflicts", "cosines"]
 

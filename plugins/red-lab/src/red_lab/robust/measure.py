@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +11,28 @@ import torch
 from redhost_robust import MinimaxSettings
 from torch import Tensor, nn
 
-from red_lab.matched.apart import Alone
+from red_lab.matched.apart import Alone, alone
 from red_lab.matched.data import DataPart, Problem
-from red_lab.matched.recipe import Recipe
-from red_lab.options import timed
+from red_lab.matched.systems import Recipe
 from red_lab.robust.conflict import conflicts
 from red_lab.robust.gates import (
     AGAIN,
     SETTINGS,
     centroid_gate,
     distilled,
+    growth,
     linear_gate,
     mlp_gate,
     train_gate,
 )
-from red_lab.robust.growth import growth
-from red_lab.robust.monolith import aggregate, train_monolith
-from red_lab.robust.traffic import RouterRows, UnevenTraffic, alone, lay_out
+from red_lab.robust.traffic import (
+    RouterRows,
+    UnevenTraffic,
+    aggregate,
+    lay_out,
+    train_monolith,
+)
+from red_lab.study import timed
 
 __all__ = ["SCENES", "Scene", "measure"]
 
@@ -93,7 +98,7 @@ def _gates(
     rows = traffic.router_rows(traffic.seen(traffic.even, thinned=thinned))
     count = len(traffic.experts)
     even = torch.full((count,), 1 / count)
-    found: dict[str, nn.Module] = {"uniform": _Uniform(count)}
+    found: dict[str, nn.Module] = {"uniform": linear_gate(traffic)}  # at zero
 
     def learn(
         name: str,
@@ -115,17 +120,16 @@ def _gates(
     learn("balanced", linear_gate(traffic), moves=False)
     learn("robust", linear_gate(traffic))
     weights = learn("robust, MLP", mlp_gate(traffic, seed=seed))
-    for kind, make in (("linear", _linear), ("centroid", centroid_gate)):
+    for kind, make in (
+        ("linear", lambda traffic, _: linear_gate(traffic)),
+        ("centroid", centroid_gate),
+    ):
         name = f"distilled, {kind}"
         with timed(clock, name):
             student = distilled(make, found["robust, MLP"], traffic, rows, weights=weights)
         found[name] = copy.deepcopy(student)
         learn(f"{name}, game again", student, start=weights, settings=AGAIN)
     return found
-
-
-def _linear(traffic: UnevenTraffic, rows: Sequence[RouterRows]) -> nn.Module:  # noqa: ARG001
-    return linear_gate(traffic)
 
 
 def _monoliths(
@@ -196,13 +200,3 @@ def _judge_model(traffic: UnevenTraffic, model: Alone) -> dict[str, Any]:
         losses.append(float(nn.functional.nll_loss(log_p, part.target)))
         accuracies.append(float((log_p.argmax(-1) == part.target).double().mean()))
     return {"loss": losses, "accuracy": accuracies}
-
-
-class _Uniform(nn.Module):
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return zeros ``(B, K)``."""
-        return z.new_zeros(len(z), self.count)

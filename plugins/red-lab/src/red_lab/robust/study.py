@@ -25,7 +25,7 @@ EPOCHS = {"arithmetic": 12, "text": 20}
 
 def recipe(task: str) -> Any:
     """Return the training settings of a data set: those of `redhost lab matched`, but shorter."""
-    from red_lab.matched.recipe import ARITHMETIC, TEXT
+    from red_lab.matched.systems import ARITHMETIC, TEXT
 
     usual = {"arithmetic": ARITHMETIC, "text": TEXT}[task]
     return replace(usual, epochs=EPOCHS[task])
@@ -33,10 +33,10 @@ def recipe(task: str) -> Any:
 
 def measure(cell: Cell) -> Any:
     """Return the finite games' results, or those of one seed of a data set."""
-    from red_lab.matched.tasks import load
+    from red_lab.matched.data import load
     from red_lab.robust.finite import finite
     from red_lab.robust.measure import measure as measure_seed
-    from red_lab.toy.data import one_thread
+    from red_lab.training import one_thread
 
     if cell.part == "finite":
         return finite()
@@ -69,7 +69,7 @@ def names(metrics: Metrics) -> Mapping[str, object]:
 
 def draw(metrics: Metrics, folder: Path) -> None:
     """Write the figures. Matplotlib is imported here only."""
-    from red_lab.robust.figures import draw as draw_figures
+    from red_lab.robust.summary import draw as draw_figures
 
     draw_figures(metrics, folder)
 

@@ -1,15 +1,18 @@
-"""Summarise single seeds: means with intervals, and paired differences."""
+"""Summarise single seeds: means with intervals, and paired differences; and draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from red_lab.intervals import Array
+from red_lab.metrics import drawing
 
-__all__ = ["over_seeds", "summarise"]
+__all__ = ["draw", "over_seeds", "summarise"]
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Half-width of a 95 % interval in standard errors (Student's t), by number of seeds."""
@@ -156,3 +159,70 @@ def _curve(measured: Sequence[Seed], name: str) -> list[dict[str, Any]]:
         }
         for point in points
     ]
+
+
+ROUTERS = (
+    "average",
+    "balanced",
+    "robust",
+    "robust, MLP",
+    "distilled, linear, game again",
+    "distilled, centroid, game again",
+)
+
+
+def draw(metrics: Mapping[str, Any], folder: Path) -> None:
+    """Draw worst regrets of every router, the curves over rows and size, and the solver's time."""
+    tasks = metrics["tasks"]
+    played = {name: results for name, results in tasks.items() if name != "finite"}
+    wide = partial(drawing, salt="robust", figsize=(8, 4))
+    if played:
+        with wide(folder / "regret.svg", ncols=len(played)) as axes:
+            _draw_regrets(axes[0], played)
+        with wide(folder / "growth.svg", ncols=2, sharey=True) as [[by_rows, by_size]]:
+            _draw_growth(by_rows, by_size, played)
+    if "finite" in tasks:
+        with wide(folder / "curve.svg") as axes:
+            _draw_curve(axes[0][0], tasks["finite"]["curve"])
+
+
+def _draw_regrets(axes: Sequence[Any], tasks: Mapping[str, Any]) -> None:
+    for ax, (task, results) in zip(axes, tasks.items(), strict=True):
+        for shift, (scene, one) in zip((-0.12, 0.12), results["scenes"].items(), strict=True):
+            values = [one["systems"][n]["worst_regret"] for n in ROUTERS]
+            middle = [t["mean"] for t in values]
+            below = [m - max(t["low"], 1e-3) for m, t in zip(middle, values, strict=True)]
+            above = [t["high"] - m for m, t in zip(middle, values, strict=True)]
+            places = [k + shift for k in range(len(ROUTERS))]
+            label = f"uneven {scene}"
+            ax.errorbar(places, middle, yerr=[below, above], fmt="o", capsize=3, label=label)
+        ax.set(yscale="log", title=task)
+        ax.set_xticks(range(len(ROUTERS)), ROUTERS, rotation=30, ha="right")
+    axes[0].set_ylabel("worst domain's regret, nats")
+    axes[0].legend()
+
+
+def _draw_growth(by_rows: Any, by_size: Any, tasks: Mapping[str, Any]) -> None:
+    for task, results in tasks.items():
+        for part, line in (("test", "-"), ("train", ":")):
+            rows, units = results["growth"]["rows"], results["growth"]["units"]
+            label = f"{task}, {part} rows"
+            over_rows, over_size = ([p[part]["mean"] for p in points] for points in (rows, units))
+            by_rows.plot([p["rows"] for p in rows], over_rows, line, label=label)
+            by_size.plot(range(len(units)), over_size, line, label=label)
+    by_rows.set(xscale="log", xlabel="rows of each domain, linear gate")
+    names = ["linear" if not p["units"] else str(p["units"]) for p in units]
+    by_size.set_xticks(range(len(names)), names)
+    by_size.set_xlabel("hidden units, 100 rows of each domain")
+    by_rows.set_ylabel("worst domain's regret, nats")
+    by_rows.legend()
+
+
+def _draw_curve(ax: Any, points: Sequence[Mapping[str, Any]]) -> None:
+    for symbols in sorted({p["symbols"] for p in points}):
+        own = [p for p in points if p["symbols"] == symbols]
+        label = f"|X| = {symbols:,}"
+        ax.plot([p["domains"] for p in own], [p["seconds"] for p in own], "o-", label=label)
+    ax.set_xscale("log", base=2)
+    ax.set(yscale="log", xlabel="domains K", ylabel="seconds to a gap of 1e-8 nats")
+    ax.legend()

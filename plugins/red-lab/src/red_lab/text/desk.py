@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import redhost_author
-from redhost_author.backbone.making import BackbonePlan
+from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.training.context import AuthoringContext
 from redhost_author.training.data import DataSplits
 from torch import Tensor
 
 import redhost
-from red_lab.authors import Authors, make_backbone
 from red_lab.text.corpora import Corpus
 from red_lab.text.encoders import ENCODERS
 from redhost.core.backbones.feature_cache import cached_encode
@@ -36,14 +37,24 @@ __all__ = ["Desk", "hits", "inputs_of", "open_desk"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk(Authors):
+class Desk:
     """The corpus, backbone and authors of one run.
 
     Attributes:
         corpus: The texts.
+        context: The backbone with its norm and background.
+        folder: The backbone package's folder.
+        learn: Every author's rows.
+        test: The test rows.
+        work: Folder of packages and features.
     """
 
     corpus: Corpus
+    context: AuthoringContext
+    folder: Path
+    learn: Sequence[redhost.Row]
+    test: Sequence[redhost.Row]
+    work: Path
 
     @cached_property
     def parts(self) -> Mapping[str, DataSplits]:
@@ -92,7 +103,11 @@ class Desk(Authors):
         """
         plan = redhost_author.ExpertPlan(id=team, writes="labels", card="vectors", form=form)
         settings = redhost_author.ExpertSettings(form=form or "residual", space="labels")
-        return self.train(plan, rows, where=f"packages/{where}", settings=settings)
+        project = self.work / "packages" / where / f"red-expert-{team}"
+        shutil.rmtree(project, ignore_errors=True)
+        folder = redhost_author.write_project(project, kind="expert", package_id=team, summary=team)
+        redhost_author.train_package(project, plan, rows, context=self.context, settings=settings)
+        return folder
 
     def authors(self, *, where: str, form: str | None = None) -> list[Path]:
         """Train every team's expert; return the packages."""
@@ -146,17 +161,17 @@ def open_desk(
         features: The features that experts read; None for the last states alone.
     """
     frozen = ENCODERS[encoder]
-    folder = make_backbone(
-        work / "packages" / f"red-backbone-{encoder}-{corpus.name}",
-        BackbonePlan(
-            id=encoder,
-            source=frozen.source(work),
-            pooling="mean",
-            max_tokens=frozen.tokens,
-            features=features,
-        ),
-        background=corpus.background(),
+    project = work / "packages" / f"red-backbone-{encoder}-{corpus.name}"
+    shutil.rmtree(project, ignore_errors=True)
+    plan = BackbonePlan(
+        id=encoder,
+        source=frozen.source(work),
+        pooling="mean",
+        max_tokens=frozen.tokens,
+        features=features,
     )
+    new_backbone(project, plan, background=corpus.background())
+    folder = next((project / "src").iterdir())
     return Desk(
         corpus=corpus,
         context=redhost_author.open_for_training(folder, cache=work / "cache"),

@@ -22,7 +22,7 @@ from scipy import sparse
 from torch import Tensor
 
 import redhost
-from red_lab.options import require_scikit_learn
+from red_lab.study import require_scikit_learn
 from red_lab.text.desk import Desk, hits, inputs_of
 
 __all__ = ["POOLED", "logistic", "ridge", "words_of"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from red_lab.intervals import interval
+from red_lab.intervals import mean_within
 from red_lab.metrics import Metrics
 from red_lab.newsgroups import DATA
 from red_lab.readme import refresh_here
@@ -84,11 +85,8 @@ def _systems(found: Mapping[str, Any]) -> dict[str, Any]:
     """
     hits = {name: np.array(right) for name, right in found["hits"].items()}
     texts = [str(n) for n in found["texts"]]
+    mean = partial(mean_within, clusters=texts)
     best = max(REFERENCES, key=lambda name: float(hits[name].mean()))
-
-    def mean(values: Any) -> dict[str, float]:
-        low, high = interval(values, texts)
-        return {"mean": float(values.mean()), "low": low, "high": high}
 
     return {
         "rows": len(texts),

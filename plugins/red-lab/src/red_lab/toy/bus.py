@@ -20,9 +20,9 @@ from torch import Tensor
 import redhost
 from red_lab.toy.data import PLACES, UNITS, Systems, grid, oracle
 from red_lab.toy.residual import BASES
+from red_lab.training import built_in_router
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import LowRank
-from redhost.core.routers import build_router
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.training.router import RouterSettings, train_router
 
@@ -58,9 +58,7 @@ def learn_router(seed: int, *, steps: int = 600) -> redhost.Router:
     """Train the host's two-layer router on the segments' labels."""
     z = NORM(features())
     config = redhost.BusConfig(width=WIDTH, labels=VALUE, task=TASK)
-    router = build_router("mlp", config, IDS, seed)
-    if router is None:
-        raise redhost.UsageError("no two-layer router", expected="a router of kind mlp")
+    router = built_in_router("mlp", config, IDS, seed)
     data = [
         redhost.plugins.ColumnData(
             column=name,

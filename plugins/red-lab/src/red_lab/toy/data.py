@@ -8,8 +8,7 @@ P points of a segment (400), Q points of all segments (2,000), M networks traine
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,7 +22,6 @@ __all__ = [
     "Grid",
     "Systems",
     "grid",
-    "one_thread",
     "oracle",
     "score",
     "systems",
@@ -131,14 +129,3 @@ def score(answers: Tensor) -> dict[str, dict[str, float]]:
         "mae": {n: float(error[p].mean()) for n, p in zip(PLACES, where, strict=True)},
         "max": {n: float(error[p].max()) for n, p in zip(PLACES, where, strict=True)},
     }
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread, for a fixed order of summation; restore the setting afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import redhost
-from red_lab.metrics import Metrics
+from red_lab.metrics import Metrics, drawing
 from red_lab.toy.data import PLACES, SIDE, UNITS, Systems, grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from torch import Tensor
 
 __all__ = ["FIGURES", "draw"]
@@ -41,8 +39,7 @@ DIAGONALS: Mapping[str, Mapping[str, str]] = {
 }
 """Which combinations are drawn in addition to the experts, with their names in the legend."""
 
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "red-lab.toy",
+STYLE: Mapping[str, Any] = {
     "font.size": 8.0,
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -63,45 +60,20 @@ def draw(
         out: The folder.
         answers: One seed's answers by experiment, for the other two.
         experts: That seed's answers of A's and B's experts and C's residuals, ``(E, N)``.
-
-    Raises:
-        redhost.MissingError: If matplotlib is not installed.
     """
-    with _figure(out / FIGURES[0], size=(9.0, 6.0), shape=(2, 2)) as axes:
-        for ax, (experiment, title) in zip(axes, PANELS.items(), strict=True):
+    grids = partial(drawing, salt="red-lab.toy", settings=STYLE)
+    bars, diagonals, heat = (out / name for name in FIGURES)
+    with grids(bars, figsize=(9.0, 6.0), nrows=2, ncols=2) as axes:
+        for ax, (experiment, title) in zip(axes.flat, PANELS.items(), strict=True):
             _bars(ax, metrics["systems"][experiment], title)
-        handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=len(BARS))
-    with _figure(out / FIGURES[1], size=(12.0, 4.2), shape=(1, 3)) as axes:
-        for ax, (name, drawn) in zip(axes, DIAGONALS.items(), strict=True):
+        handles, labels = ax.get_legend_handles_labels()
+        ax.figure.legend(handles, labels, loc="outside lower center", ncols=len(BARS))
+    with grids(diagonals, figsize=(12.0, 4.2), ncols=3) as axes:
+        for ax, (name, drawn) in zip(axes.flat, DIAGONALS.items(), strict=True):
             _diagonal(ax, name, answers[name], experts[name], drawn)
-    with _figure(out / FIGURES[2], size=(9.0, 3.4), shape=(1, 3)) as axes:
-        for ax, name in zip(axes, ("exact", "near", "rough"), strict=True):
+    with grids(heat, figsize=(9.0, 3.4), ncols=3) as axes:
+        for ax, name in zip(axes.flat, ("exact", "near", "rough"), strict=True):
             _heat(ax, answers[f"C scaled, {name}"]["uniform"], f"{name} base")
-
-
-@contextmanager
-def _figure(
-    path: Path, *, size: tuple[float, float], shape: tuple[int, int]
-) -> Iterator[list[Axes]]:
-    """Yield the axes of a figure, which is then written without a date."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        raise redhost.MissingError(
-            "the toy experiments draw figures",
-            expected="matplotlib",
-            found="none installed",
-            hint="pip install matplotlib",
-        ) from e
-    with mpl.rc_context(STYLE):
-        figure: Figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        rows, columns = shape
-        yield [figure.add_subplot(rows, columns, n + 1) for n in range(rows * columns)]
-        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _bars(ax: Axes, systems: Mapping[str, Any], title: str) -> None:

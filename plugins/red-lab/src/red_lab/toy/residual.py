@@ -97,16 +97,12 @@ def _heads(f: Tensor) -> Tensor:
     return torch.cat([head(part) for head, part in zip(FORMS.values(), parts, strict=True)])
 
 
-def _scaled(f: Tensor) -> Tensor:
-    return SCALE * f
-
-
 def _bounded(bound: float) -> Callable[[Tensor], Tensor]:
     return lambda f: bound * torch.tanh(f)
 
 
 FORMS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    **{f"scaled, {name}": _scaled for name in BASES},
+    **{f"scaled, {name}": lambda f: SCALE * f for name in BASES},
     **{f"bounded, {name}": _bounded(bound) for name, bound in BOUNDS.items()},
 }
 """r as a function of the network's output."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 from red_lab.metrics import read_metrics, write_results
-from red_lab.options import WORK, out_option
+from red_lab.study import WORK, out_option
 
 import redhost
 

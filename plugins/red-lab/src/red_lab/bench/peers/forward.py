@@ -22,7 +22,7 @@ from red_lab.bench.peers.model import (
     token_ids,
 )
 from red_lab.bench.rounds import peak_bytes
-from red_lab.cost_build import Load, build_bus
+from red_lab.cost_measure import Load, build_bus
 from redhost import Bus
 
 __all__ = ["APART", "SYSTEMS", "bus_alone", "measure", "memory", "redhost"]

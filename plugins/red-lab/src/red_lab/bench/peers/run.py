@@ -20,7 +20,7 @@ from red_lab.bench.peers.lora import HINT, peft
 from red_lab.bench.peers.model import CLASSIFIER, IDS
 from red_lab.bench.section import SectionSettings
 from red_lab.bench.worker import ask
-from red_lab.cost_build import CLASSES
+from red_lab.cost_measure import CLASSES
 from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 

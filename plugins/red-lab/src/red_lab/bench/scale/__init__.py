@@ -19,7 +19,7 @@ from red_lab.bench.scale.family import SIZES, SLICES, SumDomain, install
 from red_lab.bench.section import Section, SectionSettings
 from red_lab.bench.worker import ask
 from red_lab.hotswap_measure import shipped
-from red_lab.metrics import cached_json
+from red_lab.metrics import cached_json, drawing
 
 __all__ = ["SECTION"]
 
@@ -64,33 +64,31 @@ def _more(work: Path, folders: Sequence[Path], *, level: str) -> dict[str, Any]:
 
 def draw(found: Mapping[str, Any], folder: Path) -> None:
     """Draw seconds, memory and a query's cost against the number of experts."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    mpl.rcParams["svg.hashsalt"] = "scale"
     counts = sorted(map(int, found["points"]))
     points = [found["points"][str(n)] for n in counts]
-    figure, (seconds, memory, query) = plt.subplots(1, 3, figsize=(11, 3.2))
-    for name in ("cold", "warm", "row"):
-        seconds.loglog(counts, [p["seconds"][name] for p in points], "o-", label=name)
-    seconds.set_ylabel("seconds to recompose")
-    seconds.legend()
-    memory.semilogx(counts, [p["peak_gib"] for p in points], "o-")
-    memory.set_ylabel("peak memory, GiB")
-    memory.set_ylim(bottom=0)
-    for batch in points[0]["query_ms"]:
-        ratios = [p["query_ms"][batch]["bus"] / p["query_ms"][batch]["backbone"] for p in points]
-        query.semilogx(counts, ratios, "o-", label=f"batch {batch}")
-    query.set_ylabel("bus / backbone, a query")
-    query.set_ylim(bottom=0)
-    query.legend()
-    for axes in (seconds, memory, query):
-        axes.set_xlabel("experts")
-    figure.tight_layout()
-    figure.savefig(folder / "scale.svg", metadata={"Date": None})
-    plt.close(figure)
+    size: dict[str, Any] = {
+        "figsize": (11, 3.2),
+        "layout": "tight",
+        "ncols": 3,
+        "settings": {"font.size": 10},
+    }
+    with drawing(folder / "scale.svg", salt="scale", **size) as [[seconds, memory, query]]:
+        for name in ("cold", "warm", "row"):
+            seconds.loglog(counts, [p["seconds"][name] for p in points], "o-", label=name)
+        seconds.set_ylabel("seconds to recompose")
+        seconds.legend()
+        memory.semilogx(counts, [p["peak_gib"] for p in points], "o-")
+        memory.set_ylabel("peak memory, GiB")
+        memory.set_ylim(bottom=0)
+        for batch in points[0]["query_ms"]:
+            pairs = (p["query_ms"][batch] for p in points)
+            ratios = [pair["bus"] / pair["backbone"] for pair in pairs]
+            query.semilogx(counts, ratios, "o-", label=f"batch {batch}")
+        query.set_ylabel("bus / backbone, a query")
+        query.set_ylim(bottom=0)
+        query.legend()
+        for axes in (seconds, memory, query):
+            axes.set_xlabel("experts")
 
 
 SECTION = Section(name="scale", measure=measure, draw=draw)

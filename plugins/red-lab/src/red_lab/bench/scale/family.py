@@ -11,9 +11,8 @@ them. A package with a RECORD is finished, and is not made again.
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,13 +27,14 @@ from torch import Tensor
 
 import redhost
 from red_lab.progress import Bar
+from red_lab.ranges import digest_of
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.types import BackgroundRow, CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
 from redhost.testing import Environment
 
-__all__ = ["SIZES", "SLICES", "Role", "SumDomain", "domains", "install", "sites"]
+__all__ = ["SIZES", "SLICES", "Role", "SumDomain", "install", "sites"]
 
 Role = Literal["train", "fit", "gate", "test"]
 
@@ -134,11 +134,6 @@ class SumDomain:
         answer = (self.number + b) % 10 // 2
         text = f"{self.number}: What is {b} plus {self.number}?"
         return redhost.Row(text=text, label=self.labels[answer], domain=self.id)
-
-
-def domains(places: Sequence[int]) -> Iterator[SumDomain]:
-    """Yield the domains at some indices."""
-    yield from map(SumDomain, places)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -267,7 +262,7 @@ def _save(
                 expert, domain.id, context.backbone, context.background, read=context.read
             ),
             training=Training(
-                data=_digest(rows["train"]),
+                data=digest_of(rows["train"]),
                 seed=domain.place,
                 epochs=domain.settings.epochs,
                 metrics={},
@@ -279,7 +274,3 @@ def _save(
 
 def _record(site: Path, domain: SumDomain) -> Path:
     return site / f"{domain.module}-1.0.dist-info" / "RECORD"
-
-
-def _digest(rows: Sequence[redhost.Row]) -> str:
-    return hashlib.sha256("\n".join(f"{r.text}\t{r.label}" for r in rows).encode()).hexdigest()

@@ -17,8 +17,8 @@ from torch import Tensor
 
 import redhost
 from red_lab.bench.rounds import in_turns_over, peak_bytes
-from red_lab.bench.scale.family import domains
-from redhost.core.routers import build_router
+from red_lab.bench.scale.family import SumDomain
+from red_lab.training import built_in_router
 from redhost.core.training.router import RouterSettings, train_router
 from redhost.core.training.router_data import columns_data
 
@@ -123,7 +123,7 @@ def add_one(*, expert: str, home: str, level: Literal["row", "full"]) -> dict[st
 
 def test_rows(count: int) -> list[redhost.Row]:
     """Return test rows of the first domains, evenly spread."""
-    rows = [r for d in domains(range(count)) for r in d.rows()["test"]]
+    rows = [r for d in map(SumDomain, range(count)) for r in d.rows()["test"]]
     return rows[:: -(-len(rows) // ROWS)]
 
 
@@ -166,12 +166,11 @@ def _judge(host: redhost.Host, rows: Sequence[redhost.Row]) -> dict[str, Any]:
         }
     config, count = composed.backbone.bus_config(), len(bus.ids)
     for kind in (*SIMPLER, *(["linear"] if count <= LINEAR_UP_TO else [])):
-        router = build_router(kind, config, bus.columns, 0)
-        if router is not None:
-            data = columns_data(composed, encode=encode, reads=router.reads)
-            train_router(router, data, columns=bus.columns, settings=RouterSettings())
-            with torch.inference_mode():
-                found[kind] = _tops(router(z), owner)
+        router = built_in_router(kind, config, bus.columns)
+        data = columns_data(composed, encode=encode, reads=router.reads)
+        train_router(router, data, columns=bus.columns, settings=RouterSettings())
+        with torch.inference_mode():
+            found[kind] = _tops(router(z), owner)
     return {"rows": len(rows), "own_expert": found, "answers": answers}
 
 

@@ -1,4 +1,4 @@
-"""The rows of the four seeds as data: each claim, its status, and the figures that support it.
+"""`redhost lab seeds`: every claim and requirement of the four seeds, with its status.
 
 A row contains no figures. It names a results file and the path of a number in it.
 """
@@ -13,11 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import click
 import msgspec
 
 import redhost
+from red_lab.metrics import render
 
-__all__ = ["SEEDS", "STATUSES", "Check", "Figure", "Row", "Seed", "Status", "read_rows"]
+__all__ = ["SEEDS", "STATUSES", "Row", "page", "read_rows", "seeds"]
 
 Seed = Literal["000", "001", "002", "003"]
 Status = Literal["works", "departs", "half", "missing"]
@@ -142,8 +144,33 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def read_rows() -> Sequence[Row]:
     """Return every row, in the seeds' order."""
-    data = files(__package__).joinpath("seeds.toml").read_bytes()
+    data = files("red_lab").joinpath("seeds.toml").read_bytes()
     return msgspec.toml.decode(data, type=dict[str, tuple[Row, ...]])["rows"]
+
+
+def page(rows: Sequence[Row], results: Path) -> str:
+    """Return the page, with one table for each seed; its figures are read from the results files.
+
+    Raises:
+        redhost.MissingError: If a figure is missing.
+        redhost.UsageError: If a sentence no longer agrees with its figures.
+    """
+    return render("seeds", {}, rows=rows, results=results, statuses=STATUSES, seeds=SEEDS)
+
+
+@click.command()
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("docs/results"),
+    show_default=True,
+    help="Folder of the metrics, to which seeds.md is written.",
+)
+def seeds(*, results: Path) -> None:
+    """Write the table of the four seeds' claims with their status."""
+    path = results / "seeds.md"
+    path.write_text(page(read_rows(), results), "utf-8")
+    click.echo(path)
 
 
 @cache
