@@ -50,11 +50,13 @@ class Chosen:
 
     Attributes:
         expert: Its id, or `BACKBONE`.
+        weight: Its weight.
         weights: The largest weights by column, the largest first.
         generation: The number of the generation that chose.
     """
 
     expert: str
+    weight: float
     weights: Mapping[str, float]
     generation: int
 
@@ -131,6 +133,7 @@ class Serving:
         largest = last.topk(min(SHOWN, len(self.columns)))
         return Chosen(
             expert=self.columns[held],
+            weight=float(last[held]),
             weights={self.columns[k]: float(last[k]) for k in largest.indices.tolist()},
             generation=self.number,
         )
