@@ -55,7 +55,7 @@ class FaultyUpstream:
         self.any_model, self.tokens, self.delay = any_model, tokens, delay
         self.seen: list[tuple[str, Mapping[str, str], bytes]] = []
         self.open = 0
-        self.scales: list[dict[str, Any]] = []
+        self.scales: list[dict[str, Any]] | dict[str, Any] = []
         self.busy: tuple[int, str] | None = None
         self._dropped: set[str] = set()
 
@@ -137,13 +137,14 @@ class FaultyUpstream:
         for n in range(self.tokens):
             if breaks and n == self.tokens // 2:
                 return False
-            delta = {"content": f"{user} "}
+            text = f"{user} "
+            choice = {"index": 0, "delta": {"content": text}, "text": text, "finish_reason": None}
             event = {
                 "id": user,
                 "object": "chat.completion.chunk",
                 "created": 0,
                 "model": digest,
-                "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
+                "choices": [choice],
             }
             await _chunk(writer, f"data: {json.dumps(event)}\n\n".encode())
             await asyncio.sleep(self.delay)
