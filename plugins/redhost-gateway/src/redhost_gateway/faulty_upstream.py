@@ -150,9 +150,9 @@ class FaultyUpstream:
             await asyncio.sleep(self.delay)
         if (wanted.get("stream_options") or {}).get("include_usage"):
             last = {"id": user, "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
-            event = f"data: {json.dumps(last)}\n\n".encode()
-            await _chunk(writer, event[:30])  # a line may come in parts
-            await _chunk(writer, event[30:])
+            line = f"data: {json.dumps(last)}\n\n".encode()
+            await _chunk(writer, line[:30])  # it may come in parts
+            await _chunk(writer, line[30:])
         await _chunk(writer, b"data: [DONE]\n\n")
         await _chunk(writer, b"")
         return True
