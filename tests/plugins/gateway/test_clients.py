@@ -51,7 +51,7 @@ def test_langchains_chat(options) -> None:
             with pytest.raises(kind):
                 ask(chat_class(**behaving(options, behave)))
     with pytest.raises(openai.APIError, match="broke off"):
-        [*chat_class(**behaving(options, "break")).stream(TEXT)]
+        list(chat_class(**behaving(options, "break")).stream(TEXT))
     with pytest.warns(UserWarning, match="token usage"):  # it adds up what it does not know
         both = chat.generate([[message(TEXT)], [message(OTHER)]])
     assert [g.text for [g] in both.generations] == ["me"] * 2
@@ -91,4 +91,4 @@ def test_llamaindex(composed_home, upstream, gateway_of) -> None:
             with pytest.raises(kind):
                 made(chat=chat, behave=behave).complete(TEXT)
         with pytest.raises(openai.APIError, match="broke off"):
-            [*made(chat=chat, behave="break").stream_complete(TEXT)]
+            list(made(chat=chat, behave="break").stream_complete(TEXT))

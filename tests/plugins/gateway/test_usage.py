@@ -16,8 +16,8 @@ from redhost_gateway.usage import editor_for, wants_usage
 
 TEXT = "What is 37 plus 12?"
 COUNTS = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-MESSAGES = [{"role": "user", "content": TEXT}]
-COUNTED = {"stream": True, "stream_options": {"include_usage": True}}
+MESSAGES: Any = [{"role": "user", "content": TEXT}]
+COUNTED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 NOTE = {"expert": "a", "generation": 1}
 JSON = {b"content-type": b"application/json"}
 STREAM = {b"content-type": b"text/event-stream; charset=utf-8"}

@@ -109,10 +109,11 @@ def test_an_error_within_a_stream_is_one_that_clients_read(live, texts) -> None:
     hook = live.composed.backbone.trunk.model.register_forward_pre_hook(breaks)
     try:
         with pytest.raises(openai.APIError, match="failed on this: RuntimeError") as broken:
-            [*texts.completions.create(model="auto", prompt=PROMPT, stream=True, **SAME)]
+            list(texts.completions.create(model="auto", prompt=PROMPT, stream=True, **SAME))
     finally:
         hook.remove()
-    assert broken.value.body["type"] == "api_error"
+    body: Any = broken.value.body
+    assert body["type"] == "api_error"
 
 
 # -- vectors and labels ---------------------------------------------------------------------------
