@@ -192,7 +192,7 @@ def test_a_router_that_fails_is_a_problem_and_not_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("models", "said"),
+    ("models", "problem"),
     [
         ({"rnage3": "x"}, "found 'rnage3'; meant: range3?"),
         ({"Law": "x", "range1": "y"}, "found 'Law'; 'redhost list-experts' lists them"),
@@ -200,10 +200,10 @@ def test_a_router_that_fails_is_a_problem_and_not_the_end() -> None:
     ],
 )
 def test_a_configured_name_of_no_expert_is_one_line(
-    composed_home, upstream, gateway_of, caplog, models, said
+    composed_home, upstream, gateway_of, caplog, models, problem
 ) -> None:
     with caplog.at_level("WARNING", "redhost.gateway"):
         gateway_of(composed_home, upstream[0], models=models)
     lines = [r.getMessage() for r in caplog.records if "--model" in r.getMessage()]
-    expected = f"--model: expected ids of generation 3, {said}"
-    assert lines == ([] if said is None else [expected])
+    expected = f"--model: expected ids of generation 3, {problem}"
+    assert lines == ([] if problem is None else [expected])

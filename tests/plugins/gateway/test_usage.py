@@ -74,9 +74,7 @@ def test_all_else_passes_byte_for_byte(composed_home, upstream, gateway_of) -> N
     assert "redhost" not in post(url, vectors, "embeddings").json()["usage"]
 
 
-def test_an_answer_that_would_be_compressed_is_asked_for_as_it_is(
-    composed_home, upstream, gateway_of
-) -> None:
+def test_no_upstream_may_compress_such_an_answer(composed_home, upstream, gateway_of) -> None:
     url, _ = gateway_of(composed_home, upstream[0])
     for model, sent in (("auto", "identity"), ("own", "gzip")):
         post(url, {"model": model, "messages": MESSAGES}, **{"accept-encoding": "gzip"})
@@ -129,5 +127,5 @@ def test_what_is_too_long_to_wait_for_passes(monkeypatch) -> None:
         (gzip.compress(b"{}"), False),
     ],
 )
-def test_what_asks_for_usage(body, found) -> None:
+def test_which_answers_may_be_added_to(body, found) -> None:
     assert wants_usage(body) is found

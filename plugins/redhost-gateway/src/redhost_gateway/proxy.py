@@ -198,7 +198,7 @@ class Exchange:
             named = await self.gateway.fields_for(upstream, choice)
             body = msgspec.json.encode({**self.fields, **named})
         answer = await upstream.send(self.scope["method"], self.path, self._sent(), body)
-        kept = False
+        waits = False
         try:
             if answer.status == NOT_FOUND and more and choice is not None:
                 if self.gateway.lost(upstream, choice):
@@ -208,13 +208,13 @@ class Exchange:
                 self._tried.append(upstream)
                 left = [u for u in self.gateway.upstreams if u not in self._tried]
                 if more and any(u.may_have(name, chosen=choice is not None) for u in left):
-                    kept = True
+                    waits = True
                     await self._keep((upstream, answer))
                     return False
             await self._keep(None)
             await self._deliver(upstream, answer)
         finally:
-            if not kept:
+            if not waits:
                 await answer.close()
         return True
 

@@ -78,7 +78,7 @@ def editor_for(kind: Mapping[bytes, bytes], note: Mapping[str, object]) -> Edito
 
     Args:
         kind: The answer's headers.
-        note: What is said of the choice.
+        note: What describes the choice.
     """
     if kind.get(b"content-encoding", b"identity") != b"identity":
         return None
