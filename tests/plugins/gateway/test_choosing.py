@@ -122,28 +122,41 @@ def held(turns: str, *, margin: float) -> str:
 
 
 def test_a_conversation_stays_until_another_leads_by_the_margin() -> None:
-    # Weights of ys after each turn of "xyyy": 0, .5, .667, .75: they lead by 0, .333, .5.
-    assert [held("xyyy"[:n], margin=0.4) for n in range(1, 5)] == ["xs", "xs", "xs", "ys"]
-    assert [held("xyyy"[:n], margin=0.3) for n in range(1, 5)] == ["xs", "xs", "ys", "ys"]
-    assert [held("xyyy"[:n], margin=0) for n in range(1, 5)] == ["xs", "xs", "ys", "ys"]
-    assert held("xyyyx", margin=0.4) == "ys"  # .6 against .4: it stays where it went
-    assert held("xyyyxx", margin=0.4) == "ys"
-    assert held("xyyyxxx", margin=0) == "xs"
+    # Weights of ys after each turn of "xyyy", alone and with the two before: 0 and 0, 1 and .5, 1
+    # and .667, 1 and 1: they lead by -1, .5, .667, 1.
+    assert [held("xyyy"[:n], margin=0.7) for n in range(1, 5)] == ["xs", "xs", "xs", "ys"]
+    assert [held("xyyy"[:n], margin=0.6) for n in range(1, 5)] == ["xs", "xs", "ys", "ys"]
+    assert [held("xyyy"[:n], margin=0) for n in range(1, 5)] == ["xs", "ys", "ys", "ys"]
+    assert held("xyyyx", margin=0.4) == "ys"  # .333 against .667: it stays where it went
+    assert held("xyyyxx", margin=0.4) == "xs"
 
 
-def test_a_turn_computes_the_weights_of_one_more_text() -> None:
+@pytest.mark.parametrize("before", [1, 3, 15, 40])
+def test_a_new_topic_takes_over_however_long_the_old_one_was(before) -> None:
+    conversation = "x" * before + "yy"
+    assert held(conversation, margin=0.2) == held(conversation, margin=0.5) == "ys"
+
+
+def test_what_says_little_is_read_with_what_came_before() -> None:
+    """Of "." alone, all weights are nearly those of xs."""
+    assert held(".", margin=0.2) == "xs"
+    assert held("yyy.", margin=0.2) == held("yyy..", margin=0.2) == "ys"
+
+
+def test_a_turn_computes_the_weights_of_two_more_texts() -> None:
     weights = Counts()
     made = serving(weights, 0.2)
 
     async def talk() -> list[int]:
         sizes = []
         for n in range(1, TURNS + 3):
-            await made.choose([tuple("xy" * n)[:n]])
+            await made.choose([tuple("xy"[k % 2] * k for k in range(1, n + 1))])
             sizes.append(len(weights.seen))
         await made.close()
         return sizes
 
-    assert asyncio.run(talk()) == list(range(1, TURNS + 3))
+    turns = range(1, TURNS + 3)
+    assert asyncio.run(talk()) == [1, 3, *(2 * n - 1 for n in turns[2:])]
     assert len(set(weights.seen)) == len(weights.seen)
 
 
@@ -176,3 +189,21 @@ def test_a_router_that_fails_is_a_problem_and_not_the_end() -> None:
         await made.close()
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("models", "problem"),
+    [
+        ({"rnage3": "x"}, "found 'rnage3'; meant: range3?"),
+        ({"Law": "x", "range1": "y"}, "found 'Law'; 'redhost list-experts' lists them"),
+        ({"range1": "y", "backbone": "z"}, None),
+    ],
+)
+def test_a_configured_name_of_no_expert_is_one_line(
+    composed_home, upstream, gateway_of, caplog, models, problem
+) -> None:
+    with caplog.at_level("WARNING", "redhost.gateway"):
+        gateway_of(composed_home, upstream[0], models=models)
+    lines = [r.getMessage() for r in caplog.records if "--model" in r.getMessage()]
+    expected = f"--model: expected ids of generation 3, {problem}"
+    assert lines == ([] if problem is None else [expected])

@@ -120,6 +120,9 @@ def test_what_the_gateway_refuses(body, status, code, composed_home, upstream, g
     url, _ = gateway_of(composed_home, upstream[0], limits={"read": 0.3, "body": 290})
     answer = post(url, body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    named = {k: v for k, v in answer.headers.items() if k.startswith("x-redhost-")}
+    assert named.get("x-redhost-expert") == ("range3" if status in {502, 504} else None)
+    assert named == {} or {"x-redhost-generation", "x-redhost-weights"} < named.keys()
     with client_of(url) as client:  # it goes on
         assert client.completions.create(model="auto", prompt=TEXT).model == "range3"
 

@@ -73,6 +73,49 @@ def test_experts_are_models_whose_parent_is_the_composition(labels) -> None:
         labels.models.retrieve("range9")
 
 
+def test_errors_are_objects_that_clients_read(labels, texts) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        labels.models.retrieve("range9")
+    assert unknown.value.body == {
+        "message": "no model 'range9' here; GET /v1/models lists them",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "model_not_found",
+    }
+    with pytest.raises(openai.BadRequestError) as refused:
+        labels.chat.completions.create(model="auto", messages=[{"role": "user", "content": "x"}])
+    assert (refused.value.code, refused.value.type) == ("invalid_request", "invalid_request_error")
+    with plain(labels) as client:
+        for path, status, code in (
+            ("/v1/embeddings", 405, "method_not_allowed"),
+            ("/v1/responses", 404, "not_found"),
+        ):
+            reply = client.get(path)
+            assert (reply.status, reply.body["error"]["code"]) == (status, code)
+        reply = client.post("/v1/embeddings", b"x" * 2**24)
+        assert (reply.status, reply.body["error"]["code"]) == (413, "body_too_long")
+    with plain(labels) as client:
+        for path in ("/v1/generations/x", "/v1/route", "/v2/x", "/classify", "/nowhere"):
+            assert isinstance(client.get(path).body["error"], str)  # redhost's own routes
+
+
+def test_an_error_within_a_stream_is_one_that_clients_read(live, texts) -> None:
+    steps = iter(range(1000))
+
+    def breaks(_: object, inputs: object) -> None:
+        if next(steps) > 3:  # the prompt is read twice
+            raise RuntimeError("a shape")
+
+    hook = live.composed.backbone.trunk.model.register_forward_pre_hook(breaks)
+    try:
+        with pytest.raises(openai.APIError, match="failed on this: RuntimeError") as broken:
+            list(texts.completions.create(model="auto", prompt=PROMPT, stream=True, **SAME))
+    finally:
+        hook.remove()
+    body: Any = broken.value.body
+    assert body["type"] == "api_error"
+
+
 # -- vectors and labels ---------------------------------------------------------------------------
 
 

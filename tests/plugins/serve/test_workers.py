@@ -52,11 +52,12 @@ def test_a_tokenizer_that_panics_refuses_its_text_and_the_next_is_answered(home,
         with panicking(live.composed.backbone):
             for reply in (
                 client.infer([UNREADABLE]),
-                client.post("/v1/embeddings", {"model": "auto", "input": UNREADABLE}),
                 client.post("/v1/route", {"texts": [UNREADABLE]}),
                 client.post("/classify", {"model": "range3", "input": UNREADABLE}),
             ):
                 assert (reply.status, reply.body) == (400, {"error": "a text"})
+            reply = client.post("/v1/embeddings", {"model": "auto", "input": UNREADABLE})
+            assert (reply.status, reply.body["error"]["message"]) == (400, "a text")
         assert client.infer([TEXT]).body == before
         assert service.working and client.get("/v2/health/ready").status == 200
 
@@ -117,7 +118,7 @@ def test_a_listing_that_ends_its_thread_is_a_refusal_by_name(home, open_live, er
     with running(open_live(home)) as (url, service), Client(url) as client:
         service.experts = experts
         reply = client.get("/v1/models")
-        assert reply.status == 503 and type(error).__name__ in reply.body["error"]
+        assert reply.status == 503 and type(error).__name__ in reply.body["error"]["message"]
         assert client.infer([TEXT]).status == 200
 
 

@@ -214,7 +214,7 @@ def test_a_server_answers_with_spans(composed) -> None:
             | {"probability": expected[0].spans[0].probability}
         ]
         refused = client.post("/v1/embeddings", {"model": "auto", "input": TEXTS[0]})
-        assert refused.status == 400 and "answers spans" in refused.body["error"]
+        assert refused.status == 400 and "answers spans" in refused.body["error"]["message"]
         feedback = {"texts": [TEXTS[0]], "labels": ["6:13:sum"]}
         assert client.post("/v1/feedback", feedback).body["production"]["right"] == 1
         service.close()

@@ -43,6 +43,11 @@ PATHS: Mapping[str, tuple[str, str]] = {
 OK, NOT_FOUND = 200, 404
 
 
+class _Listed(msgspec.Struct):
+    id: int
+    path: str = ""
+
+
 class LoadError(redhost.RedhostError):
     """An upstream did not load an adapter."""
 
@@ -149,8 +154,11 @@ def scales_for(listed: bytes, name: str) -> list[dict[str, Any]] | None:
     Returns:
         A scale for every adapter; None if there is none of that name.
     """
-    adapters = msgspec.json.decode(listed, type=list[dict[str, Any]])
-    stems = {int(a["id"]): PurePath(str(a.get("path", ""))).stem for a in adapters}
+    try:
+        adapters = msgspec.json.decode(listed, type=list[_Listed])
+    except (msgspec.DecodeError, UnicodeDecodeError):  # it has no such list
+        return None
+    stems = {a.id: PurePath(a.path).stem for a in adapters}
     if name != BACKBONE and name not in stems.values():
         return None
     return [{"id": i, "scale": float(stem == name)} for i, stem in stems.items()]

@@ -1,8 +1,9 @@
 """The expert of a conversation, as the router of one generation chooses it.
 
-The weights are those of `redhost route`: one pass of the backbone, and no expert is read. A
-conversation stays with its expert until another one leads by more than a margin. Nothing is kept
-about conversations: who had it before follows from its earlier messages, which each request has.
+The weights are those of `redhost route`: one pass of the backbone, and no expert is read. Those of
+a conversation are the mean of two: of its newest message, and of the newest `RECENT` as one text.
+It stays with its expert until another one leads by more than a margin. Nothing is kept about
+conversations: who had it before follows from its earlier messages, which each request has.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ ADAPTER = "lora"
 TURNS = 16
 """Number of a conversation's last messages of users after which an expert is looked for."""
 
+RECENT = 3
+"""Number of messages that are one text. A longer memory holds on to an old topic, and a message
+alone may say little. Of 1, 2, 3, 4 and all messages, alone or in the mean, and of means of all that
+decay by 0.2 to 0.8 a message, it was chosen on conversations of shipped gate rows and of newsgroup
+posts, with a change of topic and asides. On others of them, the share of messages that got their
+topic's expert was 0.75 and 0.77, where all messages as one text had 0.30 and 0.66."""
+
 REMEMBERED = 1024
 """Number of texts whose weights are kept."""
 
@@ -50,11 +58,13 @@ class Chosen:
 
     Attributes:
         expert: Its id, or `BACKBONE`.
+        weight: Its weight.
         weights: The largest weights by column, the largest first.
         generation: The number of the generation that chose.
     """
 
     expert: str
+    weight: float
     weights: Mapping[str, float]
     generation: int
 
@@ -119,9 +129,14 @@ class Serving:
     async def _choose(self, turns: Sequence[str]) -> Chosen:
         ends = range(max(1, len(turns) - TURNS + 1), len(turns) + 1)
         ends = ends if self.margin else ends[-1:]
-        rows = await self._weights(
-            [window(turns[:end], newest_first=self.newest_first) for end in ends]
-        )
+        recent = [turns[max(0, end - RECENT) : end] for end in ends]
+        texts = [
+            window(part, newest_first=self.newest_first)
+            for messages in recent
+            for part in (messages[-1:], messages)
+        ]
+        weights = await self._weights(texts)
+        rows = [(a + b) / 2 for a, b in zip(weights[::2], weights[1::2], strict=True)]
         held = int(rows[0].argmax())
         for row in rows[1:]:
             best = int(row.argmax())
@@ -131,6 +146,7 @@ class Serving:
         largest = last.topk(min(SHOWN, len(self.columns)))
         return Chosen(
             expert=self.columns[held],
+            weight=float(last[held]),
             weights={self.columns[k]: float(last[k]) for k in largest.indices.tolist()},
             generation=self.number,
         )

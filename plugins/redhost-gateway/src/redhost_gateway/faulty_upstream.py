@@ -31,6 +31,8 @@ BASE = "base-model"
 TOKENS = 8
 """Events of a streamed answer."""
 
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests"}
 
 
@@ -44,6 +46,7 @@ class FaultyUpstream:
         open: Number of requests that are being answered.
         tokens: Events of a streamed answer.
         delay: Seconds between two events of a stream.
+        busy: With which status and `Retry-After` it refuses everything; None if it does not.
         scales: What it lists at ``/lora-adapters``, as llama.cpp's server does.
     """
 
@@ -52,7 +55,8 @@ class FaultyUpstream:
         self.any_model, self.tokens, self.delay = any_model, tokens, delay
         self.seen: list[tuple[str, Mapping[str, str], bytes]] = []
         self.open = 0
-        self.scales: list[dict[str, Any]] = []
+        self.scales: list[dict[str, Any]] | dict[str, Any] = []
+        self.busy: tuple[int, str] | None = None
         self._dropped: set[str] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,6 +92,10 @@ class FaultyUpstream:
             return await _reply(writer, 200, found)
         self.seen.append((path, headers, body))
         del self.seen[:-100]
+        if self.busy is not None:
+            status, after = self.busy
+            found = {"error": {"message": "busy", "code": status}}
+            return await _reply(writer, status, found, f"retry-after: {after}\r\n")
         wanted = json.loads(body)
         if path.endswith("load_lora_adapter"):
             return await _reply(writer, *self._change(path, wanted))
@@ -113,7 +121,7 @@ class FaultyUpstream:
             return await _reply(writer, 404, {"error": {"message": message, "code": 404}})
         digest = self.adapters.get(adapter, "")
         if wanted.get("stream"):
-            return await self._stream(writer, str(wanted.get("user", "")), digest, breaks=breaks)
+            return await self._stream(writer, wanted, digest, breaks=breaks)
         if breaks:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
             await writer.drain()
@@ -121,23 +129,30 @@ class FaultyUpstream:
         return await _reply(writer, 200, _completion(path, wanted, digest))
 
     async def _stream(
-        self, writer: asyncio.StreamWriter, user: str, digest: str, *, breaks: bool
+        self, writer: asyncio.StreamWriter, wanted: Mapping[str, Any], digest: str, *, breaks: bool
     ) -> bool:
+        user = str(wanted.get("user", ""))
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
         writer.write(head + b"transfer-encoding: chunked\r\n\r\n")
         for n in range(self.tokens):
             if breaks and n == self.tokens // 2:
                 return False
-            delta = {"content": f"{user} "}
+            text = f"{user} "
+            choice = {"index": 0, "delta": {"content": text}, "text": text, "finish_reason": None}
             event = {
                 "id": user,
                 "object": "chat.completion.chunk",
                 "created": 0,
                 "model": digest,
-                "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
+                "choices": [choice],
             }
             await _chunk(writer, f"data: {json.dumps(event)}\n\n".encode())
             await asyncio.sleep(self.delay)
+        if (wanted.get("stream_options") or {}).get("include_usage"):
+            last = {"id": user, "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+            line = f"data: {json.dumps(last)}\n\n".encode()
+            await _chunk(writer, line[:30])  # it may come in parts
+            await _chunk(writer, line[30:])
         await _chunk(writer, b"data: [DONE]\n\n")
         await _chunk(writer, b"")
         return True
@@ -175,7 +190,7 @@ def _completion(path: str, wanted: Mapping[str, Any], digest: str) -> dict[str, 
     user, model = str(wanted.get("user", "")), str(wanted.get("model", ""))
     if path.endswith("/embeddings"):
         data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
-        return {"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": 1}}
+        return {"object": "list", "data": data, "model": model, "usage": USAGE}
     message = {"role": "assistant", "content": user}
     choice = {"index": 0, "finish_reason": "stop", "message": message, "text": user}
     return {
@@ -184,14 +199,18 @@ def _completion(path: str, wanted: Mapping[str, Any], digest: str) -> dict[str, 
         "created": 0,
         "model": model,
         "choices": [choice],
+        "usage": USAGE,
         "digest": digest,
         "lora": wanted.get("lora"),
     }
 
 
-async def _reply(writer: asyncio.StreamWriter, status: int, content: object) -> bool:
+async def _reply(
+    writer: asyncio.StreamWriter, status: int, content: object, more: str = ""
+) -> bool:
     body = json.dumps(content).encode()
     head = f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}\r\ncontent-type: application/json\r\n"
+    head += more
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     await writer.drain()
     return True

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 import httpx2
@@ -104,7 +105,7 @@ class Gateway:
         )
         self._leaving: list[Serving] = []
         self._seen: object = None
-        self._unfollowed = ""
+        self._unfollowed, self._unknown = "", list[str]()
         self._tried, self._pause = 0.0, AGAIN
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -244,6 +245,21 @@ class Gateway:
             raise
         self._leave(made)
         log.info("generation %s chooses", number)
+        self._check_names(made)
+
+    def _check_names(self, serving: Serving) -> None:
+        """Say which configured names are of no expert; a later generation may have it."""
+        known = {*serving.columns, BACKBONE}
+        unknown = sorted({name for u in self.settings for name in u.models} - known)
+        if unknown and unknown != self._unknown:
+            near = sorted({c for name in unknown for c in get_close_matches(name, known, 1)})
+            log.warning(
+                "--model: expected ids of generation %s, found %s; %s",
+                serving.number,
+                ", ".join(map(repr, unknown)),
+                f"meant: {', '.join(near)}?" if near else "'redhost list-experts' lists them",
+            )
+        self._unknown = unknown
 
     async def _load(self, serving: Serving) -> None:
         for upstream, loader in self.loaders.items():

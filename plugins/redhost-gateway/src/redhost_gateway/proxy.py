@@ -1,6 +1,7 @@
 """One request: choose its expert, send it to an upstream, and pass the answer on byte by byte.
 
-A request is sent again only before the first byte of an answer. Once that has been passed on, an
+A request is sent again only before the first byte of an answer: also to another upstream where one
+says that it has too much to do. Once that has been passed on, an
 upstream that breaks off ends the answer: with an error event in a stream of events, else by closing
 the connection. A client that disconnects ends the request at the upstream.
 """
@@ -18,10 +19,11 @@ import msgspec
 from starlette.types import Receive, Send
 
 from redhost_gateway.choosing import BACKBONE
-from redhost_gateway.gateway import Choice, Fields, Gateway
+from redhost_gateway.gateway import Choice, Gateway
 from redhost_gateway.problems import NoAdapterProblem, Problem
 from redhost_gateway.tracing import trace_headers
 from redhost_gateway.upstream import Answer, Headers, Upstream, pick
+from redhost_gateway.usage import EVENTS, editor_for, wants_usage
 
 __all__ = ["Proxy"]
 
@@ -34,12 +36,15 @@ HOP_BY_HOP = frozenset(
     b" transfer-encoding upgrade".split()
 )
 NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-EVENTS = b"text/event-stream"
 EVENT_END = (b"\n\n", b"\r\n\r\n", b"\r\r")
 RESERVED = frozenset({"load_lora_adapter", "unload_lora_adapter"})
 """Paths of upstreams that change them; the gateway alone asks for these."""
 
-NOT_FOUND = 404
+NOTED = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Paths whose answers have the choice in their `usage`."""
+
+ENCODING = b"accept-encoding"
+NOT_FOUND, BUSY = 404, frozenset({429, 503})
 
 CONNECTING = (httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """Time-outs after which nothing was sent."""
@@ -93,6 +98,10 @@ class Exchange:
         self.path = scope.get("raw_path", scope["path"].encode()).partition(b"?")[0]
         self.path += b"?" + query if query else b""
         self.by, self.status = "none", "0"
+        self.body, self.fields = b"", dict[str, msgspec.Raw]()
+        self.choice: Choice | None = None
+        self._tried = list[Upstream]()
+        self._busy: tuple[Upstream, Answer] | None = None
         self.begun = time.perf_counter()
 
     def check(self, *, in_progress: int) -> None:
@@ -135,24 +144,28 @@ class Exchange:
             Problem: If the gateway has to answer itself.
         """
         fields = _fields(body) if self.scope["method"] == "POST" else None
-        choice = None if fields is None else await self.gateway.choose(fields)
+        self.body, self.fields = body, fields or {}
+        self.choice = None if fields is None else await self.gateway.choose(fields)
         try:
-            await self._pass_on(body, fields or {}, choice)
+            await self._pass_on()
         finally:
-            self.gateway.done(choice)
+            self.gateway.done(self.choice)
+            await self._keep(None)
 
-    async def _pass_on(self, body: bytes, fields: Fields, choice: Choice | None) -> None:
+    async def _pass_on(self) -> None:
         """Send the request to an upstream, and to others while no byte of an answer came."""
-        gateway, tried = self.gateway, list[Upstream]()
+        gateway, tried, choice = self.gateway, self._tried, self.choice
         problem: Problem = _unreachable()
-        name = _text(fields.get("model")) if choice is None else choice.expert
+        name = _text(self.fields.get("model")) if choice is None else choice.expert
         for attempt in range(gateway.limits.retries + 1):
-            upstream = pick(gateway.upstreams, name, tried)
+            upstream = pick(gateway.upstreams, name, tried, chosen=choice is not None)
+            if self._busy is not None and upstream in tried:
+                break
             if attempt:
                 gateway.metrics.retries.labels(upstream.url).inc()
-            last = attempt == gateway.limits.retries
+            more = attempt < gateway.limits.retries
             try:
-                if await self._once(upstream, body, fields, choice, last=last):
+                if await self._once(upstream, name, more=more):
                     return
             except (httpx2.LocalProtocolError, httpx2.InvalidURL) as e:
                 raise Problem(400, "the request cannot be sent on", code="invalid_request") from e
@@ -165,36 +178,57 @@ class Exchange:
                 upstream.down(e)
                 problem = _timed_out() if isinstance(e, CONNECTING) else _unreachable()
                 tried.append(upstream)
-        raise problem
+        if self._busy is None:
+            raise problem
+        await self._deliver(*self._busy)
 
-    async def _once(
-        self,
-        upstream: Upstream,
-        body: bytes,
-        fields: Fields,
-        choice: Choice | None,
-        *,
-        last: bool,
-    ) -> bool:
+    async def _once(self, upstream: Upstream, name: str | None, *, more: bool) -> bool:
         """Let one upstream answer; return whether it did.
+
+        Args:
+            upstream: The upstream.
+            name: The model's name.
+            more: Whether the request may be sent again.
 
         Raises:
             TransportError: If no byte of an answer came.
         """
+        choice, body = self.choice, self.body
         if choice is not None:
             named = await self.gateway.fields_for(upstream, choice)
-            body = msgspec.json.encode({**fields, **named})
+            body = msgspec.json.encode({**self.fields, **named})
         answer = await upstream.send(self.scope["method"], self.path, self._sent(), body)
+        waits = False
         try:
-            unknown = answer.status == NOT_FOUND and not last
-            if unknown and choice is not None and self.gateway.lost(upstream, choice):
-                return False  # it restarted: the adapter is loaded again
-            self.by, self.status = upstream.url, str(answer.status)
-            self.gateway.metrics.first.observe(time.perf_counter() - self.begun)
-            await self._stream(answer, choice)
+            if answer.status == NOT_FOUND and more and choice is not None:
+                if self.gateway.lost(upstream, choice):
+                    return False  # it restarted: the adapter is loaded again
+            elif answer.status in BUSY:
+                upstream.pause(answer.headers)
+                self._tried.append(upstream)
+                left = [u for u in self.gateway.upstreams if u not in self._tried]
+                if more and any(u.may_have(name, chosen=choice is not None) for u in left):
+                    waits = True
+                    await self._keep((upstream, answer))
+                    return False
+            await self._keep(None)
+            await self._deliver(upstream, answer)
         finally:
-            await answer.close()
+            if not waits:
+                await answer.close()
         return True
+
+    async def _keep(self, busy: tuple[Upstream, Answer] | None) -> None:
+        """Keep an upstream's refusal, in case that no other one answers, instead of another's."""
+        before, self._busy = self._busy, busy
+        if before is not None:
+            await before[1].close()
+
+    async def _deliver(self, upstream: Upstream, answer: Answer) -> None:
+        """Pass an upstream's answer on."""
+        self.by, self.status = upstream.url, str(answer.status)
+        self.gateway.metrics.first.observe(time.perf_counter() - self.begun)
+        await self._stream(answer)
 
     def _sent(self) -> Headers:
         """Return the headers that an upstream gets."""
@@ -202,24 +236,38 @@ class Exchange:
         traced = trace_headers()
         names = {name.encode() for name in traced}
         sent = [(k, v) for k, v in self.headers if k not in dropped and k not in names]
-        return [*sent, *((k.encode(), v.encode()) for k, v in traced.items())]
+        sent += ((k.encode(), v.encode()) for k, v in traced.items())
+        if self._adds():
+            sent = [(k, v) for k, v in sent if k != ENCODING] + [(ENCODING, b"identity")]
+        return sent
 
-    async def _stream(self, answer: Answer, choice: Choice | None) -> None:
+    def _adds(self) -> bool:
+        """Return whether the choice is added to the answer's `usage`."""
+        named = self.choice is None or self.choice.chosen is None
+        return not named and self.scope["path"] in NOTED and wants_usage(self.body)
+
+    async def _stream(self, answer: Answer) -> None:
         """Pass an answer on as it comes."""
         raw = [(k.lower(), v) for k, v in answer.headers]
         kind = dict(raw)
         dropped = HOP_BY_HOP | _named_by_connection(raw)
         if b"transfer-encoding" in kind:  # which alone counts, if a server names a length as well
             dropped |= {b"content-length"}
-        own = {} if choice is None else _headers(choice)
+        editor = editor_for(kind, _note(self.choice)) if self.choice and self._adds() else None
+        if editor is not None:
+            dropped |= {b"content-length"}
+        own = self._own()
         headers = [(k, v) for k, v in raw if k not in dropped and k not in own]
         await self._begin(answer.status, [*headers, *own.items()])
         end = b"\n\n"
         events = kind.get(b"content-type", b"").startswith(EVENTS)
         try:
             async for part in answer.raw():
-                await self._more(part)
-                end = (end + part)[-4:]
+                passed = part if editor is None else editor.feed(part)
+                await self._more(passed)
+                end = (end + passed)[-4:]
+            if editor is not None:
+                await self._more(editor.end())
         except httpx2.TransportError as e:
             log.warning("%s broke off an answer: %s", self.by, type(e).__name__)
             self.gateway.metrics.broken.labels(self.by).inc()
@@ -234,14 +282,20 @@ class Exchange:
         """Answer a problem."""
         self.status, body = str(problem.status), problem.body
         headers = {**problem.headers, "content-length": str(len(body))}
-        await self._begin(problem.status, [(k.encode(), v.encode()) for k, v in headers.items()])
+        sent = [(k.encode(), v.encode()) for k, v in headers.items()]
+        await self._begin(problem.status, [*sent, *self._own().items()])
         await self.send({"type": "http.response.body", "body": body})
+
+    def _own(self) -> dict[bytes, bytes]:
+        """Return the headers that say what was chosen, if it was."""
+        return {} if self.choice is None else _headers(self.choice)
 
     async def _begin(self, status: int, headers: Headers) -> None:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _more(self, part: bytes) -> None:
-        await self.send({"type": "http.response.body", "body": part, "more_body": True})
+        if part:
+            await self.send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 async def _unless_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
@@ -267,7 +321,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _fields(body: bytes) -> Fields | None:
+def _fields(body: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the fields of a body; None if it is no JSON object, which is the upstream's to say."""
     try:
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -298,6 +352,16 @@ def _headers(choice: Choice) -> dict[bytes, bytes]:
         weights = choice.chosen.weights.items()
         found["weights"] = ",".join(f"{column}={weight:.4f}" for column, weight in weights)
     return {f"x-redhost-{k}".encode(): v.encode("latin-1", "replace") for k, v in found.items()}
+
+
+def _note(choice: Choice) -> dict[str, object]:
+    """Return what an answer's `usage` says of the choice."""
+    return {
+        "expert": choice.expert,
+        "weight": None if choice.chosen is None else round(choice.chosen.weight, 4),
+        "generation": choice.serving.number,
+        "declined": choice.expert == BACKBONE,
+    }
 
 
 def _unreachable() -> Problem:

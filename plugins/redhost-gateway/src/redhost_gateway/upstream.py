@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ TOO_MANY = 8 * 2**20
 """Most bytes of an answer to the gateway's own requests."""
 
 ERROR = 500
+
+LISTS, MAY, LACKS = range(3)
+"""How far an upstream has a model."""
 
 
 class ModelEntry(msgspec.Struct, kw_only=True):
@@ -52,7 +57,7 @@ class Upstream:
         self.settings, self.url = settings, settings.address
         self.timeout = httpx2.Timeout(limits.read, connect=limits.connect, pool=limits.connect)
         self.healthy = self.reachable = True
-        self.in_flight = 0
+        self.in_flight, self.paused = 0, 0.0
         self.listed: tuple[dict[str, Any], ...] = ()
         key = settings.key_file
         token = None if key is None else _read_key(Path(key).expanduser())
@@ -76,6 +81,28 @@ class Upstream:
             return self.settings.models.get(column, column)
         bases = (model for model in self.listed if not model.get("parent"))
         return next((str(model["id"]) for model in bases), None)
+
+    def may_have(self, name: str | None, *, chosen: bool) -> bool:
+        """Return whether it answers, and has a model or may have it.
+
+        Args:
+            name: The model's name; None if the request names none.
+            chosen: Whether it is an expert of a generation, which may be loaded there.
+        """
+        return self.healthy and self.fit(name, chosen=chosen) < LACKS
+
+    def fit(self, name: str | None, *, chosen: bool) -> int:
+        """Return whether it lists a model, may have it, or lacks it; see `may_have`."""
+        if name is None or (self.name_of(name) or name) in self.names:
+            return LISTS
+        configured = name in self.settings.models
+        loads = chosen and self.settings.loads != "none"
+        return MAY if configured or loads or not self.listed else LACKS
+
+    def pause(self, headers: Headers) -> None:
+        """Prefer others for as long as an answer's `Retry-After` says."""
+        named = (v for k, v in headers if k.lower() == b"retry-after")
+        self.paused = time.monotonic() + _seconds(next(named, b"0"))
 
     async def send(self, method: str, path: bytes, headers: Headers, body: bytes) -> Answer:
         """Send a request; return as soon as the head of its answer is there.
@@ -183,19 +210,28 @@ class Answer:
         await self._response.aclose()
 
 
-def pick(upstreams: Sequence[Upstream], name: str | None, tried: Sequence[Upstream]) -> Upstream:
+def pick(
+    upstreams: Sequence[Upstream],
+    name: str | None,
+    tried: Sequence[Upstream],
+    *,
+    chosen: bool = False,
+) -> Upstream:
     """Return the upstream for a request: one that answers, lists its model, and has least to do.
 
     Args:
         upstreams: All of them, at least one.
         name: The model's name; None if the request names none.
         tried: Those that have failed on it, in this order: the first comes again first.
+        chosen: Whether it is an expert of a generation.
     """
+    now = time.monotonic()
 
-    def rank(upstream: Upstream) -> tuple[bool, int, bool, bool, int]:
-        lists = name is None or (upstream.name_of(name) or name) in upstream.names
+    def rank(upstream: Upstream) -> tuple[bool, int, bool, bool, float, int, int]:
         last = max((n for n, each in enumerate(tried) if each is upstream), default=-1)
-        return not upstream.reachable, last, not upstream.healthy, not lists, upstream.in_flight
+        fit, paused = upstream.fit(name, chosen=chosen), max(0.0, upstream.paused - now)
+        down = not upstream.healthy
+        return not upstream.reachable, last, down, fit == LACKS, paused, fit, upstream.in_flight
 
     return min(upstreams, key=rank)
 
@@ -207,6 +243,17 @@ def _read_key(path: Path) -> str:
         raise redhost.errors.SettingsError(
             f"cannot read {path}", expected="the key of an upstream", found=str(e)
         ) from e
+
+
+def _seconds(value: bytes) -> float:
+    """Return the seconds that a header `Retry-After` names, as a number or as a date."""
+    text = value.decode("latin-1").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _joined(url: str, path: bytes) -> bytes:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -23,7 +22,7 @@ from redhost_serve import openai_wire, wire
 from redhost_serve.admin import admin_routes
 from redhost_serve.feedback import feedback_routes
 from redhost_serve.inference import inference_routes
-from redhost_serve.limits import RequestLimits
+from redhost_serve.limits import RequestLimits, refusal
 from redhost_serve.listing import listing_routes
 from redhost_serve.openai_routes import openai_routes
 from redhost_serve.problems import HttpProblem
@@ -151,29 +150,28 @@ def _add_page(app: FastAPI, path: str, name: str, media: str) -> None:
     app.add_api_route(path, page, include_in_schema=False)
 
 
-async def _problem(_: Request, error: Exception) -> Response:
-    status, headers = (
-        (error.status, error.headers) if isinstance(error, HttpProblem) else (500, None)
-    )
-    return _failure(status, str(error), headers)
+async def _problem(request: Request, error: Exception) -> Response:
+    problem = error if isinstance(error, HttpProblem) else HttpProblem(500, str(error))
+    return _failure(request, problem)
 
 
-async def _http(_: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: no such route, no such method."""
     status, headers = (
         (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
     )
-    return _failure(status, "no such route" if status == 404 else "not this method", headers)  # noqa: PLR2004
+    reason = "no such route" if status == 404 else "not this method"  # noqa: PLR2004
+    return _failure(request, HttpProblem(status, reason, headers=headers))
 
 
-async def _invalid(_: Request, __: Exception) -> Response:
+async def _invalid(request: Request, __: Exception) -> Response:
     """Refuse an invalid request; FastAPI's handler echoes it, and fails if it cannot encode it."""
-    return _failure(400, "the request is not what this route reads", None)
+    return _failure(request, HttpProblem(400, "the request is not what this route reads"))
 
 
-def _failure(status: int, reason: str, headers: Any) -> Response:
-    body = msgspec.json.encode(wire.Failure(error=reason))
-    return Response(body, status, headers=headers, media_type="application/json")
+def _failure(request: Request, problem: HttpProblem) -> Response:
+    headers, body = refusal(request.scope, problem)
+    return Response(body, problem.status, headers=headers)
 
 
 HANDLERS = {HttpProblem: _problem, HTTPException: _http, RequestValidationError: _invalid}

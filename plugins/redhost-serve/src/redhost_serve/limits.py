@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any
 
 import msgspec
@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Send
 
 from redhost_serve.encodings import decoded
 from redhost_serve.metrics import Metrics
+from redhost_serve.openai_wire import failure_at
 from redhost_serve.problems import HttpProblem
-from redhost_serve.wire import Failure
 
-__all__ = ["HEAD_BYTES", "LOOPBACK", "RequestLimits", "refusal"]
+__all__ = ["HEAD_BYTES", "LOOPBACK", "RequestLimits", "raw_headers", "refusal"]
 
 AsgiScope = MutableMapping[str, Any]
 
@@ -122,7 +122,7 @@ class RequestLimits:
         except _GoneError:
             return
         except HttpProblem as problem:
-            await self._refuse(problem, incoming, counted)
+            await self._refuse(scope, problem, incoming, counted)
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, str(status)).inc()
         self.metrics.seconds.labels(route).observe(time.perf_counter() - start)
@@ -201,30 +201,40 @@ class RequestLimits:
         await self.app(scope, _replay(body, gone), send_head)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _refuse(self, problem: HttpProblem, incoming: _Incoming, send: Send) -> None:
+    async def _refuse(
+        self, scope: AsgiScope, problem: HttpProblem, incoming: _Incoming, send: Send
+    ) -> None:
         """Answer a problem; if the body is still arriving, drain it within bounds and close."""
         if not incoming.ended:
             problem.headers["Connection"] = "close"
-        headers, body = refusal(problem)
-        await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+        headers, body = refusal(scope, problem)
+        start = {"type": "http.response.start", "status": problem.status}
+        await send({**start, "headers": raw_headers(headers)})
         await send({"type": "http.response.body", "body": body, "more_body": True})
         await incoming.drain(DRAINED * self.limit)
         await send({"type": "http.response.body", "body": b""})
 
 
-def refusal(problem: HttpProblem) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Return the headers and the body of the answer to a problem."""
-    body = msgspec.json.encode(Failure(error=problem.reason))
+def refusal(scope: AsgiScope, problem: HttpProblem) -> tuple[dict[str, str], bytes]:
+    """Return the headers and the body of the answer to a problem.
+
+    Args:
+        scope: The request.
+        problem: The problem.
+    """
+    path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+    body = msgspec.json.encode(failure_at(path, problem))
     headers = {
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
         **problem.headers,
     }
-    return _raw(headers.items()), body
+    return headers, body
 
 
-def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(k.lower().encode(), v.encode()) for k, v in headers]
+def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers as servers send them."""
+    return [(k.lower().encode(), v.encode()) for k, v in headers.items()]
 
 
 def _host(value: bytes) -> str | None:

@@ -9,8 +9,10 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
+from redhost_serve.openai_wire import OpenAiFailure
 from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
+from redhost_serve.wire import Failure
 
 __all__ = ["listing_routes", "models"]
 
@@ -28,7 +30,9 @@ def listing_routes(service: Service, *, admin: bool) -> APIRouter:
         ("/v1/generations", shows.generations, dict),
         ("/metrics", shows.metrics, str),
     ):
-        routes.add_api_route(path, show, responses=responses_for(kind, 404, 503))
+        failure = OpenAiFailure if path == "/v1/models" else Failure
+        responses = responses_for(kind, 404, 503, failure=failure)
+        routes.add_api_route(path, show, responses=responses)
     index = responses_for(list, 503)
     routes.add_api_route("/v2/repository/index", shows.index, methods=["POST"], responses=index)
     return routes

@@ -32,6 +32,8 @@ from redhost_serve.openai_wire import (
     ClassifyRequest,
     CompletionRequest,
     EmbeddingRequest,
+    OpenAiFailure,
+    failure_at,
     refuse_unsupported,
 )
 from redhost_serve.problems import HttpProblem
@@ -72,7 +74,8 @@ def openai_routes(service: Service, *, admin: bool) -> APIRouter:
         ("/v1/embeddings", answers.embeddings, EmbeddingRequest),
         ("/classify", answers.classify, ClassifyRequest),
     ):
-        responses = responses_for(dict, 400, 404, 503)
+        failure = Failure if path == "/classify" else OpenAiFailure
+        responses = responses_for(dict, 400, 404, 503, failure=failure)
         if issubclass(kind, CompletionRequest | ChatRequest):
             responses[200]["content"][EVENTS] = {"schema": {"type": "string"}}
         routes.add_api_route(
@@ -83,7 +86,9 @@ def openai_routes(service: Service, *, admin: bool) -> APIRouter:
             openapi_extra=request_body_for(kind),
         )
     routes.add_api_route(
-        "/v1/models/{name}", answers.model, responses=responses_for(dict, 404, 503)
+        "/v1/models/{name}",
+        answers.model,
+        responses=responses_for(dict, 404, 503, failure=OpenAiFailure),
     )
     return routes
 
@@ -273,7 +278,7 @@ async def _events(
                 yield shape.event(index, piece)
             yield shape.end(index, completion)
     except HttpProblem as e:
-        yield event("error", Failure(error=e.reason))
+        yield event("error", failure_at("/v1/completions", e))
         return
     yield shape.last([completion for completion, _ in begun], counted=counted)
 
@@ -284,7 +289,8 @@ async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> l
 
 
 def _unknown(name: str) -> NoReturn:
-    raise HttpProblem(404, f"no model {name[:64]!r} here; GET /v1/models lists them")
+    reason = f"no model {name[:64]!r} here; GET /v1/models lists them"
+    raise HttpProblem(404, reason, code="model_not_found")
 
 
 async def _body(request: Request, kind: type[S]) -> S:

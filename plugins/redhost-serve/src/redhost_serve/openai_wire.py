@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from redhost_serve.problems import HttpProblem
-from redhost_serve.wire import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Text
+from redhost_serve.wire import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Failure, Text
 
 if TYPE_CHECKING:
     from redhost_generate import Sampling
@@ -22,9 +22,18 @@ __all__ = [
     "ClassifyRequest",
     "CompletionRequest",
     "EmbeddingRequest",
+    "ErrorDetail",
     "Message",
+    "OpenAiFailure",
     "StreamOptions",
+    "failure_at",
 ]
+
+OWN = frozenset({"feedback", "generate", "generations", "route", "traffic"})
+"""The first parts of paths under ``/v1`` that OpenAI's API does not have."""
+
+KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+SERVER = 500
 
 MAX_CHOICES = 16
 """Most choices for a prompt."""
@@ -49,6 +58,37 @@ Prompt = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=4)]
+
+
+class ErrorDetail(Struct, kw_only=True):
+    """What is wrong, for people and for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str
+
+
+class OpenAiFailure(Struct, kw_only=True):
+    """The body of every reply of OpenAI's routes that is not 2xx."""
+
+    error: ErrorDetail
+
+
+def failure_at(path: str, problem: HttpProblem) -> Failure | OpenAiFailure:
+    """Return the body of the answer to a problem, as clients of a path read it.
+
+    Args:
+        path: The path, without the prefix of a proxy.
+        problem: The problem.
+    """
+    _, first, *rest = f"{path}//".split("/", 3)
+    if first != "v1" or rest[0] in OWN:
+        return Failure(error=problem.reason)
+    other = "api_error" if problem.status >= SERVER else "invalid_request_error"
+    kind = KINDS.get(problem.status, other)
+    detail = ErrorDetail(message=problem.reason, type=kind, code=problem.code)
+    return OpenAiFailure(error=detail)
 
 
 class StreamOptions(Struct, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from redhost_serve.limits import HEAD_BYTES, refusal
+from redhost_serve.limits import HEAD_BYTES, raw_headers, refusal
 from redhost_serve.problems import HttpProblem
 
 __all__ = ["BoundedProtocol"]
@@ -53,8 +53,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             reason = f"the request has more than {HEAD_BYTES} bytes of headers"
-            headers, body = refusal(HttpProblem(431, reason, headers={"Connection": "close"}))
+            problem = HttpProblem(431, reason, headers={"Connection": "close"})
+            headers, body = refusal({}, problem)
             lines = [b"HTTP/1.1 431 Request Header Fields Too Large"]
-            lines += [b"%b: %b" % header for header in headers]
+            lines += [b"%b: %b" % header for header in raw_headers(headers)]
             self.transport.write(b"\r\n".join([*lines, b"", body]))
         self.transport.close()

@@ -107,12 +107,14 @@ async def run_in_thread(work: Callable[[], R], *, otherwise: int = 503) -> R:
         raise HttpProblem(503, f"the server failed on this: {error_name(e)}") from None
 
 
-def responses_for(kind: object, *statuses: int) -> dict[int | str, dict[str, Any]]:
+def responses_for(
+    kind: object, *statuses: int, failure: type[msgspec.Struct] = Failure
+) -> dict[int | str, dict[str, Any]]:
     """Return the responses of a route for the OpenAPI: 200 of a kind, and failures."""
     return {
         200: {"description": "Done.", "content": _content(kind)},
         **{
-            status: {"description": REASONS[status], "content": _content(Failure)}
+            status: {"description": REASONS[status], "content": _content(failure)}
             for status in sorted({408, 413, 415, 431, *statuses})
         },
     }

@@ -73,7 +73,7 @@ Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
 
 
 class Failure(Struct, kw_only=True):
-    """The body of every reply that is not 2xx."""
+    """The body of every reply that is not 2xx, but for those of OpenAI's routes."""
 
     error: str
 

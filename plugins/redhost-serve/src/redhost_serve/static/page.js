@@ -10,7 +10,8 @@ let asked = null;  // the id of the model that was chosen, where there are sever
 async function ask(path, options = {}) {
   const answer = await fetch(path, options);
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error ?? `the server answered ${answer.status}`);
+  const problem = body.error?.message ?? body.error;  // that of OpenAI's routes is an object
+  if (!answer.ok) throw new Error(problem ?? `the server answered ${answer.status}`);
   return body;
 }
 
