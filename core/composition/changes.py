@@ -203,9 +203,7 @@ def _error_of(joins: PackageStatus, refusal: Refusal, *, hint: str | None) -> Re
     if refusal.expert is None:
         return refusal.error(hint=hint)
     first = refusal.violations[0]
-    if refusal.code is Code.SAME_ROWS:
+    if hint is None or refusal.code is Code.SAME_ROWS:
         hint = first.hint
-    elif hint is None:
-        hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
     kind = refusal.code.error(ContractError)
     return kind(f"{joins.name} was not attached", found=f"{first.code}: {first.reason}", hint=hint)

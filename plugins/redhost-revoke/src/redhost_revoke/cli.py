@@ -73,7 +73,8 @@ def revoke(
     "keys",
     multiple=True,
     metavar="PUB.pem",
-    help="Refuse a list that none of these signed (default: keys in [tool.redhost]).",
+    help="Follow the lists that these signed, and require no signed wheels (default: keys in "
+    "[tool.redhost], which also refuse wheels that none of them signed).",
 )
 @click.option("--allow", "allowed", multiple=True, metavar="DIGEST", help="Use it even so, here.")
 @click.option("--forbid", multiple=True, metavar="DIGEST", help="End that.")

@@ -88,7 +88,8 @@ def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicK
             "no key is trusted to revoke",
             expected="--key PUB.pem, or keys in [tool.redhost]",
             found="neither",
-            hint="Obtain the public key of who publishes the list elsewhere than from the index.",
+            hint="--key follows a list and no more; keys in [tool.redhost] also refuse wheels that "
+            "none of them signed. Obtain a key elsewhere than from the index.",
         )
     verified = [(x, *verified_list(x.data, keys=keys, where=x.where)) for x in fetched]
     generations = Generations(root_of(home))
