@@ -135,8 +135,10 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 
     record = Generations(resolve_home(home)).rollback(number)
     if as_json:
-        experts = [m.id for m in record.experts]
-        rolled_back: RolledBack = {"generation": record.number, "experts": experts}
+        rolled_back: RolledBack = {
+            "generation": record.number,
+            "experts": [m.id for m in record.experts],
+        }
         print_json(rolled_back)
     else:
         members = ", ".join(m.id for m in record.experts)

@@ -58,7 +58,7 @@ from redhost_doctor.stored import RECEIPT, fault_of_copy
 
 COMPUTED = frozenset(
     ("canary_values", "card_rows", "form_unknown", "harm", "hijack", "norm_bound", "not_computable")
-) | {"off_domain", "same_rows", "tap_order", "tap_unknown", "task_unknown"}
+) | {"off_domain", "same_rows", "signature_missing", "tap_order", "tap_unknown", "task_unknown"}
 """Codes of what only a recompose finds; what others stand for, a status shows as well."""
 
 
