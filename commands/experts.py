@@ -21,7 +21,6 @@ from .common import (
     print_json,
 )
 from .keys import key_option
-from .plugins import untrusted_maker
 from .tables import table
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ def list_experts(
     """
     from ..registry.queries.inventory import take_inventories
     from ..registry.queries.settings import resolve_home
+    from .plugins import untrusted_maker
 
     inventories = take_inventories(resolve_home(home), backbone=backbone).values()
     listed = [x for inventory in inventories for x in inventory.statuses]

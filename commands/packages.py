@@ -103,7 +103,7 @@ def add(
     replaced = f", in place of {added.replaced}" if added.replaced else ""
     click.echo(
         f"installed  {added.dist} {added.version}{replaced} (wheel sha256:{added.wheel[:12]}…"
-        f"{', from ' if added.source else ''}{added.source})"
+        f"{f', from {wheel.source}' if find_links or index_url else ''})"
     )
     if added.replaced == added.version and before not in {None, added.digest}:
         click.echo(

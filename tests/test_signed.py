@@ -242,3 +242,20 @@ def test_the_lock_remembers_who_signed_as_long_as_the_bytes_stay(
 def locked(home: Path) -> dict[str, Any]:
     experts: dict[str, Any] = json.loads((home / LOCK).read_text())["experts"]
     return experts
+
+
+def test_a_name_whose_place_is_given_is_no_folder_of_that_name(
+    venv: Any, home: Path, index: Path
+) -> None:
+    """A project's folder has its distribution's name: where its author types, both are there."""
+    (venv.folder / "red-expert-extra").mkdir(exist_ok=True)
+    done = venv.run("add", "red-expert-extra", "--find-links", str(index), home=home)
+    assert done.returncode == 0 and f", from {index})" in done.stdout
+    done = venv.run("add", "red-expert-extra", home=home)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "it is a folder, not a wheel" in done.stderr and "--find-links DIR" in done.stderr
+    (venv.folder / "extra").mkdir(exist_ok=True)  # an expert's id is no distribution even so
+    done = venv.run("add", "extra", "--find-links", str(index), home=home)
+    assert done.returncode == 2 and "is the id of an expert" in done.stderr
+    for name in ("red-expert-extra", "extra"):
+        (venv.folder / name).rmdir()

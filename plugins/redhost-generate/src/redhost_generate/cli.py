@@ -82,6 +82,20 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="More than 1 makes tokens that are in the text already less probable.",
 )
+@click.option(
+    "--presence-penalty",
+    type=click.FloatRange(min=-2, max=2),
+    default=0.0,
+    show_default=True,
+    help="Subtracted from log p of tokens that are in the text already.",
+)
+@click.option(
+    "--frequency-penalty",
+    type=click.FloatRange(min=-2, max=2),
+    default=0.0,
+    show_default=True,
+    help="The same, for each time that the token is in the text.",
+)
 @seed_option
 @click.option("--expert", metavar="ID", help="Generate with one expert, or backbone, alone.")
 @click.option("--explain", is_flag=True, help="Show the heaviest expert of each token.")
@@ -97,6 +111,8 @@ def generate(
     top_p: float,
     min_p: float,
     penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
     seed: int,
     expert: str | None,
     explain: bool,
@@ -110,7 +126,14 @@ def generate(
     from redhost_generate.decode import generate as go_on
     from redhost_generate.sampling import Sampling
 
-    sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
+    sampling = Sampling(
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+    )
     composed = host.composed  # another may be published before the last token is printed
     tokens = go_on(
         composed,

@@ -60,7 +60,10 @@ def revoke(
         return
     what = "lifts" if withdraw else "revokes"
     if done.begun:
-        click.echo(f"begins {file}: an earlier list of this key elsewhere is not continued")
+        click.echo(
+            f"begins {file}: a key has one list. If this one has another elsewhere, copy it here "
+            "first: homes follow the highest serial, which lifts what only the other revokes"
+        )
     click.echo(f"{file} {what} {done.digest[:12]}…: {done.entries} entries, serial {done.serial}")
     click.echo("next: publish it as revoked.json beside the pages of your index")
 
