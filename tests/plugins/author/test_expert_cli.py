@@ -244,7 +244,7 @@ def test_a_backbone_that_cannot_encode_a_text_fails_its_check_by_name(
     assert "tokens" in violation["expected"]
 
 
-def test_the_backbone_is_said_where_several_are_installed(two, call, tmp_path) -> None:
+def test_the_backbone_is_named_where_several_are_installed(two, call, tmp_path) -> None:
     _, out, _ = call("new-expert", "odd")
     assert "backbone   none yet: " in out and out.endswith("--data YOUR.jsonl --backbone NAME\n")
     assert "backbone" not in call("new-expert", "even", "--backbone", two)[1]

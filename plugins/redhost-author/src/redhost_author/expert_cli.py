@@ -146,7 +146,7 @@ def new_expert(
         id=name,
         question=_question(home),
         backbone=backbone,
-        form=None if form is None else form_named(form),
+        form=form and form_named(form),
         rank=rank,
         blocks=blocks,
         targets=tuple(targets.split(",")) if targets else None,
@@ -166,12 +166,10 @@ def new_expert(
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
     _require_backbone(backbone)
-    line, option = _backbone_of(plan, home)
-    _write(project, plan)
-    click.echo(f"{line}next: redhost train-expert {project} --data YOUR.jsonl{option}")
+    _write(project, plan, home)
 
 
-def _write(project: Path, plan: ExpertPlan) -> None:
+def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
     from redhost.registry.atomic import making
 
     from .project import write_plan, write_project
@@ -181,7 +179,8 @@ def _write(project: Path, plan: ExpertPlan) -> None:
             project, kind="expert", package_id=plan.id, summary=f"redhost expert {plan.id}"
         )
         write_plan(project, plan)
-    click.echo(project)
+    line, option = _backbone_of(plan, home)
+    click.echo(f"{project}\n{line}next: redhost train-expert {project} --data YOUR.jsonl{option}")
 
 
 def _backbone_of(plan: ExpertPlan, home: Path | None) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,7 +76,6 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
 )
 @click.option(
     "--repetition-penalty",
-    "penalty",
     type=click.FloatRange(min=0, max=10, min_open=True),
     default=1.0,
     show_default=True,
@@ -107,18 +106,13 @@ def generate(
     prompt: str,
     max_tokens: int,
     temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    penalty: float,
-    presence_penalty: float,
-    frequency_penalty: float,
     seed: int,
     expert: str | None,
     explain: bool,
     home: Path | None,
     device: str | None,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Continue PROMPT, token by token; - reads standard input."""
     text = typed(prompt).removesuffix("\n") if prompt == "-" else typed(prompt)
@@ -126,14 +120,7 @@ def generate(
     from redhost_generate.decode import generate as go_on
     from redhost_generate.sampling import Sampling
 
-    sampling = Sampling(
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-    )
+    sampling = Sampling(**limits)
     composed = host.composed  # another may be published before the last token is printed
     tokens = go_on(
         composed,
