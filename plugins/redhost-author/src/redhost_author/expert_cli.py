@@ -165,7 +165,6 @@ def new_expert(
         imported = import_beside("export", value, needed_for="new-expert --from")
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    _require_backbone(backbone)
     _write(project, plan, home)
 
 
@@ -174,6 +173,7 @@ def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
 
     from .project import write_plan, write_project
 
+    _require_backbone(plan.backbone)
     with making(project):
         write_project(
             project, kind="expert", package_id=plan.id, summary=f"redhost expert {plan.id}"
