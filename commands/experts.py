@@ -42,6 +42,7 @@ def list_experts(
     """
     from ..registry.queries.inventory import take_inventories
     from ..registry.queries.settings import resolve_home
+    from .plugins import untrusted_maker
 
     inventories = take_inventories(resolve_home(home), backbone=backbone).values()
     listed = [x for inventory in inventories for x in inventory.statuses]
@@ -63,9 +64,14 @@ def list_experts(
     for x in shown:
         if x.code is not None:
             click.echo(f"{x.name}: {x.code}: {x.reason}. {x.hint}")
+        elif x.manifest and (dist := untrusted_maker(x.manifest.form)):
+            click.echo(f"{x.name}: its form needs 'redhost trust {dist}', of code you trust")
     if others:
-        names = ", ".join(sorted({x.manifest.backbone.name for x in others if x.manifest}))
-        click.echo(f"{len(others)} more for other backbones: {names}. All of them: --all")
+        click.echo(
+            f"{len(others)} more for other backbones: "
+            + ", ".join(sorted({x.manifest.backbone.name for x in others if x.manifest}))
+            + ". All of them: --all"
+        )
 
 
 def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:

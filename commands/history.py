@@ -42,8 +42,7 @@ def status(*, home: Path | None, as_json: bool) -> None:
     for d in report.drift:
         what = "fingerprint" if d.id == "backbone" else "build"
         now = d.installed if d.kind == "revoked" else f"now {d.installed or '-'}"
-        change = f"{what} locked {d.locked or '-'}, {now}"
-        click.echo(f"drift       {d.id}: {d.kind}, {change}")
+        click.echo(f"drift       {d.id}: {d.kind}, {what} locked {d.locked or '-'}, {now}")
     if report.lock is not None:
         click.echo(f"lock        {report.lock}: redhost.lock is not this generation's")
     for fault in report.store:
@@ -51,8 +50,10 @@ def status(*, home: Path | None, as_json: bool) -> None:
     for cache, entries in report.damaged.items():
         click.echo(f"damaged     {entries} entries of the {cache} cache; they are computed again")
     for lease in report.held:
-        holder = f"process {lease.pid} since {lease.started}"
-        click.echo(f"held        generation {lease.generation} by {holder}")
+        click.echo(
+            f"held        generation {lease.generation} by process {lease.pid} since "
+            f"{lease.started}"
+        )
     if report.leftovers:
         click.echo(
             f"leftovers   {len(report.leftovers)} of writers that were stopped; "
@@ -134,8 +135,10 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 
     record = Generations(resolve_home(home)).rollback(number)
     if as_json:
-        experts = [m.id for m in record.experts]
-        rolled_back: RolledBack = {"generation": record.number, "experts": experts}
+        rolled_back: RolledBack = {
+            "generation": record.number,
+            "experts": [m.id for m in record.experts],
+        }
         print_json(rolled_back)
     else:
         members = ", ".join(m.id for m in record.experts)

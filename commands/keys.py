@@ -19,7 +19,8 @@ key_option = click.option(
     "keys",
     multiple=True,
     metavar="PUB.pem",
-    help="Refuse a wheel that none of these signed (default: keys in [tool.redhost]).",
+    help="Refuse a wheel that none of these signed (default: keys in [tool.redhost], whose lists "
+    "of what is revoked count as well).",
 )
 
 

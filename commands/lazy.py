@@ -98,6 +98,10 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
 first line of help, which is listed before the plugin is imported."""
 
 
+LAB = "It is part of red-lab: 'pip install -e plugins/red-lab' in a clone of redhost."
+"""What to type for the one command of a package that is no plugin."""
+
+
 class PluginGroup(click.Group):
     """A group whose commands may also come from entry points.
 
@@ -136,9 +140,10 @@ class PluginGroup(click.Group):
             names = self.list_commands(ctx)
             close = [name for name in names if args[0] and name.startswith(args[0])]
             close = close or difflib.get_close_matches(args[0], names, n=1)
-            meant = " or ".join(map(repr, close))
-            hint = f"Did you mean {meant}?" if close else "All commands: 'redhost --help'."
-            raise click.UsageError(f"unknown command {args[0]!r}. {hint}", ctx)
+            hint = LAB if args[0] == "lab" else f"All commands: '{ctx.command_path} --help'."
+            hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else hint
+            # Without the context, whose usage would make it several lines.
+            raise click.UsageError(f"unknown command {args[0]!r}. {hint}")
         return super().resolve_command(ctx, args)
 
     def _installed(self, ctx: click.Context) -> dict[str, list[EntryPointInfo]]:

@@ -84,7 +84,7 @@ def add(
     from ..registry.queries.settings import resolve_home
 
     trusted = chosen_keys(keys)
-    _refuse_id(resolve_home(home), target)
+    _refuse_id(resolve_home(home), target, placed=bool(index_url or find_links))
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is imported, so that a refusal takes no time
     home = joins_in(resolve_home(home), wheel)
@@ -102,7 +102,8 @@ def add(
     print_receipt(added.receipt)
     replaced = f", in place of {added.replaced}" if added.replaced else ""
     click.echo(
-        f"installed  {added.dist} {added.version}{replaced} (wheel sha256:{added.wheel[:12]}…)"
+        f"installed  {added.dist} {added.version}{replaced} (wheel sha256:{added.wheel[:12]}…"
+        f"{f', from {wheel.source}' if find_links or index_url else ''})"
     )
     if added.replaced == added.version and before not in {None, added.digest}:
         click.echo(
@@ -110,13 +111,12 @@ def add(
             "pyproject.toml, so that people can tell them apart"
         )
     if added.older_than:
-        back = "to go back, add that one again"
-        click.echo(f"warning    older than {added.older_than}, which was here: {back}")
+        click.echo(f"warning    older than {added.older_than}, which was here: add that to go back")
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
 
 
-def _refuse_id(home: Path, target: str) -> None:
+def _refuse_id(home: Path, target: str, *, placed: bool) -> None:
     """Refuse to download a target named like an expert's id that is another distribution.
 
     Raises:
@@ -128,7 +128,9 @@ def _refuse_id(home: Path, target: str) -> None:
 
     name, *_ = re.split(r"[\s=<>!~]", target, maxsplit=1)
     # Not Path.exists: it raises if the name is too long.
-    if os.path.exists(target) or not (dists := dists_of(home, name)):  # noqa: PTH110
+    if (os.path.exists(target) and (not placed or Path(target).name != target)) or not (  # noqa: PTH110
+        dists := dists_of(home, name)
+    ):
         return
     if canonical(name) not in map(canonical, dists):
         raise UsageError(
@@ -161,8 +163,11 @@ def _composed_already(home: Path, wheel: Wheel, *, as_json: bool) -> bool:
         return False
     if as_json:
         receipt = msgspec.json.decode(generations.file(number, "receipt.json"))
-        fields = {"signer": "", "source": "", "older_than": None, **msgspec.to_builtins(member)}
-        print_json({**fields, "replaced": None, "receipt": receipt})
+        print_json(
+            {"signer": "", "source": "", "older_than": None}
+            | msgspec.to_builtins(member)
+            | {"replaced": None, "receipt": receipt}
+        )
     else:
         click.echo(
             f"{member.dist} {member.version} is installed, and composed in generation {number} "
@@ -209,5 +214,7 @@ def remove(
     if purge:
         click.echo(f"purged  {len(removed.purged)} stored copies of {removed.id!r}")
     if removed.unreachable:
-        numbers = ", ".join(map(str, removed.unreachable))
-        click.echo(f"generations that cannot be rolled back to any more: {numbers}")
+        click.echo(
+            "generations that cannot be rolled back to any more: "
+            + ", ".join(map(str, removed.unreachable))
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -26,8 +27,12 @@ def plugins(*, as_json: bool) -> None:
     if not states:
         click.echo("no plugins are installed")
         return
-    rows = [(s.name, s.dist, s.version, s.state, s.reason) for s in states]
-    table("plugins", ("name", "dist", "version", "state", "reason"), rows, whole=("dist",))
+    table(
+        "plugins",
+        ("name", "dist", "version", "state", "reason"),
+        [(s.name, s.dist, s.version, s.state, s.reason) for s in states],
+        whole=("dist",),
+    )
     for s in states:
         if s.hint:
             click.echo(f"{s.dist}: {s.hint}")
@@ -83,3 +88,14 @@ def _agreement(dist: str) -> Agreement | None:
         return agreed(find(dist))
     except RedhostError:
         return None
+
+
+def untrusted_maker(form: str) -> str | None:
+    """Return the distribution that a form's name begins with, if it is here and not trusted."""
+    from ..registry.environment.trust import is_trusted
+    from ..registry.errors import RedhostError
+
+    dist, plugins_own, _ = form.partition(":")
+    with suppress(RedhostError):  # it is not installed, or damaged: 'redhost plugins' says that
+        return dist if plugins_own and not is_trusted(dist) else None
+    return None

@@ -133,6 +133,20 @@ def test_the_first_composition_has_nothing_that_pip_installed_unsigned(
     left = {x["id"]: x["code"] for x in receipt["left_out"]}
     assert {*receipt["experts"]} == {"extra"}
     assert left["stray"] == "signature_missing" and {*left.values()} == {"signature_missing"}
+    done = venv.run("recompose", "--json", home=home)  # says the same of the same packages
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
+    assert {*again["experts"]} == {"extra"} and again["generation"] == 1
+    assert {x["id"]: x["code"] for x in again["left_out"]} == left
+    newer = draft("extra", version="0.2.0", domain="others").write(tmp_path / "stray")
+    venv.install(newer)
+    done = venv.run("recompose", home=home)
+    assert done.returncode == 1 and "now fails (signature_missing)" in done.stderr, done.stdout
+    assert venv.run("add", str(newer), home=home).returncode == 0 or by is by_project
+    taken = {
+        *json.loads(venv.run("recompose", "--json", home=home).stdout or "{}").get("experts", ())
+    }
+    assert ("stray" in taken) == (by is by_flag)  # an unsigned wheel that was named ends that
 
 
 def test_control_without_a_key_what_pip_installed_is_composed_too(
@@ -218,7 +232,7 @@ def test_the_lock_remembers_who_signed_as_long_as_the_bytes_stay(
     assert [code for code, _, _ in session] == [0, 0, 0], session
     assert json.loads(session[1][1])["signer"] == key.fingerprint
     assert locked(home)["extra"]["signer"] == key.fingerprint
-    assert "signer" not in locked(home)["range3"]
+    assert locked(home).keys() == {"extra"}
 
     newer = draft("extra", version="0.2.0").write(index)
     assert venv.run("add", str(newer), home=home).returncode == 0  # no keys, nothing asked
@@ -228,3 +242,20 @@ def test_the_lock_remembers_who_signed_as_long_as_the_bytes_stay(
 def locked(home: Path) -> dict[str, Any]:
     experts: dict[str, Any] = json.loads((home / LOCK).read_text())["experts"]
     return experts
+
+
+def test_a_name_whose_place_is_given_is_no_folder_of_that_name(
+    venv: Any, home: Path, index: Path
+) -> None:
+    """A project's folder has its distribution's name: where its author types, both are there."""
+    (venv.folder / "red-expert-extra").mkdir(exist_ok=True)
+    done = venv.run("add", "red-expert-extra", "--find-links", str(index), home=home)
+    assert done.returncode == 0 and f", from {index})" in done.stdout
+    done = venv.run("add", "red-expert-extra", home=home)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "it is a folder, not a wheel" in done.stderr and "--find-links DIR" in done.stderr
+    (venv.folder / "extra").mkdir(exist_ok=True)  # an expert's id is no distribution even so
+    done = venv.run("add", "extra", "--find-links", str(index), home=home)
+    assert done.returncode == 2 and "is the id of an expert" in done.stderr
+    for name in ("red-expert-extra", "extra"):
+        (venv.folder / name).rmdir()

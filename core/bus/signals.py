@@ -212,6 +212,15 @@ class BusRouter(nn.Module):
         logits = logits / self.temperature
         return logits if self.log_prior is None else logits + self.log_prior
 
+    def of_texts(self, backbone: Any, texts: Sequence[str]) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """Return the signals that follow from texts without any expert, by name; usually none.
+
+        Args:
+            backbone: The `Backbone` that reads the texts.
+            texts: N texts; without any, only the names are asked for.
+        """
+        return {}
+
     def log_density(self, z: Tensor) -> Tensor | None:  # noqa: ARG002  (kinds that know it)
         """Return log p(z) under the experts' rows ``(B,)``, up to a constant; None for most kinds.
 

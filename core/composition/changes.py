@@ -23,7 +23,6 @@ from ...registry.errors import (
     UsageError,
 )
 from ...registry.home.composition import Composition
-from ...registry.package.checked import Violation
 from ...registry.package.discover import canonical
 from ...registry.queries.inventory import installed_digests
 from ...registry.queries.settings import Disabled
@@ -35,7 +34,15 @@ from .options import RecomposeKeywords
 from .publish import RecomposeResult, publish
 from .recompose import compose_selection
 from .refusal import Code, Refusal, accepted
-from .select import ExpertSource, Selection, change, read_source, select_installed, select_stored
+from .select import (
+    ExpertSource,
+    Selection,
+    change,
+    read_source,
+    select_installed,
+    select_stored,
+    without_unsigned,
+)
 
 SMALL = ("ridge", "statistics", "centroid")
 """Kinds of routers that have a closed form and store little."""
@@ -81,7 +88,7 @@ def change_members(
                 keys=session.settings.keys or (),
             )
             if record is None and joins.origin is not None and joins.origin.signer:
-                selection = _without_unsigned(selection)
+                selection = without_unsigned(selection)
             # Before the first generation the selection is what is installed, which may include it.
             if (update or record is None) and joins.id in selection.ids:
                 remove = joins.id
@@ -146,21 +153,6 @@ def _current_members(
         ) from e
 
 
-def _without_unsigned(selection: Selection) -> Selection:
-    """Leave out what is installed, and was not verified, where the expert that joins was."""
-    missing = Violation(
-        "signature_missing",
-        "signature",
-        "a wheel that one of the keys signed",
-        "an installed package, which has no signature",
-        "Add its signed wheel: 'redhost add WHEEL'.",
-    )
-    return replace(
-        selection,
-        statuses=tuple(replace(x, violations=(missing, *x.violations)) for x in selection.statuses),
-    )
-
-
 def _what_helps(
     session: Session,
     joins: PackageStatus,
@@ -203,9 +195,7 @@ def _error_of(joins: PackageStatus, refusal: Refusal, *, hint: str | None) -> Re
     if refusal.expert is None:
         return refusal.error(hint=hint)
     first = refusal.violations[0]
-    if refusal.code is Code.SAME_ROWS:
+    if hint is None or refusal.code is Code.SAME_ROWS:
         hint = first.hint
-    elif hint is None:
-        hint = f"See 'redhost check {joins.package.dist}', or ask its author for a new build."
     kind = refusal.code.error(ContractError)
     return kind(f"{joins.name} was not attached", found=f"{first.code}: {first.reason}", hint=hint)

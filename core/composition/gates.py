@@ -31,8 +31,8 @@ HARM_HINT = "Nothing was changed. Another --router may do better; --accept goes 
 """For every command that composes; `recompose`, `add` and `remove` have both options."""
 
 TRY_HINT = (
-    "Nothing was changed. Another --router may do better, 'redhost add --try' says which; --accept "
-    "goes on even so."
+    "Nothing was changed. Another --router may do better, 'redhost add WHEEL --try' says which; "
+    "--accept goes on even so."
 )
 """For a newcomer."""
 

@@ -61,7 +61,7 @@ from .publish import (
     refuse_drift,
 )
 from .refusal import Refusal, accepted
-from .select import Selection, select_installed
+from .select import Selection, select_installed, without_unsigned
 from .train import StepTimer, train
 
 log = logging.getLogger("redhost")
@@ -85,6 +85,9 @@ def recompose(
     # Held from the first read on: nobody publishes between the comparison and the switch.
     with nullcontext() if dry_run else session.generations.writer() as writer:
         selection = select_installed(session.home, backbone=session.settings.backbone)
+        members = [*here.experts.values()] if (here := read_lock(session.home / LOCK)) else []
+        if members and lock is None and all(m.signer for m in members):  # as `add` began it
+            selection = without_unsigned(selection, signed={m.digest for m in members})
         result = accepted(compose_selection(session, selection, keywords, lock=lock))
         if writer is None:
             return result.receipt

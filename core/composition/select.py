@@ -5,7 +5,7 @@ Nothing is trained here; packages are only read and statically checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from ...registry.errors import (
 from ...registry.home.composition import Composition, Provenance
 from ...registry.home.questions import option, question_of
 from ...registry.home.store import PackageFiles, Store
+from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical, from_folder
 from ...registry.package.manifest import BackboneManifest
 from ...registry.package.readers import BackboneFiles, read_expert
@@ -152,6 +153,31 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
                 hint=f"Install what was there again, or let {member.id!r} go by its id: "
                 f"'redhost remove {member.id}'.",
             )
+
+
+def without_unsigned(selection: Selection, *, signed: Collection[str] = ()) -> Selection:
+    """Leave out what is installed and was not verified, where what is composed was.
+
+    Args:
+        selection: What is installed.
+        signed: Digests of what was verified.
+    """
+    return replace(
+        selection,
+        statuses=tuple(
+            x if x.digest in signed else replace(x, violations=(v, *x.violations))
+            for v in (
+                Violation(
+                    "signature_missing",
+                    "signature",
+                    "a wheel that one of the keys signed",
+                    "an installed package, which has no signature",
+                    "Add its signed wheel: 'redhost add WHEEL'.",
+                ),
+            )
+            for x in selection.statuses
+        ),
+    )
 
 
 def select_stored(record: Composition, store: Store) -> Selection:

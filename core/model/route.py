@@ -5,15 +5,16 @@ One pass of the backbone and the router; no expert is built, and no expert's wei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from ...registry.errors import UsageError
 from ..backbones.backbone import Backbone
-from ..bus.signals import QUERY, SIGNALS, BusRouter
+from ..bus.signals import QUERY, SIGNALS, BusRouter, RouterSignals
 from ..types import as_list
 
 
@@ -43,7 +44,7 @@ class Chooser:
     Attributes:
         backbone: The encoder of texts; segments that only experts read are not computed.
         norm: h → z.
-        router: The router, which reads z alone.
+        router: The router, which reads z alone, or what follows from the text as well.
         columns: The router's columns.
         generation: The number it was published under, if any.
 
@@ -59,7 +60,10 @@ class Chooser:
 
     def __post_init__(self) -> None:
         """Refuse a router that needs experts to compute its weights."""
-        if needed := self.router.reads & {*SIGNALS, QUERY}:
+        if (
+            needed := self.router.reads
+            & {*SIGNALS, QUERY} - self.router.of_texts(self.backbone, ()).keys()
+        ):
             raise UsageError(
                 "selection alone runs no expert, and this router asks them",
                 expected="a router that reads the text alone, such as ridge or statistics",
@@ -77,17 +81,16 @@ class Chooser:
             InputTypeError: If the texts are of another type.
         """
         texts = as_list(texts, str, "text")
-        weights = self.weights(texts)
-        best, rows = weights.argmax(-1).tolist(), weights.tolist()
+        rows = self.weights(texts).tolist()
         return [
             Route(
                 input=str(text),  # a table may hold a string type of its own
-                expert=self.columns[k],
+                expert=self.columns[row.index(max(row))],
                 weights=dict(zip(self.columns, row, strict=True)),
                 generation=self.generation,
                 cut=cut,
             )
-            for text, k, row, cut in zip(texts, best, rows, self.backbone.cuts(texts), strict=True)
+            for text, row, cut in zip(texts, rows, self.backbone.cuts(texts), strict=True)
         ]
 
     def weights(self, texts: Sequence[str]) -> Tensor:
@@ -95,15 +98,25 @@ class Chooser:
         if not texts:
             return torch.zeros(0, len(self.columns))
         with torch.inference_mode():
-            backbone = self.backbone
             return self.weights_of(
-                backbone.task.unit.routed(
-                    backbone.trunk, texts, width=backbone.width, eps=backbone.eps
-                )
+                self.backbone.task.unit.routed(
+                    self.backbone.trunk,
+                    texts,
+                    width=self.backbone.width,
+                    eps=self.backbone.eps,
+                ),
+                values=self.router.of_texts(self.backbone, texts),
             )
 
-    def weights_of(self, rows: Tensor) -> Tensor:
-        """Return α ``(N, K)`` of rows h̃ ``(N, …)``, whose first D numbers the bus norm takes."""
-        width = self.backbone.width
-        z = torch.cat([self.norm(rows[:, :width]), rows[:, width:]], dim=-1)
-        return self.router.weights(z)
+    def weights_of(
+        self, rows: Tensor, *, values: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> Tensor:
+        """Return α ``(N, K)`` of rows h̃ ``(N, …)``, whose first D numbers the bus norm takes.
+
+        Args:
+            rows: The rows.
+            values: What else the router reads of their texts, by name.
+        """
+        h, more = rows.tensor_split((self.backbone.width,), dim=-1)
+        z = torch.cat([self.norm(h), more], dim=-1)
+        return self.router.weights(z, RouterSignals(z, values=values) if values else None)

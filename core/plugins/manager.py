@@ -116,9 +116,9 @@ class Plugins:
         for dist, digest in sorted(providers.items()):
             loaded_digest = self._digests.get(dist, "")
             if loaded_digest != digest:
-                hint = (
-                    "See 'redhost plugins'; install and trust it again, or compose without it: "
-                    "'redhost recompose --accept', with another --router if it made that."
+                hint = next(
+                    (s.hint for s in self.states if s.dist == dist and s.hint),
+                    "Install this build, and trust it.",
                 )
                 if not loaded_digest and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)
@@ -126,7 +126,8 @@ class Plugins:
                     f"plugin {dist!r} made a part of this composition",
                     expected=short(digest),
                     found=short(loaded_digest) if loaded_digest else "no such plugin loaded",
-                    hint=hint,
+                    hint=f"{hint} Or compose without it: 'redhost disable' experts of its forms, "
+                    "then 'redhost recompose --accept', with another --router if it made that.",
                 )
         allowed = copy.copy(self)
         allowed._allowed = frozenset(providers)
@@ -159,12 +160,15 @@ class Plugins:
         factories = self._registrations(hook, name).get(name, {})
         if not factories:
             extra = OF_THIS_PROJECT.get(hook, {}).get(name)
-            hint = f"{instead()}{self._absent_hint(extra)}"
+            hint = f"{instead()}{self._absent_hint(extra, name)}"
             raise PluginError(f"no trusted plugin provides {what}", hint=hint)
         plugins = factories.keys() - {BUILTIN}
         if len(plugins) > 1:
-            both = " and ".join(sorted(self._dists[plugin] for plugin in plugins))
-            raise PluginError(f"two plugins provide {what}: {both}", hint="Uninstall one of them.")
+            raise PluginError(
+                f"two plugins provide {what}: "
+                + " and ".join(sorted(self._dists[plugin] for plugin in plugins)),
+                hint="Uninstall one of them.",
+            )
         [plugin] = plugins or {BUILTIN}
         factory = factories[plugin]
         taken = inspect.signature(factory).parameters.keys() & arguments.keys()
@@ -342,7 +346,7 @@ class Plugins:
         self._digests[entry.dist] = agreement.contents.digest
         return state(state="loaded", reason=agreement.reason and f"trusted: {agreement.reason}")
 
-    def _absent_hint(self, extra: str | None) -> str:
+    def _absent_hint(self, extra: str | None, name: str = "") -> str:
         """Return a hint on how to get a plugin that makes a part: of this project, or another's."""
         state = next((s for s in self.states if extra and extra_of(s.dist) == extra), None)
         if state is not None and state.state == "failed":
@@ -351,12 +355,16 @@ class Plugins:
             return how_to_install(extra)
         failed = [s.dist for s in self.states if s.state == "failed"]
         named = f"Failed: {', '.join(failed)} (see 'redhost plugins')." if failed else ""
-        return f"{self.untrusted_hint()} {named}".strip() or "Install its plugin."
+        return f"{self.untrusted_hint(name)} {named}".strip() or "Install its plugin."
 
-    def untrusted_hint(self) -> str:
-        """Return a hint on which plugins to trust, for messages about missing parts."""
+    def untrusted_hint(self, name: str = "") -> str:
+        """Return which plugins to trust, for a missing part: those that its name begins with."""
         names = [s.dist for s in self.states if s.state == "untrusted"]
-        return f"Not trusted yet: {', '.join(names)} ('redhost trust DIST')." if names else ""
+        commands = " or ".join(
+            f"'redhost trust {dist}'"
+            for dist in [dist for dist in names if name.startswith(f"{dist}:")] or names
+        )
+        return f"Not trusted yet: {', '.join(names)}. Run {commands}." if names else ""
 
 
 @contextmanager

@@ -60,11 +60,15 @@ def fetch(
         RedhostError: If the wheel is refused.
     """
     path = Path(target)
-    there = os.path.exists(target)  # noqa: PTH110  (Path's raises if the name is too long)
+    # Of a name whose place is given no file or folder is meant. (Path's raises if it is too long.)
+    there = os.path.exists(target) and not (  # noqa: PTH110
+        (index_url or find_links) and path.name == target and path.suffix != ".whl"
+    )
     if there and path.is_dir():
         raise UsageError(
             f"cannot add {target}: it is a folder, not a wheel",
-            hint=f"Pack it first: 'redhost pack {target}'.",
+            hint=f"Pack it first: 'redhost pack {target}'. For a distribution of that name say "
+            "where it is: --find-links DIR or --index-url URL.",
         )
     if there and path.is_file():
         return open_wheel(path, keys=keys)

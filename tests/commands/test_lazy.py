@@ -13,7 +13,7 @@ import pytest
 
 from redhost import MissingError
 from redhost.cli import COMMANDS, cli
-from redhost.commands.lazy import PLUGINS, import_beside
+from redhost.commands.lazy import PLUGINS, PluginGroup, import_beside
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import plugin_entry_points
 from redhost.registry.package.forms import PLUGIN_TASKS
@@ -116,6 +116,14 @@ def test_an_unknown_command_names_those_that_begin_so_or_where_all_are(call) -> 
     ):
         code, _, err = call(typed)
         assert code == 2 and f"unknown command {typed!r}. {hint}\n" in err
+
+
+def test_an_unknown_study_and_an_absent_lab_are_one_line(call, monkeypatch) -> None:
+    code, _, err = call("lab", "nosuch")
+    assert (code, err.count("\n")) == (2, 1) and "All commands: 'redhost lab --help'." in err
+    monkeypatch.setattr(PluginGroup, "_installed", lambda self, ctx: {})
+    code, _, err = call("lab", "results")
+    assert (code, err.count("\n")) == (2, 1) and "It is part of red-lab: 'pip install" in err
 
 
 def test_a_list_of_commands_cuts_no_sentence_short(call, monkeypatch) -> None:

@@ -252,7 +252,7 @@ def test_routers_that_would_let_a_newcomer_in_are_named(pair, expert_folders) ->
     with pytest.raises(HarmError, match=r"Tried: --router .*would let it in") as tried:
         pair.attach(expert_folders["blue"], router="blend", try_others=True)
     assert tried.value.found == plain.value.found
-    assert "'redhost add --try' says which" in plain.value.hint
+    assert "'redhost add WHEEL --try' says which" in plain.value.hint
     named = re.findall(r"(\w+) \(", tried.value.hint)
     assert "evidence" in named and pair.generations.current() == 1
     assert "blue" in pair.attach(expert_folders["blue"], router=named[0]).experts

@@ -242,3 +242,80 @@ def test_a_backbone_that_cannot_encode_a_text_fails_its_check_by_name(
     [violation] = json.loads(out)[0]["violations"]
     assert (code, violation["code"]) == (1, "not_computable")
     assert "tokens" in violation["expected"]
+
+
+def test_the_backbone_is_named_where_several_are_installed(two, call, tmp_path) -> None:
+    _, out, _ = call("new-expert", "odd")
+    assert "backbone   none yet: " in out and out.endswith("--data YOUR.jsonl --backbone NAME\n")
+    assert "backbone" not in call("new-expert", "even", "--backbone", two)[1]
+    Path("pyproject.toml").write_text(f'[tool.redhost]\nbackbone = "{two}"\n')
+    _, out, _ = call("new-expert", "some")
+    assert "backbone   red-backbone-tiny-random " in out and "--backbone" not in out
+
+
+def test_forms_of_a_trusted_plugin_are_named_and_taken(call, environment, tmp_path) -> None:
+    assert call("new-plugin", "bump", "--kind", "form")[0] == 0
+    environment.install(tmp_path / "redhost-bump")
+    code, _, err = call("new-expert", "odd", "--form", "bump")
+    assert code == 2 and err.count("\n") == 1 and "Run 'redhost trust redhost-bump'." in err
+    assert call("trust", "redhost-bump")[0] == 0
+    code, _, err = call("new-expert", "odd", "--form", "bomp")
+    assert code == 2 and "lora, words, redhost-bump:bump. Did you mean 'bump'?" in err
+    assert call("new-expert", "odd", "--form", "bump")[0] == 0
+    plan = Path("red-expert-odd/pyproject.toml")
+    text = plan.read_text()
+    assert 'form = "redhost-bump:bump"' in text
+    data = write_rows(tmp_path / "rows.jsonl")
+    train = ("train-expert", "red-expert-odd", "--data", data)
+    for form, found in (
+        ("bimp", "[tool.redhost.expert]: nothing trains a form 'bimp': expected one of residual"),
+        ("redhost-bump:bimp", "Did you mean 'redhost-bump:bump'? Known: residual, linear, mlp"),
+    ):
+        plan.write_text(text.replace("redhost-bump:bump", form))
+        code, _, err = call(*train)
+        assert code in {1, 2} and err.count("\n") == 1 and found in err
+    plan.write_text(text.replace("redhost-bump:bump", "bump"))  # for short
+    assert call(*train)[0] == 0 and manifest("red-expert-odd")["form"] == "redhost-bump:bump"
+
+
+def test_without_its_trust_every_verb_says_what_to_type(call, environment, tmp_path) -> None:
+    trust = "redhost trust redhost-bump"
+    assert call("new-plugin", "bump", "--kind", "form")[0] == 0
+    environment.install(tmp_path / "redhost-bump")
+    assert call("trust", "redhost-bump")[0] == 0
+    assert call("new-expert", "odd", "--form", "bump")[0] == 0
+    data = write_rows(tmp_path / "rows.jsonl", 160)
+    assert call("train-expert", "red-expert-odd", "--data", data)[0] == 0
+    environment.install(Path("red-expert-odd"))
+    assert call("trust", "redhost-bump", "--revoke")[0] == 0
+    assert f"'{trust}'" in call("list-experts")[1]
+    assert call("recompose")[0] == 0  # without it, of which these say why:
+    assert trust in call("why", "odd")[1] and trust in call("doctor")[1]
+    assert f"Run '{trust}'" in call("check", "odd")[1]
+    assert call("trust", "redhost-bump")[0] == 0 and call("recompose")[0] == 0
+    assert "'redhost trust" not in call("list-experts")[1]
+    assert call("trust", "redhost-bump", "--revoke")[0] == 0
+    for verb in (("predict", "number 3"), ("recompose",), ("route", "number 3")):
+        code, _, err = call(*verb)
+        assert code == 1 and err.count("\n") == 1 and f"Run '{trust}'. Or compose" in err
+    why = call("why", "odd")[1]
+    assert "composed: but the plugin of its form is not trusted" in why and trust in why
+    # The other way: without the expert.
+    assert call("disable", "odd")[0] == 0
+    assert call("recompose", "--accept")[0] == 0 and call("predict", "number 3")[0] == 0
+    # The first way.
+    assert call("enable", "odd")[0] == 0
+    assert call("trust", "redhost-bump")[0] == 0 and "odd" in call("recompose")[1]
+
+
+def test_few_gate_rows_are_counted_with_what_is_needed(two, call, tmp_path) -> None:
+    assert call("new-expert", "odd", "--backbone", two)[0] == 0
+    data = write_rows(tmp_path / "rows.jsonl")
+    assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0
+    code, out, _ = call("check", "--strict", "red-expert-odd", "--backbone", two)
+    assert (
+        code == 1 and "expected at least 32 gate rows, found 10 gate rows. Train it on 256" in out
+    )
+    data = write_rows(tmp_path / "rows.jsonl", 256)
+    assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0
+    assert "gate rows" not in call("check", "--strict", "red-expert-odd", "--backbone", two)[1]

@@ -209,6 +209,10 @@ def test_json_is_one_object(home, call) -> None:
     limited = json.loads(call("generate", PROMPT, *options, "--top-k", "3")[1])
     assert (printed["sampling"]["top_k"], limited["sampling"]["top_k"]) == (0, 3)
     assert limited["text"] != printed["text"]
+    penalties = ("--presence-penalty", "2", "--frequency-penalty", "2")
+    varied = json.loads(call("generate", PROMPT, *options, *penalties)[1])
+    assert varied["text"] != printed["text"]
+    assert {varied["sampling"][f"{x}_penalty"] for x in ("presence", "frequency")} == {2.0}
     assert (printed["generation"], printed["seed"], printed["temperature"]) == (1, 0, 0.5)
     assert printed["tokens"] == 12 and sum(printed["weights"].values()) == pytest.approx(1)
     more = json.loads(call("generate", PROMPT, *options, "--explain")[1])

@@ -148,6 +148,18 @@ def test_a_new_list_says_that_it_is_new_and_what_it_lifts(
     assert [entry["digest"] for entry in lifted] == [digests["range1"]]
 
 
+def test_a_second_list_of_a_key_is_refused_by_what_is_wrong_with_it(
+    call, fetch, published, digests
+) -> None:
+    published.revoke(digests["range1"])
+    assert fetch()[0] == 0
+    published.path.unlink()
+    published.revoke(digests["range2"])
+    code, _, err = fetch()
+    assert code == 1 and "expected a serial above 1, found other entries under that serial" in err
+    assert "a key has one list" in err
+
+
 def test_an_older_list_is_refused(call, fetch, published, digests) -> None:
     old = published.revoke(digests["range1"])
     published.revoke(digests["range2"])

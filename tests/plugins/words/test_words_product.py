@@ -147,6 +147,19 @@ def test_words_route_if_an_expert_has_counts(text_backbone, packages, author) ->
     assert kinds[:2] == ["words", "words"] and kinds[2] != "words"
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_texts_are_routed_without_an_expert_as_they_are_with_all(
+    text_backbone, packages, author, plain
+) -> None:
+    sport = author("sport", form="linear") if plain else packages["sport"]
+    model = composed(text_backbone, packages["fruit"], sport)
+    texts = [*(r.text for r in LATER), "rook", "a a a a tee"]
+    answers, routes = model.answer(texts), model.chooser.route(texts)
+    for alone, answer in zip(routes, answers, strict=True):
+        assert alone.weights == pytest.approx(answer.weights, abs=1e-6)
+    assert {r.expert for r in routes} == {"fruit", "sport"}
+
+
 def forged(folder: Path, where: Path, counts: Counts) -> Path:
     """Return a copy of a package with other counts, and digests to match."""
     copy = Path(shutil.copytree(folder.parents[1], where)) / "src" / folder.name

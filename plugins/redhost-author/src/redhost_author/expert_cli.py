@@ -20,8 +20,8 @@ from redhost.commands.common import (
     print_json,
     seed_option,
 )
-from redhost.registry.errors import MissingError, UnknownNameError, UsageError
-from redhost.registry.package.forms import DEFAULT_TASK, FORMS, PLUGIN_FORMS
+from redhost.registry.errors import MissingError, SettingsError, UnknownNameError, UsageError
+from redhost.registry.package.forms import DEFAULT_TASK
 
 from .trained import print_trained
 
@@ -40,11 +40,11 @@ PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
 @backbone_option
 @click.option(
     "--form",
-    type=click.Choice([*FORMS, *PLUGIN_FORMS]),
+    metavar="FORM",
     help="residual: two layers without biases; linear: one layer; mlp: two layers with biases; "
     "lora: an adapter inside the blocks; words: reads the words of texts too (default: with labels "
     "of its own, words with redhost[words] on a backbone of texts, else linear or residual, "
-    "whichever is better on validation rows; otherwise residual).",
+    "whichever is better on validation rows; otherwise residual); or a trusted plugin's.",
 )
 @click.option(
     "--rank",
@@ -137,6 +137,7 @@ def new_expert(
     gets an adapter and a card. With --question it answers that question, and competes only with
     experts that answer it too.
     """
+    from .forms import form_named
     from .project import ExpertPlan, check_noise
 
     project = _fresh("expert", name)
@@ -145,7 +146,7 @@ def new_expert(
         id=name,
         question=_question(home),
         backbone=backbone,
-        form=form,
+        form=form and form_named(form),
         rank=rank,
         blocks=blocks,
         targets=tuple(targets.split(",")) if targets else None,
@@ -164,21 +165,39 @@ def new_expert(
         imported = import_beside("export", value, needed_for="new-expert --from")
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    _require_backbone(backbone)
-    _write(project, plan)
+    _write(project, plan, home)
 
 
-def _write(project: Path, plan: ExpertPlan) -> None:
+def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
     from redhost.registry.atomic import making
 
     from .project import write_plan, write_project
 
+    _require_backbone(plan.backbone)
     with making(project):
         write_project(
             project, kind="expert", package_id=plan.id, summary=f"redhost expert {plan.id}"
         )
         write_plan(project, plan)
-    click.echo(f"{project}\nnext: redhost train-expert {project} --data YOUR.jsonl")
+    line, option = _backbone_of(plan, home)
+    click.echo(f"{project}\n{line}next: redhost train-expert {project} --data YOUR.jsonl{option}")
+
+
+def _backbone_of(plan: ExpertPlan, home: Path | None) -> tuple[str, str]:
+    """Return a line on the backbone, if several are installed, and what training needs with it."""
+    from redhost.registry.home.questions import home_of
+    from redhost.registry.package.discover import discover
+    from redhost.registry.queries.settings import choose_backbone, resolve_home, wanted_backbone
+
+    installed = discover("backbone")
+    if len(installed) < 2 or plan.backbone is not None:  # noqa: PLR2004
+        return "", ""
+    try:
+        where = home_of(resolve_home(home), plan.question)
+        chosen = choose_backbone(installed, wanted_backbone(where))
+    except SettingsError as e:
+        return f"backbone   none yet: {e}\n", " --backbone NAME"
+    return f"backbone   {chosen}, which this home or project names\n", ""
 
 
 def _require_backbone(name: str | None) -> None:

@@ -25,6 +25,8 @@ from redhost.registry.queries.settings import (
     wanted_backbone,
 )
 
+from .forms import form_named
+
 NOT_SOURCE = ".redhost/\n__pycache__/\ndist/\n"
 """What a project's .gitignore names: state, caches and wheels. Weights are not in it: they are the
 package."""
@@ -104,8 +106,14 @@ def read_plan(project: Path) -> ExpertPlan:
             expected="a pyproject.toml with [tool.redhost.expert]",
             hint="Make one with 'redhost new-expert NAME'.",
         ) from e
+    form = table.get("form") if isinstance(table, dict) else None
     try:
+        if isinstance(form, str) and ":" not in form:
+            table = {**table, "form": form_named(form)}
         return msgspec.convert(table, ExpertPlan)
+    except UsageError as e:
+        where = f"{path}, [tool.redhost.expert]: {e.problem}"
+        raise UsageError(where, expected=e.expected, hint=e.hint) from e
     except msgspec.ValidationError as e:
         fields = ExpertPlan.__struct_fields__
         hint = "".join(suggest(key, fields) for key in table if key not in fields)

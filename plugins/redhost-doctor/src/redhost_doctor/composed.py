@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from redhost.commands.plugins import untrusted_maker
 from redhost.core.receipt import LeftOut, Receipt
 from redhost.errors import IntegrityError, StoreError, UnknownNameError
 from redhost.registry.environment.status import PackageStatus
@@ -37,6 +38,7 @@ from redhost.registry.home.questions import (
 from redhost.registry.home.revoked import Revocation
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import MANIFESTS, discover
+from redhost.registry.package.manifest import ExpertManifest
 from redhost.registry.queries.inventory import (
     Drift,
     Inventory,
@@ -56,7 +58,7 @@ from redhost_doctor.stored import RECEIPT, fault_of_copy
 
 COMPUTED = frozenset(
     ("canary_values", "card_rows", "form_unknown", "harm", "hijack", "norm_bound", "not_computable")
-) | {"off_domain", "same_rows", "tap_order", "tap_unknown", "task_unknown"}
+) | {"off_domain", "same_rows", "signature_missing", "tap_order", "tap_unknown", "task_unknown"}
 """Codes of what only a recompose finds; what others stand for, a status shows as well."""
 
 
@@ -301,6 +303,7 @@ def _new(composed: Comparison, statuses: Sequence[PackageStatus]) -> Iterator[Fi
             left = refused[status.id]
             text = f"{status.id} was left out: {left.code}: {left.reason}"
             mend = redhost_command("disable", str(status.id), home=root_of(composed.where))
+            mend = trusting(status.manifest) or mend
             then = composed.command("recompose", "--dry-run")
             yield warn("experts", composed.about + text, mend=mend, then=then)
     if ids := [str(x.id) for x in statuses if x.id not in refused]:
@@ -334,6 +337,12 @@ def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> 
     if not mend and (sync := composed.sync(status.id)):
         return fail("experts", text, mend=sync, then=withdraw)
     return fail("experts", text, mend=mend, then="" if mend else withdraw)
+
+
+def trusting(manifest: ExpertManifest | None) -> str:
+    """Return the command that trusts the plugin of an expert's form; empty if none is needed."""
+    dist = untrusted_maker(manifest.form) if manifest else None
+    return redhost_command("trust", dist) if dist else ""
 
 
 def restored(

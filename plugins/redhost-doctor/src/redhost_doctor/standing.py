@@ -11,7 +11,7 @@ from redhost.registry.home.composition import Composition, Member
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import root_of
 from redhost.registry.home.store import Store
-from redhost_doctor.composed import Comparison, restored, revoked_text
+from redhost_doctor.composed import Comparison, restored, revoked_text, trusting
 from redhost_doctor.install import install_command
 from redhost_doctor.shell import pip_command, redhost_command
 from redhost_doctor.source import source_of, unknown_source
@@ -139,7 +139,9 @@ def _of_member(traces: Traces, member: Member) -> Standing:
             reason += f" ({left.code}: {left.reason})"
         command = composed.command("recompose", "--dry-run")
         return Standing(state="changed", reason=f"{reason}; {DRY_RUN}", command=command)
-    return Standing(state="composed")
+    trust = trusting(status.manifest)
+    reason = "but the plugin of its form is not trusted, so that nothing answers" if trust else ""
+    return Standing(state="composed", reason=reason, command=trust)
 
 
 def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
@@ -156,8 +158,10 @@ def _of_newcomer(traces: Traces, status: PackageStatus) -> Standing:
         return Standing(state=state, reason=reason, command=command)
     dry_run = composed.command("recompose", "--dry-run")
     if (left := composed.refused(status)) is not None:
-        reason = f"{left.code}: {left.reason}; {DRY_RUN}"
-        return Standing(state="left_out", reason=reason, command=dry_run)
+        trust = trusting(status.manifest)
+        then = "trust its plugin if you trust its code, then recompose" if trust else DRY_RUN
+        reason = f"{left.code}: {left.reason}; {then}"
+        return Standing(state="left_out", reason=reason, command=trust or dry_run)
     if composed.record is None:
         anew = composed.command("recompose")
         return Standing(state="new", reason="nothing is composed yet", command=anew)

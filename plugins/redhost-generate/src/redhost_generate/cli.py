@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,11 +76,24 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
 )
 @click.option(
     "--repetition-penalty",
-    "penalty",
     type=click.FloatRange(min=0, max=10, min_open=True),
     default=1.0,
     show_default=True,
     help="More than 1 makes tokens that are in the text already less probable.",
+)
+@click.option(
+    "--presence-penalty",
+    type=click.FloatRange(min=-2, max=2),
+    default=0.0,
+    show_default=True,
+    help="Subtracted from log p of tokens that are in the text already.",
+)
+@click.option(
+    "--frequency-penalty",
+    type=click.FloatRange(min=-2, max=2),
+    default=0.0,
+    show_default=True,
+    help="The same, for each time that the token is in the text.",
 )
 @seed_option
 @click.option("--expert", metavar="ID", help="Generate with one expert, or backbone, alone.")
@@ -93,16 +106,13 @@ def generate(
     prompt: str,
     max_tokens: int,
     temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    penalty: float,
     seed: int,
     expert: str | None,
     explain: bool,
     home: Path | None,
     device: str | None,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Continue PROMPT, token by token; - reads standard input."""
     text = typed(prompt).removesuffix("\n") if prompt == "-" else typed(prompt)
@@ -110,7 +120,7 @@ def generate(
     from redhost_generate.decode import generate as go_on
     from redhost_generate.sampling import Sampling
 
-    sampling = Sampling(top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
+    sampling = Sampling(**limits)
     composed = host.composed  # another may be published before the last token is printed
     tokens = go_on(
         composed,

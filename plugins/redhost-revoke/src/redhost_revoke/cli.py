@@ -60,7 +60,10 @@ def revoke(
         return
     what = "lifts" if withdraw else "revokes"
     if done.begun:
-        click.echo(f"begins {file}: an earlier list of this key elsewhere is not continued")
+        click.echo(
+            f"begins {file}: a key has one list. If this one has another elsewhere, copy it here "
+            "first: homes follow the highest serial, which lifts what only the other revokes"
+        )
     click.echo(f"{file} {what} {done.digest[:12]}…: {done.entries} entries, serial {done.serial}")
     click.echo("next: publish it as revoked.json beside the pages of your index")
 
@@ -73,7 +76,8 @@ def revoke(
     "keys",
     multiple=True,
     metavar="PUB.pem",
-    help="Refuse a list that none of these signed (default: keys in [tool.redhost]).",
+    help="Follow the lists that these signed, and require no signed wheels (default: keys in "
+    "[tool.redhost], which also refuse wheels that none of them signed).",
 )
 @click.option("--allow", "allowed", multiple=True, metavar="DIGEST", help="Use it even so, here.")
 @click.option("--forbid", multiple=True, metavar="DIGEST", help="End that.")

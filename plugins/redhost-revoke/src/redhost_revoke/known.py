@@ -88,7 +88,8 @@ def keep_lists(home: Path, fetched: Iterable[Fetched], *, keys: Sequence[PublicK
             "no key is trusted to revoke",
             expected="--key PUB.pem, or keys in [tool.redhost]",
             found="neither",
-            hint="Obtain the public key of who publishes the list elsewhere than from the index.",
+            hint="--key follows a list and no more; keys in [tool.redhost] also refuse wheels that "
+            "none of them signed. Obtain a key elsewhere than from the index.",
         )
     verified = [(x, *verified_list(x.data, keys=keys, where=x.where)) for x in fetched]
     generations = Generations(root_of(home))
@@ -137,12 +138,13 @@ def _require_newer(old: RevokedList | None, new: RevokedList, *, where: str) -> 
     same = old is not None and old.entries == new.entries
     if old is None or new.serial > old.serial or (new.serial == old.serial and same):
         return
-    other = "other entries under that serial" if new.serial == old.serial else f"{new.serial}"
+    twice = new.serial == old.serial
     raise IntegrityError(
         f"the list of {where} was refused: it is not newer than the one known",
-        expected=f"a serial of {old.serial} or more",
-        found=other,
-        hint="What this home knows is unchanged. Ask who publishes it.",
+        expected=f"a serial above {old.serial}" if twice else f"a serial of {old.serial} or more",
+        found="other entries under that serial" if twice else f"{new.serial}",
+        hint="What this home knows is unchanged. Ask who publishes it: a key has one list, which "
+        "'redhost revoke --list FILE' goes on with.",
     )
 
 

@@ -111,7 +111,7 @@ class Words:
         start = np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
         index = np.arange(len(self.places)) - start
         rows[text, 0, index], rows[text, 1, index] = self.places + 1, self.weights
-        return torch.from_numpy(np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, MARK))))
+        return torch.from_numpy(np.pad(rows.reshape(len(rows), 2 * MOST), ((0, 0), (0, MARK))))
 
     def among(self, places: Ints) -> sparse.csr_array:
         """Return u ``(N, P)`` at some places, which are in ascending order."""

@@ -14,7 +14,7 @@ expert has no counts, nobody's are read: it is the ridge router.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -31,7 +31,7 @@ from redhost.core.routers.ridge import RidgeRouter, evened
 from .by_word import ByWord, named_words
 from .evidence import Chosen, Evidence, has_counts
 from .marks import keys_of
-from .places import KEY, MOST, PAIRS
+from .places import KEY, MOST, PAIRS, Channel
 from .static import index_of, spread_by_label
 
 __all__ = ["WordsRouter"]
@@ -142,6 +142,10 @@ class WordsRouter(RidgeRouter):
         values = weight.repeat_interleave(count) * self.values[entry]
         added: Tensor = scores.flatten().index_add(0, target, values)
         return added.view_as(scores)
+
+    def of_texts(self, backbone: Backbone, texts: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return the words of texts, which the counts in the router's own file are enough for."""
+        return {"words": Channel(backbone=backbone)(texts)}
 
     def by_word(self, backbone: Backbone, text: str, z: Tensor) -> ByWord | None:
         """Return what each word adds to the scores ``(Y,)``, and what the text's z ``(D,)`` adds.

@@ -13,12 +13,14 @@ from typing import cast
 
 from redhost.core.plugins.manager import Plugins
 from redhost.core.types import Progress, Row
+from redhost.registry.errors import suggest
 from redhost.registry.home.questions import cache_of
 from redhost.registry.package.discover import Package
 from redhost.registry.package.forms import FORMS, INSIDE, OPEN
 from redhost.registry.package.manifest import ExpertManifest
 from redhost.registry.queries.settings import installed_backbone, resolve_home
 
+from ..forms import RECIPES, forms_of
 from ..project import ExpertPlan, package_in, read_plan
 from .context import AuthoringContext, open_for_training
 from .data import SHOWN_ROWS, DataSplits, split_rows
@@ -26,9 +28,6 @@ from .expert import ExpertSettings, resuming
 from .packaging import save_expert
 from .recipe import Recipe, TrainedProject, cuts_of
 from .task_recipe import recipe_of
-
-RECIPES = "redhost_register_recipes"
-"""The hook that registers how a plugin's forms are trained."""
 
 
 def split_for(
@@ -184,7 +183,13 @@ def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
             RECIPES,
             name,
             what=f"the training of {what}",
+            instead=lambda: _forms_meant(name, context.plugins),
             plan=plan,
             backbone=context.backbone,
         ),
     )
+
+
+def _forms_meant(name: str, plugins: Plugins) -> str:
+    forms = forms_of(plugins.names(RECIPES))
+    return "" if name in forms else f"{suggest(name, forms)}Known: {', '.join(forms)}. "
