@@ -48,8 +48,8 @@ def check_targets(
         targets, home=resolve_home(home), backbone=backbone, keys=chosen_keys(keys)
     )
     violations = {t: static_check(t) for t in resolved}
-    sound = [t for t in resolved if not violations[t]]
-    violations |= _verify(sound, home=home, workers=workers, progress=progress)
+    passed = [t for t in resolved if not violations[t]]
+    violations |= _verify(passed, home=home, workers=workers, progress=progress)
     if strict:
         violations = {t: (*faults, *strict_check(t)) for t, faults in violations.items()}
     return [
@@ -59,21 +59,21 @@ def check_targets(
 
 
 def _verify(
-    sound: Sequence[Target],
+    passed: Sequence[Target],
     *,
     home: Path | None,
     workers: Workers | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[Target, tuple[Violation, ...]]:
     """Check by computing what passed every static check; torch is imported only if needed."""
-    if not sound:
+    if not passed:
         return {}
     from ..core.model.verify import Verifier
 
     verifier = Verifier()
-    bases = [(t, t.backbone) for t in sound if t.kind == "backbone"]
+    bases = [(t, t.backbone) for t in passed if t.kind == "backbone"]
     verified = {t: verifier.backbone(base) for t, base in bases if base is not None}
-    experts = [(t, t.files) for t in sound if t.files is not None]
+    experts = [(t, t.files) for t in passed if t.files is not None]
     if workers is None:
         return verified | {t: verifier.expert(e, backbone=t.backbone) for t, e in experts}
     tasks = [(t.name, e, t.backbone) for t, e in experts]

@@ -36,7 +36,7 @@ def judge_expert(
     Returns:
         The digest of the expert that would be attached, or all violations.
     """
-    from ..core.model.verify import verify_expert
+    from ..core.model.verify import Verifier
     from ..core.plugins.manager import Plugins
     from ..registry.errors import short
     from ..registry.package.readers import read_expert
@@ -51,7 +51,7 @@ def judge_expert(
     if read.value is None:
         return read.violations
     files = read.value
-    if broken := verify_expert(files, backbone=None, plugins=Plugins(())):
+    if broken := Verifier(plugins=Plugins(())).expert(files, backbone=None):
         return broken
     if digest not in {None, files.digest}:
         hint = "Install the version that was composed, or recompose."
@@ -70,7 +70,7 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
     Raises:
         AssertionError: Lists every broken promise, one per line.
     """
-    from ..core.model.verify import verify_expert
+    from ..core.model.verify import Verifier
     from ..registry.queries.check import resolve_targets, static_check
     from ..registry.queries.settings import resolve_home
 
@@ -79,7 +79,7 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
         checked = resolved if backbone is not None else _beside_its_own(resolved)
         violations = static_check(checked)
         if not violations and checked.files is not None:
-            violations = verify_expert(checked.files, backbone=checked.backbone)
+            violations = Verifier().expert(checked.files, backbone=checked.backbone)
         broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
     assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
 
