@@ -128,9 +128,8 @@ def _refuse_id(home: Path, target: str, *, placed: bool) -> None:
 
     name, *_ = re.split(r"[\s=<>!~]", target, maxsplit=1)
     # Not Path.exists: it raises if the name is too long.
-    if (os.path.exists(target) and (not placed or Path(target).name != target)) or not (  # noqa: PTH110
-        dists := dists_of(home, name)
-    ):
+    is_file = os.path.exists(target) and not (placed and Path(target).name == target)  # noqa: PTH110
+    if is_file or not (dists := dists_of(home, name)):
         return
     if canonical(name) not in map(canonical, dists):
         raise UsageError(

@@ -162,19 +162,17 @@ def without_unsigned(selection: Selection, *, signed: Collection[str] = ()) -> S
         selection: What is installed.
         signed: Digests of what was verified.
     """
+    missing = Violation(
+        "signature_missing",
+        "signature",
+        "a wheel that one of the keys signed",
+        "an installed package, which has no signature",
+        "Add its signed wheel: 'redhost add WHEEL'.",
+    )
     return replace(
         selection,
         statuses=tuple(
-            x if x.digest in signed else replace(x, violations=(v, *x.violations))
-            for v in (
-                Violation(
-                    "signature_missing",
-                    "signature",
-                    "a wheel that one of the keys signed",
-                    "an installed package, which has no signature",
-                    "Add its signed wheel: 'redhost add WHEEL'.",
-                ),
-            )
+            x if x.digest in signed else replace(x, violations=(missing, *x.violations))
             for x in selection.statuses
         ),
     )

@@ -60,10 +60,8 @@ class Chooser:
 
     def __post_init__(self) -> None:
         """Refuse a router that needs experts to compute its weights."""
-        if (
-            needed := self.router.reads
-            & {*SIGNALS, QUERY} - self.router.of_texts(self.backbone, ()).keys()
-        ):
+        of_texts = self.router.of_texts(self.backbone, ())
+        if needed := self.router.reads & {*SIGNALS, QUERY} - of_texts.keys():
             raise UsageError(
                 "selection alone runs no expert, and this router asks them",
                 expected="a router that reads the text alone, such as ridge or statistics",

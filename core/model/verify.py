@@ -158,12 +158,10 @@ def check_live(
         learnt: Whether a router was already trained from these very bytes.
     """
     manifest, expert = loaded.files.manifest, loaded.expert
-    violation = None if learnt else check_card(loaded.card, backbone)
-    if violation is not None:
+    if not learnt and (violation := check_card(loaded.card, backbone)):
         return violation
     if isinstance(expert, InTrunk):
-        violation = check_inside(expert, backbone) or check_tokens(loaded, backbone)
-        if violation is not None:
+        if violation := check_inside(expert, backbone) or check_tokens(loaded, backbone):
             return violation
         read = inside_reader(backbone, manifest.id, expert)
         expert = bus_part(expert, backbone)
