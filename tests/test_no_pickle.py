@@ -50,6 +50,7 @@ SPREAD = {
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
     ("plugins/redhost-port/src/redhost_port/cli.py", "keywords"),
+    ("plugins/redhost-generate/src/redhost_generate/cli.py", "limits"),  # click's options
     (
         "plugins/redhost-author/src/redhost_author/training/packaging.py",
         "fields",
