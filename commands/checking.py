@@ -76,8 +76,9 @@ def _verify(
     experts = [(t, t.files) for t in passed if t.files is not None]
     if workers is None:
         return verified | {t: verifier.expert(e, backbone=t.backbone) for t, e in experts}
-    tasks = [(t.name, e, t.backbone) for t, e in experts]
-    results = workers.verify(tasks, home=home, progress=progress)
+    results = workers.verify(
+        [(t.name, e, t.backbone) for t, e in experts], home=home, progress=progress
+    )
     return verified | {t: result for (t, _), result in zip(experts, results, strict=True)}
 
 

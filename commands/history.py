@@ -66,6 +66,9 @@ def status(*, home: Path | None, as_json: bool) -> None:
         back = (
             "" if report.back is None else f"   (or redhost rollback{option(question_of(where))})"
         )
+        # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
+        if {"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None:
+            anew = f"redhost sync, or {anew}"
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
 
 

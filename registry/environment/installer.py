@@ -68,7 +68,9 @@ def fetch(
         raise UsageError(
             f"cannot add {target}: it is a folder, not a wheel",
             hint=f"Pack it first: 'redhost pack {target}'. For a distribution of that name say "
-            "where it is: --find-links DIR or --index-url URL.",
+            "where it is: --find-links DIR or --index-url URL."
+            if (path / "pyproject.toml").is_file()
+            else f"Name a wheel in it, or what is in it: 'redhost add NAME --find-links {target}'.",
         )
     if there and path.is_file():
         return open_wheel(path, keys=keys)

@@ -254,3 +254,15 @@ def test_every_state_has_been_seen() -> None:
 
     text = Path(__file__).read_text("utf-8")
     assert not [s for s in get_args(State) if f'"{s}"' not in text]
+
+
+def test_a_folder_of_pages_is_an_index_to_pip(tmp_path) -> None:
+    from redhost_doctor.source import arguments_for
+
+    (tmp_path / "red-expert-mail").mkdir()
+    here, name = str(tmp_path), "red-expert-mail==0.1.0"
+    of_wheels = ("--no-index", "--find-links", here, name)
+    assert arguments_for("red-expert-mail", "0.1.0", source=here) == of_wheels
+    (tmp_path / "red-expert-mail" / "index.html").write_text("")
+    of_pages = ("--index-url", tmp_path.as_uri(), name)
+    assert arguments_for("red-expert-mail", "0.1.0", source=here) == of_pages

@@ -292,6 +292,15 @@ def test_a_folder_of_wheels_and_one_of_pages(index: Any, using: Any, tmp_path: P
         look([using("a")], place="ssh://me@example.org/simple")
 
 
+def test_a_folder_is_named_as_locks_can_find_it_again(
+    index: Any, using: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(index.folder)
+    for place in (".", "simple"):
+        a = standings(look([using("a")], place=place))["a"]
+        assert a.source == str(index.folder / place if place != "." else index.folder), place
+
+
 def test_a_page_that_offers_the_wheel_of_another_is_ignored(index: Any, using: Any) -> None:
     index.page("red-expert-b").write_text(index.page("red-expert-a").read_text())
     b = standings(look([using("b")], place=index.url))["b"]

@@ -15,7 +15,7 @@ from redhost_sync.dependencies import with_dependencies
 from redhost_sync.fetched import fetch_part
 from redhost_sync.install import require_installable
 from redhost_sync.locks import Part, parts_of, read_locks
-from redhost_sync.sources import FolderSource
+from redhost_sync.sources import FolderSource, source_at
 
 from redhost.registry.errors import ContractError, IntegrityError, MissingError
 from redhost.registry.package.manifest import parse_backbone
@@ -57,6 +57,18 @@ def part(draft: Any, tmp_path: Path) -> Part:
         made.write(tmp_path)
     digest = package_digest(raw, parse_backbone(raw).unwrap("it"))
     return Part(kind="backbone", id=manifest["id"], dist=DIST, version="0.1.0", digest=digest)
+
+
+def test_a_folder_with_a_page_for_each_project_offers_what_its_pages_link_to(tmp_path) -> None:
+    name, folder = "red_expert_a-0.1.0-py3-none-any.whl", tmp_path / "with a blank" / "simple"
+    (folder / "red-expert-a").mkdir(parents=True)
+    (folder.parent / name).write_bytes(b"wheel")
+    links = f'<a href="../../{name}#sha256={"0" * 64}">{name}</a><a href="http://x/{name}">x</a>'
+    (folder / "red-expert-a" / "index.html").write_text(f"<title>Links for a</title>{links}")
+    for place in (str(folder), folder.as_uri()):
+        [offer] = source_at(place).offers("red.expert_A")
+        assert (offer.file, offer.sha256, offer.read()) == (name, "0" * 64, b"wheel")
+        assert source_at(place).offers("red-expert-b") == ()
 
 
 def test_the_model_comes_along_and_is_held_to_the_backbones_digests(part, draft, tmp_path) -> None:

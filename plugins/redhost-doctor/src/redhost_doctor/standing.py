@@ -128,7 +128,8 @@ def _of_member(traces: Traces, member: Member) -> Standing:
     if status.code is not None:
         reason = f"what is installed fails its contract ({status.code}): {status.reason}"
         mend = ""
-        if status.code != "backbone_mismatch":  # else the same build again mends nothing
+        # Of these two the same build again mends nothing.
+        if status.code not in {"backbone_mismatch", "revoked"}:
             mend = restored(composed, status, store=store, digest=member.digest)
         mend = mend or composed.sync(member.id)
         mend = mend or redhost_command("check", traces.id, home=root_of(composed.where))

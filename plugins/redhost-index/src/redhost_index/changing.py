@@ -165,6 +165,8 @@ def _error(one: Newcomer, refusal: Refusal) -> RedhostError:
     error, hint = refusal.error(), refusal.violations[0].hint
     if refusal.retry:  # `upgrade` has no --router, which the gates propose
         wanted = f"{one.wheel.package.dist}=={one.version}"
+        at = "--index-url" if "://" in one.wheel.source else "--find-links"
+        wanted += f" {at} {one.wheel.source}"
         hint = f"Nothing was changed. 'redhost add {wanted} --router KIND' may do better; "
         hint += "--accept goes on even so."
     return refusal.code.error(ContractError)(

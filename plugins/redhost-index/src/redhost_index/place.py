@@ -62,8 +62,8 @@ class FolderPlace:
 
     @property
     def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
+        """The folder, wherever it is asked from: locks record it."""
+        return str(self.folder.absolute())
 
     def project(self, dist: str) -> Project:
         """Return what the folder has of a distribution."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -21,7 +22,7 @@ from redhost.registry.package.discover import canonical
 from redhost.registry.package.readers import MAX_LARGE
 from redhost.registry.package.safetensors_check import sha256_hex
 
-from .index import TIMEOUT, Index
+from .index import TIMEOUT, Index, parse_page
 from .manifest import MANIFEST, WheelList, read_list
 
 PYPI = "https://pypi.org/simple"
@@ -67,6 +68,8 @@ class Source(Protocol):
 class FolderSource:
     """A folder of wheels; if it has a list, only what the list names, and with its sha256.
 
+    Or one with a page for each project, as an index has them: of its links, those to files.
+
     Attributes:
         folder: The folder.
     """
@@ -95,32 +98,44 @@ class FolderSource:
     def offers(self, dist: str) -> tuple[Offer, ...]:
         """Return the wheels of a distribution that fit this machine, newest first."""
         if self.listed is not None:
-            names = {entry.file: entry.sha256 for entry in self.listed.wheels}
+            wheels = {self._path(one.file): one.sha256 for one in self.listed.wheels}
         else:
-            names = {path.name: "" for path in sorted(self.folder.glob("*.whl"))}
+            wheels = dict.fromkeys(sorted(self.folder.glob("*.whl")), "") | self._linked(dist)
         offers = (
-            Offer(file, version, sha256, self.listed is not None, partial(self._read, file))
-            for file, sha256 in names.items()
-            if (version := fitting(file, dist)) is not None
+            Offer(path.name, version, sha256, self.listed is not None, partial(self._read, path))
+            for path, sha256 in wheels.items()
+            if (version := fitting(path.name, dist)) is not None
         )
         return tuple(sorted(offers, key=lambda offer: offer.version, reverse=True))
 
     def router(self, digest: str) -> bytes | None:
         """Return the weights of a router, if the list names them."""
         file = None if self.listed is None else self.listed.routers.get(digest)
-        return None if file is None else self._read(file)
+        return None if file is None else self._read(self._path(file))
 
-    def _read(self, file: str) -> bytes:
+    def _path(self, file: str) -> Path:
+        return self.folder / Path(file).name
+
+    def _linked(self, dist: str) -> dict[Path, str]:
+        """Return the wheels that a distribution's page links to, with the sha256 it promises."""
+        page = self.folder / canonical(dist) / "index.html"
+        if not page.is_file():
+            return {}
+        links = parse_page(self._read(page), "text/html", page.resolve().as_uri()).links
+        local = ((urlsplit(link.url), link.sha256) for link in links)
+        return {Path(unquote(url.path)): known for url, known in local if url.scheme == "file"}
+
+    def _read(self, path: Path) -> bytes:
         try:
-            return read_regular(self.folder / Path(file).name, limit=MAX_LARGE)
+            return read_regular(path, limit=MAX_LARGE)
         except FileNotFoundError as e:
             raise MissingError(
-                f"{self.folder} lacks {file}",
-                found=f"its name in {MANIFEST}, and no such file",
+                f"{self.folder} lacks {path.name}",
+                found=f"its name in {MANIFEST if self.listed else 'its page'}, and no such file",
                 hint="Nothing was changed. Export the wheels again.",
             ) from e
         except OSError as e:
-            raise StoreError(f"cannot read {self.folder / file}", found=str(e)) from e
+            raise StoreError(f"cannot read {path}", found=str(e)) from e
 
 
 @dataclass(frozen=True)
@@ -214,5 +229,5 @@ def source_at(place: str, *, timeout: float = TIMEOUT) -> Source:
     """Return the source at an address, in a folder, or around a wheel that a lock names."""
     if place.startswith(("http://", "https://")):
         return IndexSource(Index(place, timeout))
-    path = Path(place.removeprefix("file://"))
+    path = Path(unquote(urlsplit(place).path) if place.startswith("file://") else place)
     return FolderSource(path.parent if path.suffix == ".whl" else path)
