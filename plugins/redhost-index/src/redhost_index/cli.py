@@ -50,7 +50,13 @@ _find_links = click.option(
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--simple", is_flag=True, help="Also write simple/, an index for pip (PEP 503).")
-@key_option
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="PUB.pem",
+    help="Note which wheels one of these signed (default: keys in [tool.redhost]); all are listed.",
+)
 @json_option("redhost_index.catalogue.Catalogued")
 def catalogue(*, folder: Path, simple: bool, keys: tuple[str, ...], as_json: bool) -> None:
     """List the experts in a FOLDER of wheels.
