@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -166,7 +167,7 @@ def _error(one: Newcomer, refusal: Refusal) -> RedhostError:
     if refusal.retry:  # `upgrade` has no --router, which the gates propose
         wanted = f"{one.wheel.package.dist}=={one.version}"
         at = "--index-url" if "://" in one.wheel.source else "--find-links"
-        wanted += f" {at} {one.wheel.source}"
+        wanted += f" {at} {shlex.quote(one.wheel.source)}"
         hint = f"Nothing was changed. 'redhost add {wanted} --router KIND' may do better; "
         hint += "--accept goes on even so."
     return refusal.code.error(ContractError)(
