@@ -67,10 +67,13 @@ def fetch(
     if there and path.is_dir():
         raise UsageError(
             f"cannot add {target}: it is a folder, not a wheel",
-            hint=f"Pack it first: 'redhost pack {target}'. For a distribution of that name say "
-            "where it is: --find-links DIR or --index-url URL."
-            if (path / "pyproject.toml").is_file()
-            else f"Name a wheel in it, or what is in it: 'redhost add NAME --find-links {target}'.",
+            hint=(
+                f"Pack it first: 'redhost pack {target}'."
+                if (path / "pyproject.toml").is_file()
+                else f"Name a wheel in it, or 'redhost add NAME --find-links {target}'."
+            )
+            + " For a distribution of that name say where it is: --find-links DIR or --index-url "
+            "URL.",
         )
     if there and path.is_file():
         return open_wheel(path, keys=keys)

@@ -27,7 +27,10 @@ def test_a_target_that_is_neither_a_wheel_nor_a_name_is_refused(target, message)
     assert "\n" not in str(e.value)
 
 
-def test_a_folder_is_to_be_packed_first(tmp_path) -> None:
+def test_a_project_is_to_be_packed_first_and_of_other_folders_a_wheel_is_meant(tmp_path) -> None:
+    with pytest.raises(UsageError, match="Name a wheel in it, or 'redhost add NAME --find-links"):
+        fetch(str(tmp_path))
+    (tmp_path / "pyproject.toml").touch()
     with pytest.raises(UsageError, match="Pack it first: 'redhost pack"):
         fetch(str(tmp_path))
 
