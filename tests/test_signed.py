@@ -149,6 +149,24 @@ def test_the_first_composition_has_nothing_that_pip_installed_unsigned(
     assert ("stray" in taken) == (by is by_flag)  # an unsigned wheel that was named ends that
 
 
+def test_a_signed_expert_that_was_left_out_for_a_while_is_signed_when_it_returns(
+    venv: Any, home: Path, keys: Path, index: Path, draft: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "second").mkdir()
+    second = draft("stray").write(tmp_path / "second")
+    make_signer(keys / "author.pem")(second)
+    for wheel in (only_wheel(index), second):
+        key = ("--key", str(keys / "author.pub.pem"), "--accept")
+        done = venv.run("add", str(wheel), *key, home=home)
+        assert done.returncode == 0, done.stderr
+    assert locked(home).keys() == {"extra", "stray"}
+    for verb in ("disable", "enable"):
+        assert venv.run(verb, "stray", home=home).returncode == 0
+        done = venv.run("recompose", "--accept", home=home)
+        assert done.returncode == 0, done.stderr
+        assert ("stray" in locked(home)) == (verb == "enable"), done.stdout
+
+
 def test_control_without_a_key_what_pip_installed_is_composed_too(
     venv: Any, home: Path, keys: Path, index: Path, draft: Any, tmp_path: Path
 ) -> None:

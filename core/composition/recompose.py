@@ -87,7 +87,10 @@ def recompose(
         selection = select_installed(session.home, backbone=session.settings.backbone)
         members = [*here.experts.values()] if (here := read_lock(session.home / LOCK)) else []
         if members and lock is None and all(m.signer for m in members):  # as `add` began it
-            selection = without_unsigned(selection, signed={m.digest for m in members})
+            selection = without_unsigned(
+                selection,  # of all generations: what was disabled may return
+                signed={d for d, o in session.generations.origins().items() if o.signer},
+            )
         result = accepted(compose_selection(session, selection, keywords, lock=lock))
         if writer is None:
             return result.receipt
