@@ -256,7 +256,7 @@ def test_every_state_has_been_seen() -> None:
     assert not [s for s in get_args(State) if f'"{s}"' not in text]
 
 
-def test_a_folder_of_pages_is_an_index_to_pip(tmp_path) -> None:
+def test_a_folder_of_pages_is_an_index_to_pip(tmp_path, monkeypatch) -> None:
     from redhost_doctor.source import arguments_for
 
     (tmp_path / "red-expert-mail").mkdir()
@@ -266,3 +266,5 @@ def test_a_folder_of_pages_is_an_index_to_pip(tmp_path) -> None:
     (tmp_path / "red-expert-mail" / "index.html").write_text("")
     of_pages = ("--index-url", tmp_path.as_uri(), name)
     assert arguments_for("red-expert-mail", "0.1.0", source=here) == of_pages
+    monkeypatch.chdir(tmp_path)
+    assert arguments_for("red-expert-mail", "0.1.0") == ()  # no source is known

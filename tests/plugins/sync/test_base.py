@@ -17,7 +17,7 @@ from redhost_sync.install import require_installable
 from redhost_sync.locks import Part, parts_of, read_locks
 from redhost_sync.sources import FolderSource, source_at
 
-from redhost.registry.errors import ContractError, IntegrityError, MissingError
+from redhost.registry.errors import ContractError, IntegrityError, MissingError, StoreError
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.rules import package_digest
 from redhost.registry.package.safetensors_check import sha256_hex
@@ -69,6 +69,10 @@ def test_a_folder_with_a_page_for_each_project_offers_what_its_pages_link_to(tmp
         [offer] = source_at(place).offers("red.expert_A")
         assert (offer.file, offer.sha256, offer.read()) == (name, "0" * 64, b"wheel")
         assert source_at(place).offers("red-expert-b") == ()
+    for page in ('<title>Links for a</title><a href="http://[bad">a</a>', "<title>Log in</title>"):
+        (folder / "red-expert-a" / "index.html").write_text(page)
+        with pytest.raises(StoreError, match="cannot read"):
+            source_at(str(folder)).offers("red-expert-a")
 
 
 def test_the_model_comes_along_and_is_held_to_the_backbones_digests(part, draft, tmp_path) -> None:

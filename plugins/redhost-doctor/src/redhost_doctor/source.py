@@ -32,7 +32,7 @@ def arguments_for(dist: str, version: str = "", *, source: str = "") -> tuple[st
         return ("--index-url", source, name)
     if source.endswith(".whl") and Path(source).is_file():
         return (source,)
-    if (Path(source) / canonical(dist) / "index.html").is_file():
+    if source and (Path(source) / canonical(dist) / "index.html").is_file():
         return ("--index-url", Path(source).as_uri(), name)
     if source and not source.endswith(".whl"):
         return ("--no-index", "--find-links", source.removeprefix("file://"), name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from redhost_sync.index import MAX_WHEEL, TIMEOUT, Index, Link, NoPageError, Project, parse_page
+from redhost_sync.index import MAX_WHEEL, TIMEOUT, Index, Link, NoPageError, Project, read_page
 
 from redhost.registry.atomic import read_regular
 from redhost.registry.errors import InstallError, MissingError, StoreError, UsageError
@@ -18,7 +18,6 @@ from redhost.registry.package.discover import canonical
 from .reading import MAX_CATALOGUE, read_folder
 from .schema import CATALOGUE, Catalogue, decode
 
-MAX_PAGE = 2**26
 FAILURES = 3
 """Failed requests after which a place is asked no more."""
 
@@ -69,17 +68,8 @@ class FolderPlace:
         """Return what the folder has of a distribution."""
         if not self.folder.is_dir():
             raise MissingError(f"there is no folder {self.folder}", hint="Name one with wheels.")
-        page = self.folder / canonical(dist) / "index.html"
-        if page.is_file():
-            where = page.resolve().as_uri()
-            try:
-                found = parse_page(self._read(page, most=MAX_PAGE), "text/html", where)
-            except NoPageError as e:
-                problem = f"cannot read {page}"
-                raise StoreError(problem, expected=e.expected, found=e.problem) from e
-            # Only what lies here: a page in a folder sends nobody to the network.
-            local = (link for link in found.links if urlsplit(link.url).scheme == "file")
-            return Project(tuple(local), found.status, found.reason)
+        if (found := read_page(self.folder, dist)) is not None:
+            return found
         files = self._by_dist.get(canonical(dist), ())
         return Project(tuple(Link(p.name, p.as_uri()) for p in files), known=bool(files))
 

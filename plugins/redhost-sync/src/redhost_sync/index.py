@@ -15,12 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
-from redhost.registry.errors import InstallError, UsageError
+from redhost.registry.atomic import read_regular
+from redhost.registry.errors import InstallError, StoreError, UsageError
 from redhost.registry.package.discover import canonical
 
 TIMEOUT = 30.0
@@ -235,6 +237,29 @@ class Redirects(HTTPRedirectHandler):
         if scheme not in {"http", "https"} or (req.type == "https" and scheme != "https"):
             raise ValueError(f"a redirect from {req.type} to {_public(newurl)}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def read_page(folder: Path, dist: str) -> Project | None:
+    """Return what a folder's page of a distribution says; None if it has no such page.
+
+    Only links to files are kept: a page in a folder sends nobody to the network.
+
+    Raises:
+        StoreError: If it cannot be read.
+    """
+    page = folder / canonical(dist) / "index.html"
+    if not page.is_file():
+        return None
+    problem = f"cannot read {page}"
+    try:
+        data = read_regular(page, limit=MAX_PAGE)
+        found = parse_page(data, "text/html", page.resolve().as_uri())
+        local = tuple(link for link in found.links if urlsplit(link.url).scheme == "file")
+    except NoPageError as e:
+        raise StoreError(problem, expected=e.expected, found=e.problem) from e
+    except (OSError, ValueError) as e:  # a link may be malformed
+        raise StoreError(problem, found=str(e)[:120]) from e
+    return replace(found, links=local)
 
 
 def parse_page(data: bytes, kind: str, page: str) -> Project:

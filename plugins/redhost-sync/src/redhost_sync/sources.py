@@ -22,7 +22,7 @@ from redhost.registry.package.discover import canonical
 from redhost.registry.package.readers import MAX_LARGE
 from redhost.registry.package.safetensors_check import sha256_hex
 
-from .index import TIMEOUT, Index, parse_page
+from .index import TIMEOUT, Index, read_page
 from .manifest import MANIFEST, WheelList, read_list
 
 PYPI = "https://pypi.org/simple"
@@ -118,12 +118,9 @@ class FolderSource:
 
     def _linked(self, dist: str) -> dict[Path, str]:
         """Return the wheels that a distribution's page links to, with the sha256 it promises."""
-        page = self.folder / canonical(dist) / "index.html"
-        if not page.is_file():
-            return {}
-        links = parse_page(self._read(page), "text/html", page.resolve().as_uri()).links
-        local = ((urlsplit(link.url), link.sha256) for link in links)
-        return {Path(unquote(url.path)): known for url, known in local if url.scheme == "file"}
+        found = read_page(self.folder, dist)
+        links = () if found is None else found.links
+        return {Path(unquote(urlsplit(link.url).path)): link.sha256 for link in links}
 
     def _read(self, path: Path) -> bytes:
         try:
