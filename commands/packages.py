@@ -111,7 +111,7 @@ def add(
             "pyproject.toml, so that people can tell them apart"
         )
     if added.older_than:
-        click.echo(f"warning    older than {added.older_than}, which was here: add that to go back")
+        click.echo(f"warning    older than {added.older_than}, which was here")
     if added.signer:
         click.echo(f"signed by  sha256:{added.signer[:12]}…")
 

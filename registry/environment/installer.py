@@ -318,8 +318,11 @@ def _download(name: str, into: Path, index_url: str | None, find_links: str | No
         *(("--no-index",) if find_links and not index_url else ()),
     ]
     if importlib.util.find_spec("pip") is None:
-        hint = "Install pip, or give the wheel's path."
-        raise InstallError(f"cannot download {name}", found="no pip in this environment", hint=hint)
+        raise InstallError(
+            f"cannot download {name}",
+            found="no pip in this environment",
+            hint="Install pip, or give the wheel's path.",
+        )
     _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
     wheels = sorted(into.glob("*.whl"))
     if len(wheels) != 1:
@@ -368,5 +371,7 @@ def _run(
         raise InstallError(problem, found=str(e)) from e
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:] or ["no word"]
-        raise InstallError(problem, found=errors[-1].strip()[:300], hint=hint)
+        # pip only warns of a folder that is not there, and then fails for want of a wheel.
+        told = (x for word in ("ERROR", "WARNING: Location") for x in lines if x.startswith(word))
+        *_, last = "no word", *lines[-1:], *told
+        raise InstallError(problem, found=last.strip(" .")[:300], hint=hint)

@@ -170,3 +170,34 @@ def test_a_newcomer_changes_no_answer_but_by_its_weight(h: Tensor) -> None:
 def test_an_expert_knows_about_its_own_labels() -> None:
     bus = bus_of(saying({"a": 0.9}), saying({"b": 0.8, "c": 0.7}))
     assert bus.labels_known(torch.tensor([0, 1, -1])).tolist() == [[1, 0, 0], [0, 1, 1], [1, 1, 1]]
+
+
+SHARING = {"a": 0.6, "b": 0.8}
+"""An expert's labels, one of which the backbone has too."""
+
+
+def test_the_backbone_supports_its_own_labels_with_the_weight_that_is_left() -> None:
+    bus = bus_of(saying({"c": 0.9}), saying(SHARING), classifier=torch.zeros(2, D))
+    assert bus.labels == ("s", "a", "c", "b")
+    h = torch.randn(2, D, generator=torch.Generator().manual_seed(5))
+    z, alpha = bus.norm(h), torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.4, 0.0]])
+    shared = (0.3 * 0.5 + 0.5 * 0.6) / (0.3 + 0.5)
+    expected = torch.tensor([[0.5, shared, 0.9 * 0.2 / 0.5, 0.8 * 0.5 / 0.8], [0, 0.6, 0.9, 0.8]])
+    assert torch.allclose(bus.probabilities(h, z, alpha), expected)
+    assert torch.allclose(bus.mixture(h, z, alpha), expected)
+
+
+def test_rows_are_annotated_for_the_labels_of_their_own_expert_only() -> None:
+    bus = bus_of(saying({"c": 0.9}), saying(SHARING), classifier=torch.zeros(2, D))
+    known = bus.labels_known(torch.tensor([1, 0, 2, -1]))
+    assert known.tolist() == [[0, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    p = torch.full((4, 4), 0.5)
+    assert torch.equal(bus.annotated(p, lambda: torch.tensor([1, 0, 2, -1])), known / 2)
+
+
+def test_one_experts_answer_is_of_its_own_labels(h: Tensor) -> None:
+    bus = bus_of(saying({"c": 0.9}), saying(SHARING), classifier=torch.zeros(2, D))
+    z = bus.norm(h)
+    assert [bus.answered_by(k) for k in (0, 1)] == [("c",), ("a", "b")]
+    assert bus.own_answer(h, z, 1)[0].tolist() == pytest.approx([0.6, 0.8])
+    assert bus.own_answer(h, z, 0)[0].tolist() == pytest.approx([0.9])

@@ -93,6 +93,22 @@ def test_it_starts_with_the_newest_generation_that_may_answer(
         assert models(client)["recalled"]["generation"] == 5
 
 
+def test_it_says_whose_experts_change_with_the_revoked_one(home, open_live) -> None:
+    host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
+    for change in (host.detach, host.attach):
+        for name in ("range2", "range1"):
+            change(name, accept=True)
+    revoke(home, host.generations.load(7).members()["range2"])
+    live = open_live(home)
+    with running(live) as (url, service), Client(url) as client:
+        Recall(service).look()
+        assert live.generation == 5
+        version = next(m.version for m in host.generations.load(7).experts if m.id == "range1")
+        left = models(client)["recalled"]
+        assert left["generation"] == 7
+        assert left["reason"].endswith(f"; with it: range1 ({version} → absent)")
+
+
 def test_a_damaged_file_changes_nothing_that_is_served(home, open_live) -> None:
     live = open_live(home)
     with running(live) as (url, service), Client(url) as client:

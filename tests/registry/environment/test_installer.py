@@ -81,3 +81,9 @@ def test_a_folder_is_named_by_its_path_wherever_it_was_typed(
     typed = links.format(folder=tmp_path)
     assert fetch("red-expert-extra", find_links=typed).source == str(folder)
     assert fetch(f"wheels/{path.name}").source == str(path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(InstallError, match="cannot download red-expert-extra") as refused:
+        fetch("red-expert-extra", find_links=str(tmp_path / "nosuch"))
+    assert "nosuch" in refused.value.found and not refused.value.found.endswith(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from redhost.registry.errors import ContractError, StoreError
 from redhost.registry.home.generations import Generations
@@ -34,6 +35,18 @@ def test_a_generation_with_it_is_refused_by_name(home, publish) -> None:
     with pytest.raises(ContractError, match="'a'"):
         publish("a", "c")
     assert Generations(home).current() == 1
+
+
+def test_a_package_of_it_is_told_what_to_do() -> None:
+    entry = Revocation(digest="ab" * 32, reason="bad", revoked_at="2026-11-28")
+    lists = {"cd" * 32: RevokedList(serial=1, entries=(entry,))}
+    by_digest = Revocations(lists=lists).by_digest()
+    assert by_digest == {"ab" * 32: structs.replace(entry, signer="cd" * 32)}
+    violation = by_digest["ab" * 32].violation()
+    assert (violation.code, violation.field) == ("revoked", "digest")
+    assert violation.expected == "content that is not revoked"
+    assert violation.found == "abababababab…, revoked: bad (2026-11-28, by the key sha256:cdcdcdcdcdcd…)"
+    assert violation.hint.endswith(f"'redhost revoked --allow {'ab' * 32}'.")
 
 
 def test_it_is_not_rolled_back_to_nor_received(home, publish, tmp_path) -> None:
@@ -76,6 +89,7 @@ def test_a_file_that_is_no_list_never_counts_as_empty(home, publish, data) -> No
         lambda: Generations(home).rollback(1),
         lambda: publish("c"),
     ):
-        with pytest.raises(StoreError, match=r"revoked\.json"):
+        with pytest.raises(StoreError, match=r"revoked\.json") as e:
             ask()
+        assert e.value.hint.startswith("'redhost revoked --index-url URL' fetches it again; what")
     assert Generations(home).current() == 2

@@ -75,11 +75,13 @@ def catalogue(*, folder: Path, simple: bool, keys: tuple[str, ...], as_json: boo
     for file, reason in done.refused.items():
         click.echo(f"refused    {file}: {reason}")
     click.echo(
-        f"{done.versions} versions, {done.experts} of experts, {done.unchanged} unchanged, and "
-        f"{done.others} other wheels in {done.folder}"
+        f"{_many(done.versions, 'version')}, {done.experts} of experts, {done.unchanged} "
+        f"unchanged, and {_many(done.others, 'other wheel')} in {done.folder}"
     )
     if simple:
-        click.echo(f"{done.projects} projects in {folder / 'simple'}, for --index-url")
+        click.echo(f"{_many(done.projects, 'project')} in {folder / 'simple'}, for --index-url")
+    if not done.experts:
+        click.echo("no wheel here has an expert: 'redhost pack FOLDER' makes one", err=True)
 
 
 @click.command()
@@ -233,6 +235,11 @@ def _one_place(index_url: str | None, find_links: str | None) -> str | None:
     return index_url or find_links
 
 
+def _many(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 _FITS = {True: "fits", False: "does not fit", None: "not known"}
 
 
@@ -256,7 +263,8 @@ def _print_found(found: tuple[Found, ...], limit: int) -> None:
         for x in found[:limit]
     ]
     head = ("expert", "package", "domain", "labels", "accuracy", "backbone")
-    title = f"{len(found)} experts" if len(found) <= limit else f"{limit} of {len(found)} experts"
+    of = "" if len(found) <= limit else f"{limit} of "
+    title = of + _many(len(found), "expert")
     table(title, head, rows, whole=("package",))
 
 
@@ -277,12 +285,12 @@ def _print_others(packages: Sequence[Standing]) -> None:
     """Print which packages were not compared; one line for each reason."""
     others = dict[str, list[str]]()
     for one in (one for one in packages if not one.listed):
-        reason = one.problem or (f"not at {one.source}" if one.source else "no index is known")
+        unknown = "no index is known: name it with --index-url, or a folder with --find-links"
+        reason = one.problem or (f"not at {one.source}" if one.source else unknown)
         others.setdefault(reason, []).append(one.id)
     for reason, ids in others.items():
         named = ", ".join(ids[:NAMED]) + (", …" if len(ids) > NAMED else "")
-        several = f"{len(ids)} packages" if len(ids) > 1 else "1 package"
-        click.echo(f"not compared: {several} ({named}): {reason}")
+        click.echo(f"not compared: {_many(len(ids), 'package')} ({named}): {reason}")
 
 
 def _lines_of(one: Standing) -> list[str]:

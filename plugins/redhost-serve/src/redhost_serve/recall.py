@@ -44,16 +44,33 @@ def recall(service: Service) -> redhost.RedhostError | None:
     refusal = live.recall()
     if refusal is not None:
         number = current if before is None else before
-        service.recalled = Recalled(generation=number, reason=refusal.reason)
+        others = _others(generations, number, live.generation)
+        service.recalled = Recalled(generation=number, reason=refusal.reason + others)
         if before != live.generation:
             served = live.generation or "none"
-            log.warning("generation %s left, %s is served: %s", number, served, refusal)
+            log.warning("generation %s left, %s is served%s: %s", number, served, others, refusal)
     elif left is not None and before is None:
         service.change(live.swap)  # the home's current one, which may answer again
         service.recalled = None
     elif left is not None and not _is_refused(service, left):
         service.recalled = None
     return refusal
+
+
+def _others(generations: redhost.plugins.Generations, left: int | None, served: int | None) -> str:
+    """Return what else changes with what is revoked: whose experts are older, absent, or back."""
+    if left is None or served is None:
+        return ""
+    revoked = generations.store.revoked()
+    before, after = ({m.id: m for m in generations.load(n).experts} for n in (left, served))
+    changes = [
+        f"{i} ({before[i].version if i in before else 'absent'} → "
+        f"{after[i].version if i in after else 'absent'})"
+        for i in sorted(before.keys() | after.keys())
+        if not (i in before and before[i].digest in revoked)
+        and (before[i].digest if i in before else "") != (after[i].digest if i in after else "")
+    ]
+    return f"; with it: {', '.join(changes)}" if changes else ""
 
 
 def _is_refused(service: Service, left: Recalled) -> bool:

@@ -19,7 +19,12 @@ SECONDS = 30.0
 
 
 @click.command()
-@click.option("--from", "folder", metavar="FOLDER", help="Take wheels from this folder alone.")
+@click.option(
+    "--from",
+    "folder",
+    metavar="FOLDER",
+    help="Take wheels from this folder alone; a backbone's model that it lacks, from pip's index.",
+)
 @click.option("--index-url", metavar="URL", help="Take wheels from this index alone.")
 @click.option(
     "--timeout",
