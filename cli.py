@@ -24,7 +24,6 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "evaluate": ("evaluate",),
     "experts": ("check", "disable", "enable", "list-experts", "schema"),
     "history": ("gc", "history", "rollback", "status"),
-    "keys": ("new-key",),
     "packages": ("add", "remove"),
     "plugins": ("plugins", "trust"),
 }

@@ -21,6 +21,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
     "author": {
         "new-backbone": "Make a backbone package from any model.",
         "new-expert": "Make an expert's project, ready to be trained.",
+        "new-key": "Make a key pair to sign wheels with.",
         "new-plugin": "Make a plugin's project, which works as it is.",
         "new-workflow": "Write a workflow that checks and publishes the expert of PROJECT.",
         "pack": "Check PROJECT and build its wheel.",

@@ -53,17 +53,3 @@ class Collected(TypedDict):
     digests: tuple[str, ...]
     bytes: int
     held: tuple[Lease, ...]
-
-
-class KeyPair(TypedDict):
-    """A new key pair.
-
-    Attributes:
-        private: Path of the private key.
-        public: Path of the public key.
-        fingerprint: The sha256 of the public key.
-    """
-
-    private: str
-    public: str
-    fingerprint: str

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from redhost_author.signing import make_signer, new_key
 from redhost_author.training.context import open_backbone
 from safetensors.numpy import load, save
 
@@ -30,7 +31,6 @@ from redhost.registry.package.checked import CODES
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.readers import read_backbone
-from redhost.registry.wheel.signing import make_signer, new_key
 from redhost.testing import Environment
 from redhost.testing.certify import judge_expert
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.signing import make_signer, new_key
 from warm_start import warm_command
 
 from redhost.registry.home.composition import LOCK
-from redhost.registry.wheel.signing import make_signer, new_key, read_keys, signature_path
+from redhost.registry.wheel.signing import read_keys, signature_path
 
 
 @pytest.fixture(scope="module")

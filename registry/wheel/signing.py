@@ -1,23 +1,21 @@
-"""Signatures of wheels: elliptic-curve key pairs, and verification in memory."""
+"""Signatures of wheels: elliptic-curve public keys, and verification in memory.
+
+Key pairs and signatures are made by redhost-author: `redhost_author.signing`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import MissingError, UsageError, short
 from ..package.checked import Checked, Refused, Violation, checked
 from ..package.readers import read_file
 from ..package.safetensors_check import sha256_hex
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 # -- keys -----------------------------------------------------------------------------------------
 
@@ -58,36 +56,6 @@ def require_extra() -> None:
         ) from e
 
 
-def new_key(path: Path) -> Path:
-    """Make a key pair; only its owner can read the private key.
-
-    Args:
-        path: The path of the private key; it is not overwritten. The public key is stored next to
-            it: ``author.pem`` and ``author.pub.pem``.
-
-    Returns:
-        The path of the public key.
-
-    Raises:
-        UsageError: If one of the files exists already, or cannot be written.
-    """
-    require_extra()
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    encoding, plain = form.Encoding.PEM, form.NoEncryption()
-    public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
-    # The public key first: if the second write fails, no secret has been written.
-    _write_new(public, _pem(key.public_key()), mode=0o644)
-    try:
-        _write_new(path, key.private_bytes(encoding, form.PrivateFormat.PKCS8, plain), mode=0o600)
-    except UsageError:
-        public.unlink()
-        raise
-    return public
-
-
 def read_keys(paths: Iterable[str | Path]) -> tuple[PublicKey, ...]:
     """Read public keys; without any, nothing is imported.
 
@@ -106,6 +74,7 @@ def read_keys(paths: Iterable[str | Path]) -> tuple[PublicKey, ...]:
 
 def _read_key(path: Path) -> PublicKey:
     from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -117,35 +86,11 @@ def _read_key(path: Path) -> PublicKey:
         raise UsageError(problem, expected=expected, found=content.lower(), hint=_HINT) from e
     if not isinstance(key, EllipticCurvePublicKey) or key.curve.name not in _CURVES:
         raise UsageError(problem, expected=expected, found="another kind of key", hint=_HINT)
-    pem = _pem(key)
+    pem = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
     return PublicKey(name=str(path), pem=pem, fingerprint=sha256_hex(pem))
 
 
-def _pem(key: EllipticCurvePublicKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization as form
-
-    return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-
-
-def _write_new(path: Path, data: bytes, *, mode: int) -> None:
-    """Write a file that must not exist yet; it has its final mode from the first byte on."""
-    created = False
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        created = True
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-    except OSError as e:
-        if created:
-            path.unlink()
-        reason = (e.strerror or type(e).__name__).lower()
-        hint = "Check free space and permissions."
-        if isinstance(e, FileExistsError):
-            hint = "Keys are never overwritten: name another file."
-        raise UsageError(f"cannot write the key {path}", found=reason, hint=hint) from e
-
-
-# -- signing and verifying ------------------------------------------------------------------------
+# -- verifying ------------------------------------------------------------------------
 
 _MAX_SIGNATURE = 2**16
 _ASK = "Ask its author for the file that 'redhost pack --sign' wrote beside the wheel"
@@ -154,40 +99,6 @@ _ASK = "Ask its author for the file that 'redhost pack --sign' wrote beside the 
 def signature_path(wheel: Path) -> Path:
     """Return the path of a wheel's signature."""
     return wheel.with_name(f"{wheel.name}.sig")
-
-
-def make_signer(key: Path) -> Callable[[Path], Path]:
-    """Read a private key.
-
-    Args:
-        key: A PEM file without a password.
-
-    Returns:
-        The function that signs a wheel and returns the path of the signature.
-
-    Raises:
-        UsageError: If it is not a private key on a supported curve.
-        MissingError: If the extra ``sign`` is not installed.
-    """
-    require_extra()
-    from model_signing import signing
-
-    try:
-        config = signing.Config().use_elliptic_key_signer(private_key=key)
-    except Exception as e:  # the library's parsers raise many kinds of errors
-        raise UsageError(
-            f"cannot sign with {key}",
-            expected="an elliptic-curve private key, as PEM, without a password",
-            found=str(e)[:120] or type(e).__name__,
-            hint="Make one with 'redhost new-key FILE'.",
-        ) from e
-
-    def sign(wheel: Path) -> Path:
-        signature = signature_path(wheel)
-        config.sign(wheel, signature)
-        return signature
-
-    return sign
 
 
 def read_signature(path: Path) -> Checked[bytes]:

@@ -67,6 +67,24 @@ def test_an_untrained_expert_changes_nothing(world, form, space) -> None:
     assert torch.equal(expert.logits(h, norm(h), classifier), h @ classifier.T)
 
 
+@pytest.mark.parametrize("space", OUT)
+def test_alone_it_answers_in_the_space_that_it_writes_to(space: str) -> None:
+    g = torch.Generator().manual_seed(3)
+    h, z, classifier = (torch.randn(n, 16, generator=g, dtype=torch.float64) for n in (5, 5, 6))
+    W, b = (torch.randn(OUT[space], *d, generator=g, dtype=torch.float64) for d in ((16,), ()))
+    expert = Linear(W=W, b=b, space=space, labels=("a", "b") if space == "labels" else ())
+    delta = z @ W.T + b
+    logits = expert.logits(h, z, classifier)
+    if space == "hidden":
+        assert torch.allclose(logits, (h + delta) @ classifier.T)
+    else:
+        assert torch.allclose(logits, delta if space == "labels" else h @ classifier.T + delta)
+    if space == "hidden":  # a lower precision of W_c is that of the product alone
+        low = expert.logits(h, z, classifier.bfloat16())
+        assert low.dtype == torch.float64
+        assert torch.equal(low, ((h + delta).bfloat16() @ classifier.bfloat16().T).double())
+
+
 def test_rank_defaults_to_a_quarter_of_the_width() -> None:
     assert init_expert(
         redhost_author.ExpertSettings(), width=64, out=64, labels=LABELS

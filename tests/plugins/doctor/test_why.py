@@ -51,7 +51,9 @@ def test_a_wheel_that_was_added_with_a_key_has_its_signer(world, wheels) -> None
     folder = world.folder
     wheel = shutil.copy(wheels["new"], folder)
     world.run("redhost new-key author.pem")
-    from redhost.registry.wheel.signing import make_signer, read_keys
+    from redhost_author.signing import make_signer
+
+    from redhost.registry.wheel.signing import read_keys
 
     make_signer(folder / "author.pem")(folder / wheels["new"].name)
     [key] = read_keys([folder / "author.pub.pem"])

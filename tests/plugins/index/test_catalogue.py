@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from redhost_author.signing import make_signer, new_key
 from redhost_index.catalogue import write_catalogue
 from redhost_index.schema import CATALOGUE, PAGE, Catalogue, Version, decode
 
@@ -20,7 +21,7 @@ from redhost.registry.errors import MissingError, StoreError
 from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.wheel.signing import make_signer, new_key, read_keys
+from redhost.registry.wheel.signing import read_keys
 from redhost.registry.wheel.wheel import open_wheel
 
 BACKBONE = Path(__file__).parents[3] / "plugins/red-backbone-tiny/src/red_backbone_tiny"

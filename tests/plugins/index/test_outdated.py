@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.signing import make_signer, new_key
 from redhost_index.catalogue import write_catalogue
 from redhost_index.composed import InUse
 from redhost_index.newcomer import fetch_newest
@@ -21,7 +22,7 @@ from release import write_index
 from redhost.registry.errors import ContractError, IntegrityError, UsageError
 from redhost.registry.package.discover import discover
 from redhost.registry.queries.settings import installed_backbone
-from redhost.registry.wheel.signing import make_signer, new_key, read_keys
+from redhost.registry.wheel.signing import read_keys
 
 OTHER = {"name": "large", "fingerprint": "1" * 64}
 

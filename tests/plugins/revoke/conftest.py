@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.signing import new_key
 from redhost_revoke.edit import Target, edit_list
 
 import redhost
 from redhost.cli import main
 from redhost.registry.home.generations import Generations
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.wheel.signing import new_key
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -45,7 +45,10 @@ def test_a_package_of_it_is_told_what_to_do() -> None:
     violation = by_digest["ab" * 32].violation()
     assert (violation.code, violation.field) == ("revoked", "digest")
     assert violation.expected == "content that is not revoked"
-    assert violation.found == "abababababab…, revoked: bad (2026-11-28, by the key sha256:cdcdcdcdcdcd…)"
+    assert (
+        violation.found
+        == "abababababab…, revoked: bad (2026-11-28, by the key sha256:cdcdcdcdcdcd…)"
+    )
     assert violation.hint.endswith(f"'redhost revoked --allow {'ab' * 32}'.")
 
 

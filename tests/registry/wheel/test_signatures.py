@@ -13,17 +13,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from redhost_author.signing import make_signer, new_key
 
 from redhost.registry.errors import IntegrityError
 from redhost.registry.package.checked import Checked
 from redhost.registry.wheel import wheel as wheels
-from redhost.registry.wheel.signing import (
-    PublicKey,
-    make_signer,
-    new_key,
-    read_keys,
-    signature_path,
-)
+from redhost.registry.wheel.signing import PublicKey, read_keys, signature_path
 from redhost.registry.wheel.wheel import open_wheel, read_wheel
 
 

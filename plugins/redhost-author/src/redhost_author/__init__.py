@@ -1,9 +1,9 @@
 """From rows to packages: train experts, make backbones, write projects of experts and plugins.
 
 `training` trains experts and packs them, `project` writes an expert's project, `backbone` makes a
-backbone of a model, `plugin_project` writes a plugin's project and `workflow` the one that
-publishes an expert. The names here are loaded lazily; `redhost_author.testing` has projects for
-tests.
+backbone of a model, `plugin_project` writes a plugin's project, `workflow` the one that
+publishes an expert, and `signing` makes keys and signatures. The names here are loaded lazily;
+`redhost_author.testing` has projects for tests.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Commands that write files for authors: new-plugin, new-workflow."""
+"""Commands that write files for authors: new-key, new-plugin, new-workflow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,33 @@ from typing import TYPE_CHECKING
 
 import click
 
+from redhost.commands.common import json_option, print_json
+
 if TYPE_CHECKING:
     from redhost_author.plugin_project import Kind
+
+
+@click.command("new-key")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@json_option("redhost_author.signing.KeyPair")
+def new_key(*, file: Path, as_json: bool) -> None:
+    """Make a key pair to sign wheels with.
+
+    FILE is private; its .pub.pem can be published.
+    """
+    from redhost.registry.wheel.signing import read_keys
+    from redhost_author.signing import KeyPair
+    from redhost_author.signing import new_key as make
+
+    public = make(file)
+    [key] = read_keys([public])
+    if as_json:
+        pair = KeyPair(private=str(file), public=str(public), fingerprint=key.fingerprint)
+        print_json(pair)
+        return
+    click.echo(f"private    {file} (keep it to yourself; it has no password)")
+    click.echo(f"public     {public} sha256:{key.fingerprint}")
+    click.echo(f"next: redhost pack DIR --sign {file}")
 
 
 @click.command("new-plugin")

@@ -329,8 +329,8 @@ def pack(
 ) -> None:
     """Check PROJECT and build its wheel."""
     from redhost.registry.package.disclosure import card_discloses
-    from redhost.registry.wheel.signing import make_signer
     from redhost.registry.wheel.wheel import build_wheel
+    from redhost_author.signing import make_signer
 
     manifest = _require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None

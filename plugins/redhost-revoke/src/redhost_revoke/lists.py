@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from redhost_author.signing import make_signer
 
 from redhost.registry.errors import IntegrityError, UsageError, short
 from redhost.registry.home.revoked import REVOKED, RevokedList
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.wheel.signing import PublicKey, make_signer, require_extra, verify
+from redhost.registry.wheel.signing import PublicKey, require_extra, verify
 
 MOST = 2**22
 """Most bytes of a list: some ten thousand entries."""

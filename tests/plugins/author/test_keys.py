@@ -12,9 +12,10 @@ from typing import IO, Any
 import pytest
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from redhost_author.signing import make_signer, new_key
 
 from redhost.registry.errors import UsageError
-from redhost.registry.wheel.signing import make_signer, new_key, read_keys
+from redhost.registry.wheel.signing import read_keys
 
 
 def mode(path: Path) -> int:
