@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.bus.ensemble import Ensemble
+from redhost.core.bus.layout import FeatureLayout
+from redhost.core.bus.signals import RouterSignals
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.routers.least_squares import (
     BETA,
@@ -141,6 +144,42 @@ def test_among_penalties_that_rows_hardly_tell_apart_the_largest_is_taken() -> N
     assert likeliest.penalty <= taken.penalty
 
 
+@pytest.mark.parametrize(
+    ("each", "seeds", "slack", "by_label", "penalty"),
+    [
+        (3, (0, 1), 0.0, False, 3.0),  # too few to say how far losses are by chance
+        (40, (5, 3), SLACK, False, 100.0),
+        (40, (5, 3), 0.0, True, 100.0),
+        (40, (2, 11), SLACK, False, 300.0),
+        (40, (2, 11), 0.0, True, 30.0),
+    ],
+)
+def test_a_penalty_within_the_error_of_enough_rows_is_taken(
+    each: int, seeds: tuple[int, int], slack: float, by_label: bool, penalty: float
+) -> None:
+    drawn = [rows(seed, each) for seed in seeds]
+    data = [
+        ColumnData(column=str(n), z=z, statistics=Statistics.of_rows(z, y), labels=tuple(y))
+        for n, (z, y) in enumerate(drawn)
+    ]
+    label = torch.tensor([2 * n + "xy".index(y) for n, (_, ys) in enumerate(drawn) for y in ys])
+    owner, z = torch.arange(4) // (1 if by_label else 2), torch.cat([z for z, _ in drawn])
+    tried = dict[float, Sharpness]()
+    for p in PENALTIES:
+        one = LeastSquares.solve(Statistics.union([d.statistics for d in data]), penalty=p)
+        tried[p] = sharpest(one.left_out(z, label), owner, owner[label], share=one.share)
+    least = min(tried.values())
+    within = {s: max(p for p, x in tried.items() if x.loss <= least.loss + s * least.error)
+              for s in (0.0, SLACK)}  # fmt: skip
+    assert within[0.0] < within[SLACK] and within[slack] == penalty
+    found = choose_regression(data, by_label=by_label)
+    assert (found.penalty, found.beta, found.kappa) == (
+        penalty,
+        tried[penalty].beta,
+        tried[penalty].kappa,
+    )
+
+
 def test_it_tells_whose_text_it_is() -> None:
     data = [column("a", 0), column("b", 2), column("c", 4)]
     router = solved(*data)
@@ -159,8 +198,10 @@ def test_without_rows_the_sums_alone_are_enough() -> None:
 
 def test_no_column_moves_alone() -> None:
     parent = solved(column("a", 0), column("b", 2))
-    with pytest.raises(redhost.UsageError, match="--level full"):
+    with pytest.raises(redhost.UsageError, match="no column moves alone") as e:
         RidgeRouter(width=D, columns=("a", "b", "c")).copy_columns(parent, keep={"a", "b"})
+    assert e.value.expected == "level full, which is one solve from the cards' sums"
+    assert e.value.found == "row" and "--level full" in e.value.hint
 
 
 def test_a_density_is_that_of_discriminants_of_the_first_numbers(monkeypatch) -> None:
@@ -242,6 +283,38 @@ def test_of_k_columns_the_others_have_no_weight() -> None:
     finite = router(z).isfinite()
     assert (finite.sum(-1) == 2).all()
     assert torch.equal(finite, solved(*data)(z) > solved(*data)(z).amin(-1, keepdim=True))
+
+
+def test_a_new_one_keeps_as_many_columns_as_it_is_told() -> None:
+    columns = ("a", "b", "c")
+    chosen = [RidgeRouter(width=D, columns=columns, k=k).chosen for k in (0, 1, 2, 5)]
+    assert chosen == [None, 1, 2, 3]
+    new = RidgeRouter(width=D, columns=columns)
+    assert new.scale.tolist() == [0.0, BETA, 1.0] and new.weight.shape == (0, D)
+
+
+class Adding(RidgeRouter):
+    """A kind that adds what its signals say to each label's score."""
+
+    def added(self, signals: RouterSignals | None) -> torch.Tensor | None:
+        return None if signals is None else signals.z[:, :4]
+
+
+def test_what_a_kind_adds_counts_in_every_labels_score() -> None:
+    data = [column("a", 0), column("b", 2)]
+    router, z = Adding(width=D, columns=("a", "b")), rows(3)[0]
+    router.solve(data)
+    assert torch.equal(router(z), solved(*data)(z))
+    found = choose_regression(data)
+    weight, bias = found.solved.logits(beta=found.beta, kappa=found.kappa)
+    scores = z.double() @ weight.T + bias + z[:, :4]
+    nobody = Ensemble(
+        {}, classifier=None, layout=FeatureLayout(width=D), strategy="dense", columns=2
+    )
+    signals = RouterSignals(z, ensemble=nobody)
+    torch.testing.assert_close(
+        router(z, signals), scores.view(-1, 2, 2).logsumexp(-1).float(), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_of_very_many_rows_some_choose(monkeypatch) -> None:

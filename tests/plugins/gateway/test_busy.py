@@ -110,6 +110,8 @@ def test_how_long_a_pause_is() -> None:
         ("soon", 0, 0),
         ("-5", 0, 0),
         ("nan", 0, 0),
+        ("999999999", 3595, 3600),
+        (formatdate(time.time() + 1e7, usegmt=True), 3595, 3600),
     ):
         upstream.pause([(b"Retry-After", value.encode())])
         assert least - 5 <= upstream.paused - time.monotonic() <= most, value

@@ -28,6 +28,9 @@ PER_CLIENT = 64
 TOO_MANY = 8 * 2**20
 """Most bytes of an answer to the gateway's own requests."""
 
+LONGEST_PAUSE = 3600.0
+"""Seconds: an upstream that asks for more, by a broken clock or a mistake, is asked again then."""
+
 ERROR = 500
 
 LISTS, MAY, LACKS = range(3)
@@ -100,9 +103,9 @@ class Upstream:
         return MAY if configured or loads or not self.listed else LACKS
 
     def pause(self, headers: Headers) -> None:
-        """Prefer others for as long as an answer's `Retry-After` says."""
+        """Prefer others for as long as an answer's `Retry-After` says, at most `LONGEST_PAUSE`."""
         named = (v for k, v in headers if k.lower() == b"retry-after")
-        self.paused = time.monotonic() + _seconds(next(named, b"0"))
+        self.paused = time.monotonic() + min(_seconds(next(named, b"0")), LONGEST_PAUSE)
 
     async def send(self, method: str, path: bytes, headers: Headers, body: bytes) -> Answer:
         """Send a request; return as soon as the head of its answer is there.
