@@ -372,6 +372,8 @@ def _run(
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         # pip only warns of a folder that is not there, and then fails for want of a wheel.
-        told = (x for word in ("ERROR", "WARNING: Location") for x in lines if x.startswith(word))
-        *_, last = "no word", *lines[-1:], *told
+        reasons = (
+            x for word in ("ERROR", "WARNING: Location") for x in lines if x.startswith(word)
+        )
+        *_, last = "no word", *lines[-1:], *reasons
         raise InstallError(problem, found=last.strip(" .")[:300], hint=hint)

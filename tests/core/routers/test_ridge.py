@@ -285,7 +285,7 @@ def test_of_k_columns_the_others_have_no_weight() -> None:
     assert torch.equal(finite, solved(*data)(z) > solved(*data)(z).amin(-1, keepdim=True))
 
 
-def test_a_new_one_keeps_as_many_columns_as_it_is_told() -> None:
+def test_a_new_one_keeps_at_most_k_columns() -> None:
     columns = ("a", "b", "c")
     chosen = [RidgeRouter(width=D, columns=columns, k=k).chosen for k in (0, 1, 2, 5)]
     assert chosen == [None, 1, 2, 3]

@@ -37,7 +37,7 @@ def test_a_generation_with_it_is_refused_by_name(home, publish) -> None:
     assert Generations(home).current() == 1
 
 
-def test_a_package_of_it_is_told_what_to_do() -> None:
+def test_a_package_of_it_has_a_next_step() -> None:
     entry = Revocation(digest="ab" * 32, reason="bad", revoked_at="2026-11-28")
     lists = {"cd" * 32: RevokedList(serial=1, entries=(entry,))}
     by_digest = Revocations(lists=lists).by_digest()
