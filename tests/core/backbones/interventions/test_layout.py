@@ -169,6 +169,42 @@ def test_segments_go_from_the_lowest_tap_up_to_what_changes_h(bare, plain, v) ->
     torch.testing.assert_close(wide.encode(TEXTS), torch.cat([h, r, r, r, h + v, h + v], dim=1))
 
 
+class Bringing(redhost.Expert):
+    """An expert that reads a segment, which is computed of the texts, in addition to z."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(space="hidden", labels=("a",))
+        self.key = key
+
+    def segment(self, backbone: redhost.Backbone) -> FeatureSegment:
+        return FeatureSegment(
+            key=f"{self.key} of {backbone.name}",
+            width=1,
+            normalised=False,
+            compute=lambda texts: torch.tensor([[float(len(t))] for t in texts]),
+        )
+
+
+def test_experts_that_bring_one_segment_share_it_before_those_inside(bare, plain, v) -> None:
+    experts = {
+        "a": Bringing("length"),
+        "b": Inner(Adds(v), source="of b"),
+        "c": Bringing("length"),
+        "d": Bringing("other"),
+        "plain": plain,
+    }
+    layout = with_layout(bare, experts).layout
+    assert layout is not None
+    assert [(s.key, s.readers) for s in layout.segments] == [
+        (f"length of {bare.name}", ("a", "c")),
+        (f"other of {bare.name}", ("d",)),
+        ("inside of b", ("b",)),
+    ]
+    h, lengths = bare.encode(TEXTS), torch.tensor([[float(len(t))] for t in TEXTS])
+    wide = with_layout(bare, {"a": experts["a"]}).encode(TEXTS)
+    torch.testing.assert_close(wide, torch.cat([h, lengths], dim=1))
+
+
 def test_a_unit_with_segments_of_its_own_has_them_first(bare, v) -> None:
     class WithContext(WholeText):
         def layout(self, width: int) -> FeatureLayout:
@@ -337,14 +373,23 @@ def test_a_unit_of_rows_in_a_text_shares_no_passes(bare, v) -> None:
         (Adds(torch.ones(16)), "hidden", {}, None),
         (Adds(torch.ones(16)), "labels", {}, None),
         (Stops(), "logits", {}, None),
-        (Adds(torch.ones(16)), "logits", {}, ("tap_order", "writes.space", "'logits'")),
-        (None, "hidden", {}, ("form_unknown", "form", "NoneType")),
+        (
+            *(Adds(torch.ones(16)), "logits", {}),
+            ("tap_order", "writes.space", "'hidden' or 'labels', since it changes h", "'logits'"),
+        ),
+        (
+            *(None, "hidden", {}),
+            ("form_unknown", "form", "an intervention in the blocks", "NoneType"),
+        ),
         (
             *(Adds(torch.ones(16)), "hidden", {"unit": Refusing()}),
-            ("tap_unknown", "form", "one inside"),
+            ("tap_unknown", "form", "nothing inside", "one inside"),
         ),
         (Stops(), "hidden", {"unit": Refusing()}, None),
-        (Stops(), "hidden", {"layers": (0, 3)}, ("tap_unknown", "form", "a tap")),
+        (
+            *(Stops(), "hidden", {"layers": (0, 3)}),
+            ("tap_unknown", "form", "one that changes h, which is of layers", "a tap"),
+        ),
         (Adds(torch.ones(16)), "hidden", {"layers": (0, 3)}, None),
     ],
 )
@@ -365,8 +410,8 @@ def test_what_does_not_fit_the_trunk_is_a_violation(bare, acts, space, changes, 
         assert violation is None
         return
     assert violation is not None
-    assert (violation.code, violation.field, violation.found) == broken
-    assert violation.expected and violation.hint
+    assert (violation.code, violation.field, violation.expected, violation.found) == broken
+    assert violation.hint == "Ask the author of the plugin that makes its form."
 
 
 def test_an_expert_at_the_end_has_nothing_to_violate(bare, plain) -> None:
