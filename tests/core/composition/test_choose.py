@@ -201,3 +201,26 @@ def test_what_is_tried_depends_on_what_reads_and_on_the_size(
     choice = choose_router(model, encode=model.backbone.encode)
     assert ({*choice.tried} or {choice.kind}) == kinds
     assert choice.kind in kinds and choice.data is (data if choice.tried else None)
+
+
+@pytest.mark.parametrize(
+    ("routers", "own_pass", "kind"),
+    [
+        (("words", ""), False, "words"),
+        (("words", "words"), True, "words:k=1"),
+        (("words", "notes"), False, USUAL),
+    ],
+)
+def test_the_one_kind_that_experts_name_is_taken(
+    installed, tmp_path, monkeypatch, routers, own_pass, kind
+) -> None:
+    host = open_host(tmp_path)
+    host.recompose(router="linear")
+    model = host.composed
+    part = FeatureSegment(
+        key="", width=2, normalised=False, compute=None, readers=("a",), own_pass=own_pass
+    )
+    monkeypatch.setattr(model.bus, "layout", FeatureLayout(width=16, segments=(part,)))
+    for expert, name in zip(model.bus.ensemble.parts, routers, strict=False):
+        monkeypatch.setattr(expert, "router", name)
+    assert choose_router(model, encode=model.backbone.encode).kind == kind
