@@ -196,6 +196,14 @@ def test_a_revoked_expert_is_composed_without_and_never_installed_again(world, r
     assert "pip uninstall --yes red-expert-apples" in world.mended("experts", state="warn")["mend"]
 
 
+def test_members_that_no_key_vouches_for_are_named_where_a_project_names_keys(world) -> None:
+    assert [f["state"] for f in world.doctor("experts")] == ["ok"]
+    world.run("redhost new-key author.pem")
+    (world.folder / "pyproject.toml").write_text("[tool.redhost]\nkeys = ['author.pub.pem']\n")
+    [finding] = world.doctor("experts")
+    assert finding["state"] == "warn" and "apples, pears" in finding["text"]
+
+
 # -- settings --------------------------------------------------------------------------------------
 
 

@@ -247,6 +247,7 @@ def _experts(composed: Comparison) -> Iterator[Finding]:
     else:
         members = record.members()
         yield from _revoked(composed, record.experts)
+        yield from _unsigned(composed, record.experts)
         staying = {i for i, digest in members.items() if digest not in composed.revoked}
         differences = [d for d in drift(lock_for(record), inventory.statuses) if d.id in staying]
         yield from _changed(composed, differences)
@@ -293,6 +294,17 @@ def _revoked(composed: Comparison, members: Sequence[Member]) -> Iterator[Findin
             text = f"{member.id} ({member.dist} {member.version}) is "
             text += revoked_text(entry, member.dist)
             yield fail("experts", composed.about + text, then=composed.command("recompose"))
+
+
+def _unsigned(composed: Comparison, members: Sequence[Member]) -> Iterator[Finding]:
+    """Report members that no key vouches for, in a project that names keys."""
+    keys, ids = None, [member.id for member in members if not member.signer]
+    with suppress(RedhostError):  # `check_settings` reports it
+        keys = load_settings().keys
+    if ids and keys:
+        text = f"{composed.about}keys are set, and composed without a signature: {_few(ids)}; "
+        text += "a wheel that one of the keys signed replaces each by 'redhost add'"
+        yield warn("experts", text)
 
 
 def _new(composed: Comparison, statuses: Sequence[PackageStatus]) -> Iterator[Finding]:
