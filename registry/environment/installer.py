@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
@@ -323,9 +324,14 @@ def _download(name: str, into: Path, index_url: str | None, find_links: str | No
             found="no pip in this environment",
             hint="Install pip, or give the wheel's path.",
         )
-    _run([*_PIP, "download", *options, "--", name], f"cannot download {name}")
-    wheels = sorted(into.glob("*.whl"))
-    if len(wheels) != 1:
+    # A place that was named is the only one: these replace what pip's own settings would add to it.
+    named = {"PIP_EXTRA_INDEX_URL": index_url or "", "PIP_FIND_LINKS": str(into)}
+    _run(
+        [*_PIP, "download", *options, "--", name],
+        f"cannot download {name}",
+        env=named if index_url or find_links else {},
+    )
+    if len(wheels := sorted(into.glob("*.whl"))) != 1:
         raise InstallError(f"cannot download {name}", expected="one wheel", found=str(len(wheels)))
     return wheels[0]
 
@@ -355,8 +361,9 @@ def _run(
     problem: str,
     *,
     hint: str = "The environment and the composition are as they were.",
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Run a tool; if it fails, its last line is reported."""
+    """Run a tool, with further variables; if it fails, its last line is reported."""
     try:
         done = subprocess.run(  # noqa: S603  (a list, no shell)
             command,
@@ -366,14 +373,13 @@ def _run(
             errors="replace",  # its last line is reported even if it is not valid text
             stdin=subprocess.DEVNULL,
             close_fds=False,  # a lock that is inherited lasts until the tool has ended
+            env={**os.environ, **env},
         )
     except OSError as e:
         raise InstallError(problem, found=str(e)) from e
     if done.returncode:
-        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        # pip only warns of a folder that is not there, and then fails for want of a wheel.
-        reasons = (
-            x for word in ("ERROR", "WARNING: Location") for x in lines if x.startswith(word)
-        )
-        *_, last = "no word", *lines[-1:], *reasons
-        raise InstallError(problem, found=last.strip(" .")[:300], hint=hint)
+        lines = ((done.stderr or done.stdout).strip() or "no word").splitlines()
+        # Why nothing was found: an index that did not answer, a named folder that is not there.
+        begin = ("ERROR", "WARNING: Retrying", *(["WARNING: Location"] if env else []))
+        lines += [line for word in begin for line in lines if line.startswith(word)]
+        raise InstallError(problem, found=lines[-1].strip(" .")[:300], hint=hint)

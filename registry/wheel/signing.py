@@ -20,7 +20,7 @@ from ..package.safetensors_check import sha256_hex
 # -- keys -----------------------------------------------------------------------------------------
 
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
-_HINT = "Make a pair with 'redhost new-key FILE'."
+_HINT = "Name the public one, NAME.pub.pem; 'redhost new-key NAME.pem' makes a pair."
 
 
 @dataclass(frozen=True, kw_only=True)

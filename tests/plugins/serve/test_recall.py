@@ -153,3 +153,21 @@ def test_with_no_whole_generation_left_it_serves_none_and_says_why(home, newest,
     assert refusal is not None and live.generation is None
     with pytest.raises(redhost.errors.ContractError, match="leaks rows"):
         live.predict([TEXT])
+
+
+def test_left_with_none_it_serves_what_is_composed_without_what_is_revoked(
+    home, newest, open_live
+) -> None:
+    path = home / "generations" / "4" / "router.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    live = open_live(home)
+    with running(live) as (url, service), Client(url) as client:
+        guard = Recall(service)
+        revoke(home, newest)
+        guard.look()
+        assert client.get("/v2/health/ready").status == 503
+        host = redhost.Host.open(home, plugins=redhost.plugins.Plugins(()))
+        host.detach("range2", accept=True)
+        guard.look()
+        assert client.infer([TEXT]).generation == 6
+        assert models(client)["recalled"] is None

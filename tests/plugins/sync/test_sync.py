@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redhost_author.signing import make_signer, new_key
 from redhost_sync.locks import parts_of, read_locks
 from redhost_sync.manifest import WheelEntry, WheelList, read_list, write_list
 from redhost_sync.plan import Sources
@@ -277,3 +281,30 @@ def test_there_is_nothing_to_follow_without_a_lock(project: Any, tmp_path: Path)
 @pytest.mark.parametrize("options", [("--from", "x", "--index-url", "http://y")])
 def test_two_sources_are_one_too_many(project: Any, tmp_path: Path, options: Any) -> None:
     assert project.sync(project.clone(tmp_path / "new"), *options).returncode == 2
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_signature_beside_the_wheel_of_an_index_is_verified(
+    project: Any, tmp_path: Path, signed: bool
+) -> None:
+    place = tmp_path / "index"
+    page = place / "simple" / "red-expert-extra"
+    page.mkdir(parents=True)
+    wheel = Path(shutil.copy(project.wheels / EXTRA, place))
+    (page / "index.html").write_text(f'<a href="../../{wheel.name}">{wheel.name}</a>')
+    public = new_key(tmp_path / "author.pem")
+    if signed:
+        make_signer(tmp_path / "author.pem")(wheel)
+    home = project.clone(tmp_path / "new")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(place))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}/simple"
+        done = project.sync(home, "--index-url", url, "--key", str(public))
+        http.shutdown()
+    if signed:
+        assert done.returncode == 0, done.stderr
+        assert project.predict(home) == project.answers
+    else:
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert "signature_missing" in done.stderr and project.infos() == []

@@ -87,3 +87,27 @@ def test_a_folder_that_is_not_there_is_named(tmp_path) -> None:
     with pytest.raises(InstallError, match="cannot download red-expert-extra") as refused:
         fetch("red-expert-extra", find_links=str(tmp_path / "nosuch"))
     assert "nosuch" in refused.value.found and not refused.value.found.endswith(".")
+
+
+@pytest.mark.parametrize("variable", ["PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"])
+@pytest.mark.parametrize("place", ["index_url", "find_links"])
+def test_a_place_that_is_named_is_the_only_one(
+    draft, tmp_path, monkeypatch, variable, place
+) -> None:
+    """A name's newer version elsewhere, in the user's settings of pip, is not taken."""
+    folders = {version: tmp_path / f"of-{version}" for version in ("0.1.0", "9.0.0")}
+    for version, folder in folders.items():
+        page = folder / "simple" / "red-expert-extra"
+        page.mkdir(parents=True)
+        wheel = draft("extra", version=version).write(folder)
+        (page / "index.html").write_text(f'<a href="../../{wheel.name}">{wheel.name}</a>')
+    mine, other = folders.values()
+    settings = {
+        "PIP_FIND_LINKS": str(other),
+        "PIP_EXTRA_INDEX_URL": (other / "simple").as_uri(),
+        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
+    }
+    (tmp_path / "pip.conf").write_text(f"[global]\nfind-links = {other}\n")
+    monkeypatch.setenv(variable, settings[variable])
+    named = {"index_url": (mine / "simple").as_uri(), "find_links": str(mine)}
+    assert fetch("red-expert-extra", **{place: named[place]}).package.version == "0.1.0"

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from redhost_sync.fetched import Fetched, archive_of
-from redhost_sync.index import Link
+from redhost_sync.index import MAX_SIGNATURE, Link, signature_of
 from redhost_sync.locks import Part
 
 from redhost.registry.errors import ContractError, IntegrityError, RedhostError, short
@@ -21,8 +20,6 @@ from redhost.registry.wheel.wheel import Wheel, open_wheel
 from .composed import InUse
 from .outdated import Offered
 from .place import Place
-
-MAX_SIGNATURE = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +97,9 @@ def _opened(link: Link, data: bytes, place: Place, *, keys: Sequence[PublicKey])
         path = Path(folder, Path(link.file).name)
         path.write_bytes(data)
         if keys:
-            # An index has no place for signatures: it may lie beside the wheel.
             with suppress(RedhostError):  # its absence is reported where it is read
-                parts = urlsplit(link.url)
-                beside = replace(link, url=parts._replace(path=f"{parts.path}.sig").geturl())
-                signature_path(path).write_bytes(place.read(beside, most=MAX_SIGNATURE))
+                found = place.read(signature_of(link), most=MAX_SIGNATURE)
+                signature_path(path).write_bytes(found)
         return open_wheel(path, keys=keys)
 
 

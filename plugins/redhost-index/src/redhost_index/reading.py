@@ -37,7 +37,7 @@ def catalogue_at(where: str, *, timeout: float) -> Catalogue:
     if found is None:
         hint = "Name another place with --index-url or --catalogue; 'redhost catalogue FOLDER' "
         hint += "writes one where the wheels are."
-        raise MissingError(f"there is no {CATALOGUE} at {name}", hint=hint)
+        raise MissingError(f"there is no {CATALOGUE} at {name!r}", hint=hint)
     return found
 
 

@@ -23,7 +23,7 @@ EVERY = 0.5
 REVOKED = "revoked.json"
 
 State = tuple[tuple[int, int, int] | None, int | None]
-"""A stamp of the home's file, and the generation that is served."""
+"""A stamp of the home's file, and the generation that is served, or else is current."""
 
 
 def recall(service: Service) -> redhost.RedhostError | None:
@@ -81,6 +81,12 @@ def _is_refused(service: Service, left: Recalled) -> bool:
     return generations.refusal(generations.load(left.generation)) is not None
 
 
+def _answering(service: Service) -> int | None:
+    """Return the generation that is served; the current one where none is, which may be a newer."""
+    served = service.live.generation
+    return service.live.host.generations.current() if served is None else served
+
+
 class Recall(threading.Thread):
     """Polls until it is stopped.
 
@@ -111,7 +117,7 @@ class Recall(threading.Thread):
         for service in self.service.every:
             if service.follows is not None:  # the follower leaves what is revoked
                 continue
-            state = (self._stamp(), service.live.generation)
+            state = (self._stamp(), _answering(service))
             if self._seen.get(service.question) == state:
                 continue
             try:
@@ -122,7 +128,7 @@ class Recall(threading.Thread):
                 served = service.live.generation
                 goes_on = f"generation {served} goes on" if served else "none is served"
                 log.warning("%s: %s", goes_on, e)
-            self._seen[service.question] = (state[0], service.live.generation)
+            self._seen[service.question] = (state[0], _answering(service))
 
     def _stamp(self) -> tuple[int, int, int] | None:
         """Return what changes whenever the home's file is replaced; None if there is none."""

@@ -167,7 +167,7 @@ def _checked(part: Part, offer: Offer, source: Source, *, keys: Sequence[PublicK
     elif part.kind == "dependency":
         found = part.digest
     else:
-        wheel = _opened(offer.file, data, source, keys=keys if part.kind == "expert" else ())
+        wheel = _opened(offer, data, source, keys=keys if part.kind == "expert" else ())
         fetched = replace(fetched, wheel=wheel)
         if part.kind == wheel.package.kind == "backbone":
             fetched = replace(fetched, base=_base(fetched, source))
@@ -195,14 +195,17 @@ def archive_of(file: str, data: bytes) -> Mapping[str, bytes]:
         raise violation.error(f"wheel {file} was refused") from e
 
 
-def _opened(file: str, data: bytes, source: Source, *, keys: Sequence[PublicKey]) -> Wheel:
+def _opened(offer: Offer, data: bytes, source: Source, *, keys: Sequence[PublicKey]) -> Wheel:
     """Audit the bytes that were read, and not the file again."""
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
-        path = Path(folder, Path(file).name)
+        path = Path(folder, Path(offer.file).name)
         path.write_bytes(data)
         signature = signature_path(path)
         if isinstance(source, FolderSource):
             signature = signature_path(source.folder / path.name)
+        elif keys and offer.signature is not None:
+            with suppress(RedhostError):  # its absence is reported where it is read
+                signature.write_bytes(offer.signature())
         return open_wheel(path, keys=keys, signature=signature)
 
 

@@ -31,7 +31,7 @@ TIMEOUT = 30.0
 SLOWEST = 50_000
 """Bytes a second; a file may take as long as it would at this rate, beside `TIMEOUT`."""
 
-MAX_PAGE, MAX_WHEEL, CHUNK = 2**26, 2**32, 2**16
+MAX_PAGE, MAX_WHEEL, MAX_SIGNATURE, CHUNK = 2**26, 2**32, 2**16, 2**16
 
 FILES = (".whl", ".tar.gz", ".zip", ".tar.bz2", ".tar.xz", ".tgz", ".egg", ".exe", ".metadata")
 """How the names of files of an index end."""
@@ -237,6 +237,12 @@ class Redirects(HTTPRedirectHandler):
         if scheme not in {"http", "https"} or (req.type == "https" and scheme != "https"):
             raise ValueError(f"a redirect from {req.type} to {_public(newurl)}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def signature_of(link: Link) -> Link:
+    """Return where a wheel's signature may be: beside it, as an index has no place for one."""
+    parts = urlsplit(link.url)
+    return replace(link, url=parts._replace(path=f"{parts.path}.sig").geturl())
 
 
 def read_page(folder: Path, dist: str) -> Project | None:

@@ -22,7 +22,7 @@ from redhost.registry.package.discover import canonical
 from redhost.registry.package.readers import MAX_LARGE
 from redhost.registry.package.safetensors_check import sha256_hex
 
-from .index import TIMEOUT, Index, read_page
+from .index import MAX_SIGNATURE, TIMEOUT, Index, read_page, signature_of
 from .manifest import MANIFEST, WheelList, read_list
 
 PYPI = "https://pypi.org/simple"
@@ -38,6 +38,7 @@ class Offer:
         sha256: The sha256 that the source promises; empty if it does not.
         listed: Whether the promise is of a list that `export-wheels` wrote.
         read: Returns its bytes.
+        signature: Returns the bytes of its signature, if a source other than a folder may have it.
     """
 
     file: str
@@ -45,6 +46,7 @@ class Offer:
     sha256: str
     listed: bool
     read: Callable[[], bytes]
+    signature: Callable[[], bytes] | None = None
 
 
 class Source(Protocol):
@@ -153,7 +155,10 @@ class IndexSource:
     def offers(self, dist: str) -> tuple[Offer, ...]:
         """Return the wheels of a distribution that fit this machine, newest first."""
         offers = (
-            Offer(link.file, version, link.sha256, False, partial(self.index.read, link))
+            Offer(
+                *(link.file, version, link.sha256, False, partial(self.index.read, link)),
+                signature=partial(self.index.read, signature_of(link), most=MAX_SIGNATURE),
+            )
             for link in self.index.links(dist)
             if (version := fitting(link.file, dist)) is not None
         )
