@@ -126,9 +126,9 @@ class Plugins:
                     f"plugin {dist!r} made a part of this composition",
                     expected=short(digest),
                     found=short(loaded_digest) if loaded_digest else "no such plugin loaded",
-                    hint=f"{hint.removesuffix('.')}. Or compose anew: 'redhost recompose --accept', "
-                    "with what is here, or without it, after 'redhost disable' of experts of its "
-                    "forms and with another --router if it made that.",
+                    hint=f"{hint.removesuffix('.')}. Or compose anew, with what is here: "
+                    "'redhost recompose --accept'; or without it, after 'redhost disable' of its "
+                    "experts, with another --router if it made that.",
                 )
         allowed = copy.copy(self)
         allowed._allowed = frozenset(providers)

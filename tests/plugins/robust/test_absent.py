@@ -64,7 +64,7 @@ def test_a_generation_that_was_composed_with_it_names_the_extra(home, uninstall,
     uninstall()
     with pytest.raises(PluginError, match="plugin 'redhost-robust' made a part") as e:
         open_host(home).predict([TEXT])
-    assert e.value.hint.startswith(f"{RUN}. Or compose anew: ")
+    assert e.value.hint.startswith(f"{RUN}. Or compose anew, ")
     assert open_host(home).recompose(router="linear", accept=True).generation == 2
     assert open_host(home).predict([TEXT]) != [answer]
 
