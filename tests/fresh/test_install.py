@@ -61,7 +61,7 @@ NEEDED = {
     "redhost-peft": ("redhost-author",),
     "redhost-port": ("redhost-author",),
     "redhost-ray": ("redhost-author",),
-    "redhost-revoke": ("redhost-sync",),
+    "redhost-revoke": ("redhost-author", "redhost-sync"),
     "red-lab": (
         "redhost-author",
         "redhost-mechanisms",
