@@ -83,10 +83,9 @@ def fetch(
     _require_plain(target)
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         wheel = _download(target, Path(folder), index_url, find_links)
+        signature = signature_path(Path(_without_credentials(find_links or folder), wheel.name))
         return replace(
-            open_wheel(
-                wheel, keys=keys, signature=signature_path(Path(find_links or folder) / wheel.name)
-            ),
+            open_wheel(wheel, keys=keys, signature=signature),
             source=_without_credentials(index_url or find_links or ""),
         )
 
@@ -379,7 +378,11 @@ def _run(
         raise InstallError(problem, found=str(e)) from e
     if done.returncode:
         lines = ((done.stderr or done.stdout).strip() or "no word").splitlines()
-        # Why nothing was found: an index that did not answer, a named folder that is not there.
-        begin = ("ERROR", "WARNING: Retrying", *(["WARNING: Location"] if env else []))
-        lines += [line for word in begin for line in lines if line.startswith(word)]
+        lines += [
+            line
+            # Warnings say why nothing was found: no answer, or that a named folder is not there.
+            for word in ("ERROR", "WARNING: Retrying", *(["WARNING: Location"] if env else []))
+            for line in lines
+            if line.startswith(word)
+        ]
         raise InstallError(problem, found=lines[-1].strip(" .")[:300], hint=hint)

@@ -90,7 +90,7 @@ def _read_key(path: Path) -> PublicKey:
     return PublicKey(name=str(path), pem=pem, fingerprint=sha256_hex(pem))
 
 
-# -- verifying ------------------------------------------------------------------------
+# -- verifying -------------------------------------------------------------------------------------
 
 _MAX_SIGNATURE = 2**16
 _ASK = "Ask its author for the file that 'redhost pack --sign' wrote beside the wheel"

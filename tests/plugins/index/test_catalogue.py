@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from redhost_author.signing import make_signer, new_key
 from redhost_index.catalogue import write_catalogue
+from redhost_index.cli import catalogue
 from redhost_index.schema import CATALOGUE, PAGE, Catalogue, Version, decode
 
 from redhost.registry.errors import MissingError, StoreError
@@ -254,3 +256,10 @@ def test_an_index_for_pip_has_every_readable_wheel_and_nothing_that_is_gone(
     assert pages == {"red-expert-sums", "somebodys"}
     assert venv.pip("install", *options, "-U", "red-expert-sums").returncode == 0
     assert (venv.site / "red_expert_sums-0.2.0.dist-info").is_dir()
+
+
+def test_a_folder_without_experts_has_a_next_step(draft: Any, tmp_path: Path) -> None:
+    backbone_wheel(draft, tmp_path)
+    done = CliRunner().invoke(catalogue, [str(tmp_path)])
+    assert (done.exit_code, done.stderr.count("\n")) == (0, 1) and "'redhost pack" in done.stderr
+    assert done.stdout.startswith("1 version, 0 of experts, 0 unchanged, and 0 other wheels in ")

@@ -283,9 +283,10 @@ def test_two_sources_are_one_too_many(project: Any, tmp_path: Path, options: Any
     assert project.sync(project.clone(tmp_path / "new"), *options).returncode == 2
 
 
+@pytest.mark.parametrize("option", ["--index-url", "--from"])
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_signature_beside_the_wheel_of_an_index_is_verified(
-    project: Any, tmp_path: Path, signed: bool
+def test_a_signature_beside_the_wheel_that_a_page_links_to_is_verified(
+    project: Any, tmp_path: Path, signed: bool, option: str
 ) -> None:
     place = tmp_path / "index"
     page = place / "simple" / "red-expert-extra"
@@ -300,7 +301,8 @@ def test_a_signature_beside_the_wheel_of_an_index_is_verified(
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{http.server_port}/simple"
-        done = project.sync(home, "--index-url", url, "--key", str(public))
+        source = url if option == "--index-url" else str(place / "simple")
+        done = project.sync(home, option, source, "--key", str(public))
         http.shutdown()
     if signed:
         assert done.returncode == 0, done.stderr

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
+from redhost_author.signing import make_signer, new_key
 
 from redhost.registry.environment import installer
 from redhost.registry.environment.installer import fetch, find, require_free, uninstall
 from redhost.registry.errors import ContractError, InstallError, UsageError
 from redhost.registry.package.discover import Package
+from redhost.registry.wheel.signing import read_keys
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,10 @@ def test_a_folder_is_named_by_its_path_wherever_it_was_typed(
     path = draft("extra").write(folder)
     monkeypatch.chdir(tmp_path)
     typed = links.format(folder=tmp_path)
-    assert fetch("red-expert-extra", find_links=typed).source == str(folder)
+    keys = read_keys([new_key(tmp_path / "author.pem")])
+    make_signer(tmp_path / "author.pem")(path)
+    fetched = fetch("red-expert-extra", find_links=typed, keys=keys)
+    assert (fetched.source, fetched.signer) == (str(folder), keys[0].fingerprint)
     assert fetch(f"wheels/{path.name}").source == str(path)
 
 
@@ -108,6 +113,8 @@ def test_a_place_that_is_named_is_the_only_one(
         "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
     }
     (tmp_path / "pip.conf").write_text(f"[global]\nfind-links = {other}\n")
+    for one in settings:
+        monkeypatch.delenv(one, raising=False)
     monkeypatch.setenv(variable, settings[variable])
     named = {"index_url": (mine / "simple").as_uri(), "find_links": str(mine)}
     assert fetch("red-expert-extra", **{place: named[place]}).package.version == "0.1.0"

@@ -8,11 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from redhost.registry.errors import UsageError
-from redhost.registry.wheel.signing import require_extra, signature_path
+from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.wheel.signing import PublicKey, require_extra, signature_path
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 
 class KeyPair(Struct, frozen=True, kw_only=True):
@@ -48,10 +53,9 @@ def new_key(path: Path) -> Path:
 
     key = ec.generate_private_key(ec.SECP256R1())
     encoding, plain = form.Encoding.PEM, form.NoEncryption()
-    pem = key.public_key().public_bytes(encoding, form.PublicFormat.SubjectPublicKeyInfo)
     public = path.with_name(f"{path.name.removesuffix('.pem')}.pub.pem")
     # The public key first: if the second write fails, no secret has been written.
-    _write_new(public, pem, mode=0o644)
+    _write_new(public, _pem(key.public_key()), mode=0o644)
     try:
         _write_new(path, key.private_bytes(encoding, form.PrivateFormat.PKCS8, plain), mode=0o600)
     except UsageError:
@@ -79,12 +83,7 @@ def make_signer(key: Path) -> Callable[[Path], Path]:
     try:
         config = signing.Config().use_elliptic_key_signer(private_key=key)
     except Exception as e:  # the library's parsers raise many kinds of errors
-        raise UsageError(
-            f"cannot sign with {key}",
-            expected="an elliptic-curve private key, as PEM, without a password",
-            found=str(e)[:120] or type(e).__name__,
-            hint="Make one with 'redhost new-key FILE'.",
-        ) from e
+        raise _unusable(key, e) from e
 
     def sign(wheel: Path) -> Path:
         signature = signature_path(wheel)
@@ -92,6 +91,41 @@ def make_signer(key: Path) -> Callable[[Path], Path]:
         return signature
 
     return sign
+
+
+def public_key_of(key: Path) -> PublicKey:
+    """Return the public key of a private one.
+
+    Raises:
+        UsageError: If it is not a private key, as PEM, without a password.
+        MissingError: If the extra ``sign`` is not installed.
+    """
+    require_extra()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        pem = _pem(load_pem_private_key(key.read_bytes(), None).public_key())
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as e:
+        raise _unusable(key, e) from e
+    return PublicKey(name=str(key), pem=pem, fingerprint=sha256_hex(pem))
+
+
+def _pem(key: PublicKeyTypes) -> bytes:
+    from cryptography.hazmat.primitives import serialization as form
+
+    return key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _unusable(key: Path, error: Exception) -> UsageError:
+    """Return the error of a file that is no private key: libraries say it in many words."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else "something else"
+    return UsageError(
+        f"cannot sign with {key}",
+        expected="an elliptic-curve private key, as PEM, without a password",
+        found=reason.lower(),
+        hint="Make one with 'redhost new-key FILE'.",
+    )
 
 
 def _write_new(path: Path, data: bytes, *, mode: int) -> None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
-from redhost_sync.fetched import Fetched, archive_of
-from redhost_sync.index import MAX_SIGNATURE, Link, signature_of
+from redhost_sync.fetched import Fetched, archive_of, open_bytes
+from redhost_sync.index import MAX_SIGNATURE, signature_of
 from redhost_sync.locks import Part
 
 from redhost.registry.errors import ContractError, IntegrityError, RedhostError, short
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.wheel.signing import PublicKey, signature_path
-from redhost.registry.wheel.wheel import Wheel, open_wheel
+from redhost.registry.wheel.signing import PublicKey
+from redhost.registry.wheel.wheel import Wheel
 
 from .composed import InUse
 from .outdated import Offered
-from .place import Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +85,10 @@ def fetch_newest(one: Offered, version: str, *, keys: Sequence[PublicKey] = ()) 
                 found=short(sha256_hex(data)),
                 hint="Nothing was changed. Tell who keeps the index.",
             )
-    wheel = replace(_opened(link, data, place, keys=keys), source=place.name)
+    signature = partial(place.read, signature_of(link), most=MAX_SIGNATURE)
+    wheel = open_bytes(link.file, data, keys=keys, signature=signature)
+    wheel = replace(wheel, source=place.name)
     return Newcomer(member=one.package, wheel=wheel, digest=_digest(wheel, one.package))
-
-
-def _opened(link: Link, data: bytes, place: Place, *, keys: Sequence[PublicKey]) -> Wheel:
-    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
-        path = Path(folder, Path(link.file).name)
-        path.write_bytes(data)
-        if keys:
-            with suppress(RedhostError):  # its absence is reported where it is read
-                found = place.read(signature_of(link), most=MAX_SIGNATURE)
-                signature_path(path).write_bytes(found)
-        return open_wheel(path, keys=keys)
 
 
 def _digest(wheel: Wheel, member: InUse) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
+from redhost_author.signing import public_key_of
 
 from redhost.registry.atomic import read_regular, write_atomic
 from redhost.registry.errors import StoreError, UsageError, short
@@ -18,7 +19,7 @@ from redhost.registry.package.manifest import dumps
 from redhost.registry.package.readers import read_backbone
 from redhost.registry.wheel.wheel import open_wheel
 
-from .lists import MOST, public_key_of, sign_list, verified_list
+from .lists import MOST, sign_list, verified_list
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

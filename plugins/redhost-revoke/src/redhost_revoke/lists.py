@@ -17,8 +17,7 @@ from redhost_author.signing import make_signer
 from redhost.registry.errors import IntegrityError, UsageError, short
 from redhost.registry.home.revoked import REVOKED, RevokedList
 from redhost.registry.package.manifest import dumps
-from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.wheel.signing import PublicKey, require_extra, verify
+from redhost.registry.wheel.signing import PublicKey, verify
 
 MOST = 2**22
 """Most bytes of a list: some ten thousand entries."""
@@ -98,26 +97,3 @@ def verified_list(
 def _content(signed: RevokedList) -> bytes:
     """Return what is signed."""
     return dumps(msgspec.structs.replace(signed, signature={}))
-
-
-def public_key_of(key: Path) -> PublicKey:
-    """Return the public key of a private one.
-
-    Raises:
-        UsageError: If it is not a private key, as PEM, without a password.
-    """
-    require_extra()
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization as form
-
-    try:
-        public = form.load_pem_private_key(key.read_bytes(), None).public_key()
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as e:
-        raise UsageError(
-            f"cannot sign with {key}",
-            expected="a private key, as PEM, without a password",
-            found=str(e)[:120] or type(e).__name__,
-            hint="Make one with 'redhost new-key FILE'.",
-        ) from e
-    pem = public.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
-    return PublicKey(name=str(key), pem=pem, fingerprint=sha256_hex(pem))

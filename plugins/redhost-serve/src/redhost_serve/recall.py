@@ -63,13 +63,13 @@ def _others(generations: redhost.plugins.Generations, left: int | None, served: 
         return ""
     revoked = generations.store.revoked()
     before, after = ({m.id: m for m in generations.load(n).experts} for n in (left, served))
-    changes = [
-        f"{i} ({before[i].version if i in before else 'absent'} → "
-        f"{after[i].version if i in after else 'absent'})"
-        for i in sorted(before.keys() | after.keys())
-        if not (i in before and before[i].digest in revoked)
-        and (before[i].digest if i in before else "") != (after[i].digest if i in after else "")
-    ]
+    changes = list[str]()
+    for expert in sorted(before.keys() | after.keys()):
+        old, new = before.get(expert), after.get(expert)
+        digests = {member.digest if member else "" for member in (old, new)}
+        if len(digests) > 1 and not (old and old.digest in revoked):
+            versions = (member.version if member else "absent" for member in (old, new))
+            changes.append(f"{expert} ({' → '.join(versions)})")
     return f"; with it: {', '.join(changes)}" if changes else ""
 
 

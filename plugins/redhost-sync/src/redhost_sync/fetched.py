@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from redhost.registry.wheel.signing import PublicKey, signature_path
 from redhost.registry.wheel.wheel import Wheel, open_wheel
 
 from .locks import Part
-from .sources import FolderSource, Offer, Source, default_index, read_offer
+from .sources import Offer, Source, default_index, read_offer
 
 MOST = 5
 """Most wheels that are tried where the lock has a digest and no version."""
@@ -167,7 +167,8 @@ def _checked(part: Part, offer: Offer, source: Source, *, keys: Sequence[PublicK
     elif part.kind == "dependency":
         found = part.digest
     else:
-        wheel = _opened(offer, data, source, keys=keys if part.kind == "expert" else ())
+        signed = keys if part.kind == "expert" else ()
+        wheel = open_bytes(offer.file, data, keys=signed, signature=offer.signature)
         fetched = replace(fetched, wheel=wheel)
         if part.kind == wheel.package.kind == "backbone":
             fetched = replace(fetched, base=_base(fetched, source))
@@ -195,18 +196,27 @@ def archive_of(file: str, data: bytes) -> Mapping[str, bytes]:
         raise violation.error(f"wheel {file} was refused") from e
 
 
-def _opened(offer: Offer, data: bytes, source: Source, *, keys: Sequence[PublicKey]) -> Wheel:
-    """Audit the bytes that were read, and not the file again."""
+def open_bytes(
+    file: str, data: bytes, *, keys: Sequence[PublicKey], signature: Callable[[], bytes]
+) -> Wheel:
+    """Audit the bytes of a wheel that were read, and not its file again.
+
+    Args:
+        file: The wheel's file name.
+        data: Its bytes.
+        keys: If there are any, one of them must have signed it.
+        signature: Returns the bytes of its signature; called only with keys.
+
+    Raises:
+        RedhostError: The first violation.
+    """
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
-        path = Path(folder, Path(offer.file).name)
+        path = Path(folder, Path(file).name)
         path.write_bytes(data)
-        signature = signature_path(path)
-        if isinstance(source, FolderSource):
-            signature = signature_path(source.folder / path.name)
-        elif keys and offer.signature is not None:
+        if keys:
             with suppress(RedhostError):  # its absence is reported where it is read
-                signature.write_bytes(offer.signature())
-        return open_wheel(path, keys=keys, signature=signature)
+                signature_path(path).write_bytes(signature())
+        return open_wheel(path, keys=keys)
 
 
 def _digest(fetched: Fetched) -> str:

@@ -21,6 +21,7 @@ from redhost.registry.errors import IntegrityError, MissingError, StoreError, sh
 from redhost.registry.package.discover import canonical
 from redhost.registry.package.readers import MAX_LARGE
 from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.wheel.signing import signature_path
 
 from .index import MAX_SIGNATURE, TIMEOUT, Index, read_page, signature_of
 from .manifest import MANIFEST, WheelList, read_list
@@ -28,7 +29,7 @@ from .manifest import MANIFEST, WheelList, read_list
 PYPI = "https://pypi.org/simple"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Offer:
     """A wheel that a source has.
 
@@ -38,7 +39,7 @@ class Offer:
         sha256: The sha256 that the source promises; empty if it does not.
         listed: Whether the promise is of a list that `export-wheels` wrote.
         read: Returns its bytes.
-        signature: Returns the bytes of its signature, if a source other than a folder may have it.
+        signature: Returns the bytes of its signature, which lies beside it if there is one.
     """
 
     file: str
@@ -46,7 +47,7 @@ class Offer:
     sha256: str
     listed: bool
     read: Callable[[], bytes]
-    signature: Callable[[], bytes] | None = None
+    signature: Callable[[], bytes]
 
 
 class Source(Protocol):
@@ -104,7 +105,14 @@ class FolderSource:
         else:
             wheels = dict.fromkeys(sorted(self.folder.glob("*.whl")), "") | self._linked(dist)
         offers = (
-            Offer(path.name, version, sha256, self.listed is not None, partial(self._read, path))
+            Offer(
+                file=path.name,
+                version=version,
+                sha256=sha256,
+                listed=self.listed is not None,
+                read=partial(self._read, path),
+                signature=partial(self._read, signature_path(path)),
+            )
             for path, sha256 in wheels.items()
             if (version := fitting(path.name, dist)) is not None
         )
@@ -156,7 +164,11 @@ class IndexSource:
         """Return the wheels of a distribution that fit this machine, newest first."""
         offers = (
             Offer(
-                *(link.file, version, link.sha256, False, partial(self.index.read, link)),
+                file=link.file,
+                version=version,
+                sha256=link.sha256,
+                listed=False,
+                read=partial(self.index.read, link),
                 signature=partial(self.index.read, signature_of(link), most=MAX_SIGNATURE),
             )
             for link in self.index.links(dist)
