@@ -95,7 +95,7 @@ class RidgeRouter(LabelledRouter):
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Solve the regression; adding or removing an expert's sums changes every weight."""
-        columns = evened(columns)
+        columns = self.evened(columns)
         regression = choose_regression(columns)
         self.scale = torch.tensor([regression.penalty, regression.beta, regression.kappa])
         counts = [len(d.statistics.labels) for d in columns]
@@ -108,10 +108,26 @@ class RidgeRouter(LabelledRouter):
             [dataclasses.replace(d, statistics=s) for d, s in zip(columns, first, strict=True)]
         )
 
+    def evened(self, columns: Sequence[ColumnData]) -> list[ColumnData]:
+        """Return the columns, the backbone's cut to `most_background` rows.
+
+        Among experts with a few rows each, the background would otherwise be the most probable
+        column for every row.
+        """
+        most = self.most_background([d for d in columns if d.column != BACKBONE])
+        return [_first(d, most) if d.column == BACKBONE and _rows(d) > most else d for d in columns]
+
+    def most_background(self, experts: Sequence[ColumnData]) -> int:
+        """Return the number of rows of the largest expert, 0 without experts."""
+        return max(map(_rows, experts), default=0)
+
     def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
         """Return the columns' shares of the rows, as the regression counts each row once."""
-        rows = torch.tensor([float(_rows(d)) for d in evened(columns)], dtype=torch.float64)
-        return rows / rows.sum()
+        return nn.functional.normalize(
+            torch.tensor([_rows(d) for d in self.evened(columns)], dtype=torch.float64),
+            p=1,  # to a sum of 1
+            dim=0,
+        )
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the weights from a file; those of the density have a name prefix."""
@@ -134,25 +150,14 @@ class RidgeRouter(LabelledRouter):
         )
 
 
-def evened(columns: Sequence[ColumnData]) -> list[ColumnData]:
-    """Return the columns, the backbone's cut to as many rows as the largest expert has.
-
-    Among experts with a few rows each, the background would otherwise be the most probable column
-    for every row.
-    """
-    most = max((_rows(d) for d in columns if d.column != BACKBONE), default=0)
-    return [_first(d, most) if d.column == BACKBONE and _rows(d) > most else d for d in columns]
-
-
 def _rows(data: ColumnData) -> int:
     return int(data.statistics.counts.sum())
 
 
 def _first(data: ColumnData, rows: int) -> ColumnData:
     """Return a column of its first rows alone."""
-    z, labels = data.z[:rows], data.labels[:rows]
-    statistics = Statistics.of_rows(z, labels)
-    return dataclasses.replace(data, z=z, labels=labels, statistics=statistics)
+    first = Statistics.of_rows(data.z[:rows], data.labels[:rows])
+    return dataclasses.replace(data, z=data.z[:rows], labels=data.labels[:rows], statistics=first)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,7 +26,7 @@ from redhost.core.bus.ensemble import Ensemble
 from redhost.core.bus.signals import RouterSignals, router_signal
 from redhost.core.routers.base import ColumnData
 from redhost.core.routers.least_squares import MOST_LEVERAGE
-from redhost.core.routers.ridge import RidgeRouter, evened
+from redhost.core.routers.ridge import RidgeRouter
 
 from .by_word import ByWord, named_words
 from .evidence import Chosen, Evidence, has_counts
@@ -165,7 +165,7 @@ class WordsRouter(RidgeRouter):
             for name, numbers in _no_counts().items():
                 setattr(self, name, numbers)
             return
-        columns = evened(columns)
+        columns = self.evened(columns)
         evidence = Evidence.of(columns)
         chosen = evidence.choose()
         self.scale = torch.tensor([chosen.penalty, *chosen.scalars[:2]], dtype=torch.float32)
@@ -187,6 +187,12 @@ class WordsRouter(RidgeRouter):
         self.density.solve(
             [dataclasses.replace(d, statistics=s) for d, s in zip(columns, first, strict=True)]
         )
+
+    def most_background(self, experts: Sequence[ColumnData]) -> int:
+        """Return the number of rows of the largest label: here all labels compete as one."""
+        if not all(map(has_counts, experts)):
+            return super().most_background(experts)
+        return max((int(d.statistics.counts.max()) for d in experts), default=0)
 
     def _tabulate(self, evidence: Evidence, chosen: Chosen) -> None:
         """Set the table of β₁ ln (S_yv / a + 1), by place, and what absent places get."""
