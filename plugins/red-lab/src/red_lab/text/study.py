@@ -10,7 +10,6 @@ import numpy as np
 
 from red_lab.intervals import mean_within
 from red_lab.metrics import Metrics
-from red_lab.newsgroups import DATA
 from red_lab.readme import refresh_here
 from red_lab.study import Cell, Study
 from red_lab.text.corpora import CORPORA
@@ -26,6 +25,8 @@ PARTS: Mapping[str, tuple[str, str, str]] = {
     "sources": ("sources", "minilm", "systems"),
     "sources-curve": ("sources", "minilm", "curve"),
     "sources-mpnet": ("sources", "mpnet", "systems"),
+    "verses": ("verses", "minilm", "systems"),
+    "diagnoses": ("diagnoses", "minilm", "systems"),
 }
 """Part → its corpus, its encoder, and what is measured."""
 
@@ -112,7 +113,6 @@ def names(_: Metrics) -> Mapping[str, object]:
         "corpora": CORPORA,
         "encoders": ENCODERS,
         "titles": TITLES,
-        "data": DATA,
         "sets": SETS,
         "honest": HONEST,
         "hijacks": KINDS,
