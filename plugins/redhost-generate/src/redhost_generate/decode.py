@@ -23,6 +23,7 @@ from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
 from redhost.core.types import as_list
 from redhost.registry.errors import UnknownNameError, UsageError
+from redhost_generate.grammar import Grammar
 from redhost_generate.sampling import Sampler, Sampling
 from redhost_generate.tokens import RunningContext, last_row, start_of, tokenize, update_context
 
@@ -70,10 +71,12 @@ def generate(
     seed: int = 0,
     expert: str | None = None,
     sampling: Sampling | None = None,
+    grammar: Grammar | None = None,
 ) -> Iterator[Token]:
     """Yield the tokens that follow a prompt, each as soon as it is chosen.
 
-    Generation ends before the tokenizer's end-of-text token, or at the model's longest input.
+    Generation ends before the tokenizer's end-of-text token, at the model's longest input, or with
+    the grammar.
 
     Args:
         model: A composition on a generating backbone.
@@ -84,6 +87,8 @@ def generate(
         expert: The column that generates alone: an expert's id, or `backbone`; None uses the
             router's weights.
         sampling: Limits on what is drawn, and penalties; None for neither.
+        grammar: The form of the text, such as a `JsonGrammar` of its own; None for any. If it is
+            not `finished` after the last token, the text ended at a limit and is incomplete.
 
     Raises:
         InputTypeError: If the prompt is not a text.
@@ -98,6 +103,10 @@ def generate(
         raise UsageError(
             "no such temperature", expected="a number from 0 on", found=str(temperature)
         )
+    if grammar is not None and grammar.finished:
+        raise UsageError(
+            "the grammar is that of a text that has ended", expected="one for each text"
+        )
     if not model.backbone.task.unit.generates:
         raise UsageError(
             f"backbone {model.backbone.name!r} does not generate text",
@@ -107,7 +116,9 @@ def generate(
         )
     ids = _prompt(model.backbone.trunk, prompt)
     session = session_of(model, ids, expert=expert)
-    sampler = Sampler(ids, temperature=temperature, seed=seed, sampling=sampling or Sampling())
+    sampler = Sampler(
+        ids, temperature=temperature, seed=seed, sampling=sampling or Sampling(), grammar=grammar
+    )
     return _continue(session, ids, max_tokens, sampler)
 
 
@@ -129,7 +140,8 @@ def _continue(
     sampler: Sampler,
 ) -> Iterator[Token]:
     trunk, columns = session.trunk, session.bus.columns
-    end = getattr(trunk.tokenizer, "eos_token_id", None)
+    grammar = sampler.grammar
+    end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
@@ -143,6 +155,8 @@ def _continue(
             probability=float(p[token]),
             weights=dict(zip(columns, alpha.tolist(), strict=True)),
         )
+        if grammar is not None and grammar.finished:
+            return
         ids = [token]
 
 
