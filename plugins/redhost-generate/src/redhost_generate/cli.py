@@ -6,7 +6,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,20 +126,18 @@ def generate(
     """Continue PROMPT, token by token; - reads standard input."""
     text = typed(prompt).removesuffix("\n") if prompt == "-" else typed(prompt)
     host = open_host(home, device=device)
-    from redhost_generate.decode import generate as go_on
-    from redhost_generate.sampling import Sampling
+    import redhost_generate
 
-    sampling = Sampling(**limits)
     composed = host.composed  # another may be published before the last token is printed
     grammar = None if json_schema is None else _grammar(composed, json_schema)
-    tokens = go_on(
+    tokens = redhost_generate.generate(
         composed,
         text,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
         expert=expert,
-        sampling=sampling,
+        sampling=redhost_generate.Sampling(**limits),
         grammar=grammar,
     )
     if as_json:
@@ -151,7 +148,7 @@ def generate(
             "generation": composed.generation,
             "seed": seed,
             "temperature": temperature,
-            "sampling": asdict(sampling),
+            "sampling": limits,
             "tokens": len(generated),
             "weights": _means(generated),
         }
@@ -162,8 +159,7 @@ def generate(
         print_json(report)
     else:
         stream(text, tokens, explain=explain)
-    if grammar is not None and not grammar.finished:
-        _refuse_incomplete(composed)
+    _require_complete(composed, grammar)
 
 
 def _grammar(model: ComposedModel, file: Path) -> JsonGrammar:
@@ -172,7 +168,10 @@ def _grammar(model: ComposedModel, file: Path) -> JsonGrammar:
     return JsonGrammar(model, read_schema(file))
 
 
-def _refuse_incomplete(model: ComposedModel) -> None:
+def _require_complete(model: ComposedModel, grammar: JsonGrammar | None) -> None:
+    """Refuse a text that ended at a limit before its JSON was complete."""
+    if grammar is None or grammar.finished:
+        return
     longest = model.backbone.trunk.longest
     context = "" if longest is None else f"; with the prompt, the model reads {longest} tokens"
     raise RedhostError(

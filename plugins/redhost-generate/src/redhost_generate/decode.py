@@ -25,7 +25,14 @@ from redhost.core.types import as_list
 from redhost.registry.errors import UnknownNameError, UsageError
 from redhost_generate.grammar import Grammar
 from redhost_generate.sampling import Sampler, Sampling
-from redhost_generate.tokens import RunningContext, last_row, start_of, tokenize, update_context
+from redhost_generate.tokens import (
+    RunningContext,
+    generating_trunk,
+    last_row,
+    start_of,
+    tokenize,
+    update_context,
+)
 
 __all__ = [
     "ChosenSession",
@@ -93,8 +100,8 @@ def generate(
     Raises:
         InputTypeError: If the prompt is not a text.
         UnknownNameError: If no such expert is composed.
-        UsageError: If the backbone does not generate, the prompt is too long for it, or a number
-            is out of its range.
+        UsageError: If the backbone does not generate, the prompt is too long for it, a number is
+            out of its range, or the grammar is that of another text.
     """
     [prompt] = as_list((prompt,), str, "text")
     if max_tokens < 1:
@@ -107,14 +114,7 @@ def generate(
         raise UsageError(
             "the grammar is that of a text that has ended", expected="one for each text"
         )
-    if not model.backbone.task.unit.generates:
-        raise UsageError(
-            f"backbone {model.backbone.name!r} does not generate text",
-            expected="one made with 'redhost new-backbone --task generation'",
-            found=model.backbone.task.name,
-            hint="Ask it with 'redhost predict'.",
-        )
-    ids = _prompt(model.backbone.trunk, prompt)
+    ids = _prompt(generating_trunk(model), prompt)
     session = session_of(model, ids, expert=expert)
     sampler = Sampler(
         ids, temperature=temperature, seed=seed, sampling=sampling or Sampling(), grammar=grammar

@@ -22,7 +22,7 @@ from torch import Tensor
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.model.composed import ComposedModel
 from redhost.registry.errors import MissingError, UsageError, excerpt
-from redhost_generate.tokens import start_of
+from redhost_generate.tokens import generating_trunk, start_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -88,13 +88,8 @@ class JsonGrammar:
     """
 
     def __init__(self, model: ComposedModel, schema: Mapping[str, Any] | bool) -> None:
-        if not model.backbone.task.unit.generates:
-            raise UsageError(
-                f"backbone {model.backbone.name!r} does not generate text",
-                expected="one made with 'redhost new-backbone --task generation'",
-                found=model.backbone.task.name,
-            )
-        trunk = model.backbone.trunk
+        _require_library()
+        trunk = generating_trunk(model)
         end = getattr(trunk.tokenizer, "eos_token_id", None)
         self.end = start_of(trunk) if end is None else int(end)
         self.matcher = _matcher(_vocabulary(trunk, self.end), schema)
@@ -153,6 +148,14 @@ def read_schema(path: Path) -> Mapping[str, Any] | bool:
     return schema
 
 
+def _require_library() -> None:
+    try:
+        import llguidance.hf  # noqa: F401
+    except ImportError as e:
+        hint = "Run: pip install 'redhost-generate[json]'"
+        raise MissingError("JSON of a schema needs llguidance", found=str(e), hint=hint) from e
+
+
 def _matcher(vocabulary: LLTokenizer, schema: Mapping[str, Any] | bool) -> LLMatcher:
     """Return the parser of one text."""
     from llguidance import LLMatcher
@@ -186,9 +189,6 @@ def _vocabulary(trunk: TextEncoder, end: int) -> LLTokenizer:
     try:
         with trunk.lock:
             vocabulary = _read_vocabulary(trunk.tokenizer, end)
-    except ImportError as e:
-        hint = "Run: pip install 'redhost-generate[json]'"
-        raise MissingError("JSON of a schema needs llguidance", found=str(e), hint=hint) from e
     except ValueError as e:
         raise _unreadable(_first_line(str(e))) from e
     read = vocabulary.decode_bytes(trunk.token_ids(SAMPLE, add_special_tokens=False))
