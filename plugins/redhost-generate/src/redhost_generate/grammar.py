@@ -87,7 +87,7 @@ class JsonGrammar:
             or its tokens cannot be read as bytes.
     """
 
-    def __init__(self, model: ComposedModel, schema: Mapping[str, Any] | bool) -> None:
+    def __init__(self, model: ComposedModel, schema: Mapping[str, Any]) -> None:
         _require_library()
         trunk = generating_trunk(model)
         end = getattr(trunk.tokenizer, "eos_token_id", None)
@@ -133,7 +133,7 @@ class JsonGrammar:
             )
 
 
-def read_schema(path: Path) -> Mapping[str, Any] | bool:
+def read_schema(path: Path) -> Mapping[str, Any]:
     """Return the JSON schema in a file.
 
     Raises:
@@ -143,8 +143,8 @@ def read_schema(path: Path) -> Mapping[str, Any] | bool:
         schema = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise _refusal(_first_line(str(e)), f"the schema {path} cannot be read") from e
-    if not isinstance(schema, dict | bool):
-        raise _refusal(type(schema).__name__, f"the schema {path} cannot be used")
+    if not isinstance(schema, dict):
+        raise _refusal(f"a {type(schema).__name__}", f"the schema {path} cannot be used")
     return schema
 
 
@@ -156,7 +156,7 @@ def _require_library() -> None:
         raise MissingError("JSON of a schema needs llguidance", found=str(e), hint=hint) from e
 
 
-def _matcher(vocabulary: LLTokenizer, schema: Mapping[str, Any] | bool) -> LLMatcher:
+def _matcher(vocabulary: LLTokenizer, schema: Mapping[str, Any]) -> LLMatcher:
     """Return the parser of one text."""
     from llguidance import LLMatcher
 
