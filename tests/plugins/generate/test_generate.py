@@ -234,7 +234,7 @@ SCHEMA = {
 
 
 def test_a_text_can_be_json_of_a_schema(home, call) -> None:
-    """And where the limit ends it, that is said, with exit 1."""
+    """Where the limit ends it, a line says so, with exit 1."""
     file = home / "schema.json"
     file.write_text(json.dumps(SCHEMA))
     options = ("--json-schema", str(file), "--seed", "4", "--top-p", "0.9", "--max-tokens")

@@ -142,7 +142,7 @@ def test_the_grammar_of_a_text_that_has_ended_is_refused(composed) -> None:
 
 def letters(model: ComposedModel, p: torch.Tensor) -> str:
     """Return the tokens of p ``(V,)`` that may follow."""
-    return model.backbone.trunk.tokenizer.decode(p.nonzero().flatten().tolist())
+    return str(model.backbone.trunk.tokenizer.decode(p.nonzero().flatten().tolist()))
 
 
 def test_what_may_follow_keeps_its_probability(composed) -> None:

@@ -372,6 +372,12 @@ def form(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def message_of(error: openai.APIError) -> str:
+    """Return the message of OpenAI's object."""
+    body: Any = error.body
+    return body["message"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", ["auto", "sums", "backbone"])
 def test_a_response_format_is_followed_to_its_end(speaking, texts, model, stream) -> None:
@@ -455,7 +461,7 @@ def test_a_format_that_is_not_supported_is_400_and_says_what(texts, response_for
                 response_format=response_format,
                 stream=stream,
             )
-        assert named in refused.value.body["message"] and "\n" not in refused.value.body["message"]
+        assert named in (message := message_of(refused.value)) and "\n" not in message
 
 
 def test_without_llguidance_json_is_503_and_names_what_to_install(texts, monkeypatch) -> None:
@@ -464,7 +470,7 @@ def test_without_llguidance_json_is_503_and_names_what_to_install(texts, monkeyp
         texts.completions.create(
             model="auto", prompt=PROMPT, extra_body={"response_format": {"type": "json_object"}}
         )
-    assert "pip install 'redhost-generate[json]'" in missing.value.body["message"]
+    assert "pip install 'redhost-generate[json]'" in message_of(missing.value)
 
 
 def test_a_prompt_is_as_long_as_the_model_reads(live, texts, monkeypatch) -> None:

@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Grammar", "JsonGrammar", "read_schema"]
 
-FORMAT: Mapping[str, Any] = {
-    "item_separator": ",",
-    "key_separator": ":",
-    "whitespace_pattern": " ?",
-    "lenient": False,
-    "coerce_one_of": False,
-}
-"""Options that a schema cannot change: what llguidance does not support is refused."""
-
 SAMPLE = '{"a": [-1.5, true, null]}'
 """A text that a vocabulary must return byte for byte."""
 
@@ -161,7 +152,16 @@ def _matcher(vocabulary: LLTokenizer, schema: Mapping[str, Any]) -> LLMatcher:
     from llguidance import LLMatcher
 
     try:
-        text = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={**FORMAT})
+        text = LLMatcher.grammar_from_json_schema(
+            json.dumps(schema),
+            overrides={  # the schema cannot change them: what is not supported is refused
+                "item_separator": ",",
+                "key_separator": ":",
+                "whitespace_pattern": " ?",
+                "lenient": False,
+                "coerce_one_of": False,
+            },
+        )
     except (TypeError, ValueError, RecursionError) as e:
         raise _refusal(_first_line(str(e))) from e
     matcher = LLMatcher(vocabulary, text, log_level=0)
