@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jsonschema
 import pytest
 import torch
 from click.testing import CliRunner
@@ -222,6 +223,54 @@ def test_json_is_one_object(home, call) -> None:
     assert all(set(row) == {"text", "id", "probability", "weights"} for row in table)
     for column, mean in printed["weights"].items():
         assert sum(row["weights"][column] for row in table) / 12 == pytest.approx(mean)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab"]}},
+    "required": ["n", "s"],
+    "additionalProperties": False,
+}
+
+
+def test_a_text_can_be_json_of_a_schema(home, call) -> None:
+    """Where the limit ends it, a line says so, with exit 1."""
+    file = home / "schema.json"
+    file.write_text(json.dumps(SCHEMA))
+    options = ("--json-schema", str(file), "--seed", "4", "--top-p", "0.9", "--max-tokens")
+    code, out, err = call("generate", PROMPT, *options, "60")
+    assert (code, err) == (0, "")
+    jsonschema.validate(json.loads(out.removeprefix(PROMPT)), SCHEMA)
+    code, printed, err = call("generate", PROMPT, *options, "60", "--json")
+    report = json.loads(printed)
+    assert (code, err, report["complete"]) == (0, "", True)
+    assert PROMPT + report["text"] + "\n" == out
+    cut = call("generate", PROMPT, *options, "6", "--json")
+    assert (cut[0], json.loads(cut[1])["complete"]) == (1, False)
+    code, shown, err = call("generate", PROMPT, *options, "6")
+    assert (code, err.count("\n")) == (1, 1) and out.startswith(shown.removesuffix("\n"))
+    assert "the text is not complete JSON" in err and "Raise --max-tokens" in err
+    assert err == cut[2] and "the model reads 512 tokens" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("{", "cannot be read: expected a JSON schema that llguidance"),
+        ("[]", "cannot be used: expected a JSON schema that llguidance"),
+        ('{"type": "thing"}', "llguidance supports, found Invalid type: thing"),
+        ('{"not": {}}', 'found Unimplemented keys: ["not"]'),
+        (None, "No such file"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_exit_2_and_a_line(home, call, text, printed) -> None:
+    file = home / "schema.json"
+    if text is not None:
+        file.write_text(text)
+    code, out, err = call("generate", PROMPT, "--json-schema", str(file))
+    assert (code, out, err.count("\n")) == (2, "", 1) and printed in err
+    assert "Leave out what is named, or see https://" in err
 
 
 def test_standard_input_is_a_prompt_less_its_last_newline(home) -> None:

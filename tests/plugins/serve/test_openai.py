@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import jsonschema
 import openai
 import pytest
 import redhost_generate
@@ -346,6 +349,143 @@ def test_a_conversation_goes_through_the_backbones_template(speaking, texts) -> 
     assert "".join(chunks) == choice.message.content
     with pytest.raises(openai.BadRequestError):
         texts.chat.completions.create(model="auto", messages=[{"role": "user", "content": "no"}])
+
+
+# -- JSON -----------------------------------------------------------------------------------------
+
+PAIR: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer", "maximum": 99, "minimum": 0},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["n", "ok"],
+    "additionalProperties": False,
+}
+
+
+def form(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema as clients of OpenAI's API send it."""
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "pair", "strict": True, "schema": schema},
+    }
+
+
+def message_of(error: openai.APIError) -> str:
+    """Return the message of OpenAI's object."""
+    body: Any = error.body
+    return body["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["auto", "sums", "backbone"])
+def test_a_response_format_is_followed_to_its_end(speaking, texts, model, stream) -> None:
+    """By all experts and by one; each choice has a state of its own."""
+    ask = partial(
+        texts.chat.completions.create,
+        model=model,
+        messages=[{"role": "user", "content": PROMPT}],
+        response_format=form(PAIR),
+        stop=["\n"],
+        top_p=0.9,
+        seed=5,
+        n=3,
+        max_tokens=100,
+    )
+    if stream:
+        chunks = [c for p in ask(stream=True) for c in p.choices]
+        found = ["".join(c.delta.content for c in chunks if c.index == n) for n in range(3)]
+        ends = [c.finish_reason for c in chunks if c.finish_reason]
+    else:
+        choices = ask().choices
+        found, ends = [c.message.content for c in choices], [c.finish_reason for c in choices]
+    assert ends == ["stop"] * 3
+    for n, text in enumerate(found):
+        jsonschema.validate(json.loads(text), PAIR)
+        tokens = expected(
+            speaking,
+            PROMPT,
+            expert=None if model == "auto" else model,
+            temperature=1,
+            seed=5 + n,
+            max_tokens=100,
+            sampling=redhost_generate.Sampling(top_p=0.9),
+            grammar=redhost_generate.JsonGrammar(speaking.load(1), PAIR),
+        )
+        assert text == "".join(t.text for t in tokens)
+
+
+def test_json_that_is_complete_with_its_last_token_is_no_matter_of_length(texts) -> None:
+    ask = partial(
+        texts.completions.create, model="auto", prompt=PROMPT, temperature=0, max_tokens=60
+    )
+    whole = ask(extra_body={"response_format": form(PAIR)})
+    count = whole.usage.completion_tokens
+    for most, end in ((count, "stop"), (count - 1, "length")):
+        made = ask(extra_body={"response_format": form(PAIR)}, max_tokens=most)
+        assert (made.choices[0].finish_reason, made.usage.completion_tokens) == (end, most)
+    cut = ask(extra_body={"response_format": form(PAIR)}, stop='"ok"')
+    assert whole.choices[0].text.startswith(cut.choices[0].text)
+    assert cut.choices[0].finish_reason == "stop" and '"ok"' not in cut.choices[0].text
+
+
+def test_a_json_object_is_one_and_text_is_any(speaking, texts) -> None:
+    ask = partial(texts.completions.create, model="auto", prompt=PROMPT, temperature=0)
+    for seed in range(8):
+        given = {"response_format": {"type": "json_object"}}
+        [choice] = ask(extra_body=given, seed=seed, temperature=2, max_tokens=200).choices
+        assert choice.text.startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.text), dict)
+    for given in ({"type": "text"}, None):
+        made = ask(extra_body={"response_format": given}, max_tokens=12)
+        assert made.choices[0].text == "".join(t.text for t in expected(speaking, PROMPT))
+
+
+@pytest.mark.parametrize(
+    ("response_format", "named"),
+    [
+        (form({"type": "array", "uniqueItems": True}), "uniqueItems"),
+        (form({"type": "nothing"}), "Invalid type"),
+        ({"type": "json_schema"}, "json_schema"),
+        ({"type": "grammar"}, "type"),
+    ],
+)
+def test_a_format_that_is_not_supported_is_400_and_says_what(texts, response_format, named) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as refused:
+            texts.chat.completions.create(
+                model="auto",
+                messages=[{"role": "user", "content": PROMPT}],
+                response_format=response_format,
+                stream=stream,
+            )
+        assert named in (message := message_of(refused.value)) and "\n" not in message
+
+
+def test_without_llguidance_json_is_503_and_names_what_to_install(texts, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(openai.InternalServerError) as missing:
+        texts.completions.create(
+            model="auto", prompt=PROMPT, extra_body={"response_format": {"type": "json_object"}}
+        )
+    assert "pip install 'redhost-generate[json]'" in message_of(missing.value)
+
+
+def test_a_prompt_is_as_long_as_the_model_reads(live, texts, monkeypatch) -> None:
+    long, options = "3 + 4 = 7 " * 600, {**SAME, "max_tokens": 3}
+    with pytest.raises(openai.BadRequestError, match="the prompt is too long"):
+        texts.completions.create(model="sums", prompt=long, **options)
+    monkeypatch.setattr(live.composed.backbone.trunk, "positions", 2 * len(long))
+    made = texts.completions.create(model="sums", prompt=long, **options)
+    talked = texts.chat.completions.create(
+        model="sums", messages=[{"role": "user", "content": long}], **options
+    )
+    tokens = redhost_generate.generate(live.composed, long, expert="sums", **options)
+    want = "".join(t.text for t in tokens)
+    assert made.choices[0].text == talked.choices[0].message.content == want
+    assert made.usage.prompt_tokens == len(long)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 from .decode import Token, generate
 from .documents import read_documents, split_documents
+from .grammar import Grammar, JsonGrammar
 from .pipeline import TextGeneration
 from .sampling import Sampling
 from .tokens import byte_counts, context_layout, contexts
 
 __all__ = [
+    "Grammar",
+    "JsonGrammar",
     "Sampling",
     "TextGeneration",
     "Token",

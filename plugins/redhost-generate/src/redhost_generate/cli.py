@@ -6,7 +6,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,12 @@ from redhost.commands.common import (
 )
 from redhost.commands.printing import Verbatim
 from redhost.commands.tables import table
+from redhost.registry.errors import RedhostError
 
 if TYPE_CHECKING:
+    from redhost.core.model.composed import ComposedModel
     from redhost_generate.decode import Token
+    from redhost_generate.grammar import JsonGrammar
     from redhost_generate.printed import Generated
 
 __all__ = ["generate", "stream"]
@@ -95,6 +97,12 @@ CONTROL = {c: None for c in (*range(32), *range(127, 160)) if chr(c) not in "\n\
     show_default=True,
     help="The same, for each time that the token is in the text.",
 )
+@click.option(
+    "--json-schema",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The added text is JSON of the JSON schema in FILE.",
+)
 @seed_option
 @click.option("--expert", metavar="ID", help="Generate with one expert, or backbone, alone.")
 @click.option("--explain", is_flag=True, help="Show the heaviest expert of each token.")
@@ -106,6 +114,7 @@ def generate(
     prompt: str,
     max_tokens: int,
     temperature: float,
+    json_schema: Path | None,
     seed: int,
     expert: str | None,
     explain: bool,
@@ -117,37 +126,60 @@ def generate(
     """Continue PROMPT, token by token; - reads standard input."""
     text = typed(prompt).removesuffix("\n") if prompt == "-" else typed(prompt)
     host = open_host(home, device=device)
-    from redhost_generate.decode import generate as go_on
-    from redhost_generate.sampling import Sampling
+    import redhost_generate
 
-    sampling = Sampling(**limits)
     composed = host.composed  # another may be published before the last token is printed
-    tokens = go_on(
+    grammar = None if json_schema is None else _grammar(composed, json_schema)
+    tokens = redhost_generate.generate(
         composed,
         text,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
         expert=expert,
-        sampling=sampling,
+        sampling=redhost_generate.Sampling(**limits),
+        grammar=grammar,
     )
-    if not as_json:
+    if as_json:
+        generated = list(tokens)
+        report: Generated = {
+            "prompt": text,
+            "text": "".join(t.text for t in generated),
+            "generation": composed.generation,
+            "seed": seed,
+            "temperature": temperature,
+            "sampling": limits,
+            "tokens": len(generated),
+            "weights": _means(generated),
+        }
+        if grammar is not None:
+            report["complete"] = grammar.finished
+        if explain:
+            report["table"] = generated
+        print_json(report)
+    else:
         stream(text, tokens, explain=explain)
+    _require_complete(composed, grammar)
+
+
+def _grammar(model: ComposedModel, file: Path) -> JsonGrammar:
+    from redhost_generate.grammar import JsonGrammar, read_schema
+
+    return JsonGrammar(model, read_schema(file))
+
+
+def _require_complete(model: ComposedModel, grammar: JsonGrammar | None) -> None:
+    """Refuse a text that ended at a limit before its JSON was complete."""
+    if grammar is None or grammar.finished:
         return
-    generated = list(tokens)
-    report: Generated = {
-        "prompt": text,
-        "text": "".join(t.text for t in generated),
-        "generation": composed.generation,
-        "seed": seed,
-        "temperature": temperature,
-        "sampling": asdict(sampling),
-        "tokens": len(generated),
-        "weights": _means(generated),
-    }
-    if explain:
-        report["table"] = generated
-    print_json(report)
+    longest = model.backbone.trunk.longest
+    context = "" if longest is None else f"; with the prompt, the model reads {longest} tokens"
+    raise RedhostError(
+        "the text is not complete JSON",
+        expected="an end before the limit of tokens",
+        found="none",
+        hint=f"Raise --max-tokens{context}.",
+    )
 
 
 def stream(prompt: str, tokens: Iterable[Token], *, explain: bool) -> None:

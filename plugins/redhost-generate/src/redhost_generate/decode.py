@@ -23,8 +23,16 @@ from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
 from redhost.core.types import as_list
 from redhost.registry.errors import UnknownNameError, UsageError
+from redhost_generate.grammar import Grammar
 from redhost_generate.sampling import Sampler, Sampling
-from redhost_generate.tokens import RunningContext, last_row, start_of, tokenize, update_context
+from redhost_generate.tokens import (
+    RunningContext,
+    generating_trunk,
+    last_row,
+    start_of,
+    tokenize,
+    update_context,
+)
 
 __all__ = [
     "ChosenSession",
@@ -70,10 +78,12 @@ def generate(
     seed: int = 0,
     expert: str | None = None,
     sampling: Sampling | None = None,
+    grammar: Grammar | None = None,
 ) -> Iterator[Token]:
     """Yield the tokens that follow a prompt, each as soon as it is chosen.
 
-    Generation ends before the tokenizer's end-of-text token, or at the model's longest input.
+    Generation ends before the tokenizer's end-of-text token, at the model's longest input, or with
+    the grammar.
 
     Args:
         model: A composition on a generating backbone.
@@ -84,12 +94,14 @@ def generate(
         expert: The column that generates alone: an expert's id, or `backbone`; None uses the
             router's weights.
         sampling: Limits on what is drawn, and penalties; None for neither.
+        grammar: The form of the text, such as a `JsonGrammar` of its own; None for any. If it is
+            not `finished` after the last token, the text ended at a limit and is incomplete.
 
     Raises:
         InputTypeError: If the prompt is not a text.
         UnknownNameError: If no such expert is composed.
-        UsageError: If the backbone does not generate, the prompt is too long for it, or a number
-            is out of its range.
+        UsageError: If the backbone does not generate, the prompt is too long for it, a number is
+            out of its range, or the grammar is that of another text.
     """
     [prompt] = as_list((prompt,), str, "text")
     if max_tokens < 1:
@@ -98,16 +110,15 @@ def generate(
         raise UsageError(
             "no such temperature", expected="a number from 0 on", found=str(temperature)
         )
-    if not model.backbone.task.unit.generates:
+    if grammar is not None and grammar.finished:
         raise UsageError(
-            f"backbone {model.backbone.name!r} does not generate text",
-            expected="one made with 'redhost new-backbone --task generation'",
-            found=model.backbone.task.name,
-            hint="Ask it with 'redhost predict'.",
+            "the grammar is that of a text that has ended", expected="one for each text"
         )
-    ids = _prompt(model.backbone.trunk, prompt)
+    ids = _prompt(generating_trunk(model), prompt)
     session = session_of(model, ids, expert=expert)
-    sampler = Sampler(ids, temperature=temperature, seed=seed, sampling=sampling or Sampling())
+    sampler = Sampler(
+        ids, temperature=temperature, seed=seed, sampling=sampling or Sampling(), grammar=grammar
+    )
     return _continue(session, ids, max_tokens, sampler)
 
 
@@ -129,7 +140,8 @@ def _continue(
     sampler: Sampler,
 ) -> Iterator[Token]:
     trunk, columns = session.trunk, session.bus.columns
-    end = getattr(trunk.tokenizer, "eos_token_id", None)
+    grammar = sampler.grammar
+    end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
@@ -143,6 +155,8 @@ def _continue(
             probability=float(p[token]),
             weights=dict(zip(columns, alpha.tolist(), strict=True)),
         )
+        if grammar is not None and grammar.finished:
+            return
         ids = [token]
 
 

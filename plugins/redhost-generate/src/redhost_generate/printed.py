@@ -24,6 +24,7 @@ class Generated(TypedDict):
         sampling: The other settings of `Sampling`.
         tokens: The number of added tokens.
         weights: Mean α over the tokens, by column.
+        complete: Whether the text is complete JSON, with ``--json-schema``.
         table: Each token, with ``--explain``.
     """
 
@@ -35,4 +36,5 @@ class Generated(TypedDict):
     sampling: dict[str, float]
     tokens: int
     weights: dict[str, float]
+    complete: NotRequired[bool]
     table: NotRequired[list[Token]]

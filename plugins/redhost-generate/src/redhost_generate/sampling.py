@@ -2,6 +2,7 @@
 
 Of p(x_t+1 | x_≤t) of the bus, in this order:
 
+    p_v ← 0    unless the grammar allows v      if there is one: `grammar`
     log p_v ← ρ log p_v                   for tokens of the prompt and of the text so far
     log p_v ← log p_v − α [n_v > 0] − β n_v     n_v: how often v is in the text so far
     w_v ∝ p_v^(1/T)
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from redhost.registry.errors import UsageError
+from redhost_generate.grammar import Grammar
 
 __all__ = ["Sampler", "Sampling"]
 
@@ -88,12 +90,19 @@ class Sampler:
         temperature: T; 0 takes the most probable token.
         seed: The seed of the draws.
         sampling: See `Sampling`.
+        grammar: The form of the text; None for any.
     """
 
     def __init__(
-        self, prompt: Iterable[int], *, temperature: float, seed: int, sampling: Sampling
+        self,
+        prompt: Iterable[int],
+        *,
+        temperature: float,
+        seed: int,
+        sampling: Sampling,
+        grammar: Grammar | None = None,
     ) -> None:
-        self.temperature, self.sampling = temperature, sampling
+        self.temperature, self.sampling, self.grammar = temperature, sampling, grammar
         self.generator = torch.Generator().manual_seed(seed)
         self.prompt, self.counts = frozenset(prompt), Counter[int]()
 
@@ -102,9 +111,13 @@ class Sampler:
 
         It is where a uniform number falls in the cumulative sums of w.
         """
+        if self.grammar is not None:
+            p = self.grammar.mask(p)
         if self.sampling.penalises:
             p = self._penalised(p)
         token = int(p.argmax()) if self.temperature == 0 else self._drawn(p)
+        if self.grammar is not None:
+            self.grammar.accept(token)
         self.counts[token] += 1
         return token
 

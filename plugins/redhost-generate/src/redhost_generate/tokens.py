@@ -40,6 +40,7 @@ __all__ = [
     "byte_counts",
     "context_layout",
     "contexts",
+    "generating_trunk",
     "last_row",
     "start_of",
     "token_states",
@@ -52,6 +53,23 @@ PASS_TOKENS = 512
 
 HORIZONS = (8, 64)
 """Horizons of the running context, in tokens; other lengths were not tried."""
+
+
+def generating_trunk(model: ComposedModel) -> TextEncoder:
+    """Return the encoder of a composition on a generating backbone.
+
+    Raises:
+        UsageError: If the backbone does not generate.
+    """
+    backbone = model.backbone
+    if not backbone.task.unit.generates:
+        raise UsageError(
+            f"backbone {backbone.name!r} does not generate text",
+            expected="one made with 'redhost new-backbone --task generation'",
+            found=backbone.task.name,
+            hint="Ask it with 'redhost predict'.",
+        )
+    return backbone.trunk
 
 
 def start_of(trunk: TextEncoder) -> int:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import redhost
-from redhost_serve.problems import HttpProblem
+from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.reply import run_in_thread
 
 if TYPE_CHECKING:
-    from redhost_generate import Token
+    from redhost_generate import Grammar, Token
 
 __all__ = [
     "Completion",
     "Shape",
     "UntilStop",
+    "grammar_of",
     "require_chat_template",
     "require_generating",
     "usage",
@@ -90,6 +92,7 @@ class Completion:
         limit: Maximum number of new tokens.
         longest: The model's context in tokens, prompt and start token included; None for no limit.
         stop: Detects the stop texts.
+        grammar: The form of the text; None for any.
         tokens: The tokens so far.
         text: Their text, up to a stop text.
     """
@@ -99,6 +102,7 @@ class Completion:
     limit: int
     longest: int | None
     stop: UntilStop
+    grammar: Grammar | None = None
     tokens: list[Token] = field(default_factory=list)
     text: str = ""
 
@@ -120,7 +124,9 @@ class Completion:
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended: ``length``, or ``stop`` for a stop text or the model's own end."""
+        """Why it ended: ``length``, or ``stop``: by itself, as complete JSON, at a stop text."""
+        if self.grammar is not None and self.grammar.finished:
+            return "stop"
         made, longest = len(self.tokens), self.longest
         full = made >= self.limit
         if longest is not None:  # the prompt's tokens may contain the start token or not
@@ -258,6 +264,31 @@ def _chat_logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
             for t in tokens
         ]
     }
+
+
+async def grammar_of(
+    model: redhost.ComposedModel, schema: Mapping[str, Any] | None
+) -> Grammar | None:
+    """Return the grammar of one text; None without a schema.
+
+    Args:
+        model: A composition on a generating backbone.
+        schema: The JSON schema; what is not supported is named in the answer.
+
+    Raises:
+        HttpProblem: 400, if the schema cannot be used; 503, if llguidance is not installed.
+    """
+    if schema is None:
+        return None
+    from redhost_generate import JsonGrammar
+
+    def make() -> Grammar:
+        try:
+            return JsonGrammar(model, schema)
+        except redhost.MissingError as e:
+            raise problem_of(e, otherwise=503) from None
+
+    return await run_in_thread(make, otherwise=400)  # it may take a second
 
 
 def require_generating(model: redhost.ComposedModel, name: str) -> None:

@@ -21,6 +21,7 @@ from redhost_serve.completion import (
     Completion,
     Shape,
     UntilStop,
+    grammar_of,
     require_chat_template,
     require_generating,
     usage,
@@ -235,6 +236,7 @@ class OpenAiRoutes:
         async with AsyncExitStack() as under_way:
             lengths = [*zip(prompts, counts, strict=True)]
             for (prompt, count), choice in product(lengths, range(choices)):
+                grammar = await grammar_of(model, wanted.schema)
                 tokens = await service.generate(
                     model,
                     prompt,
@@ -243,6 +245,7 @@ class OpenAiRoutes:
                     seed=(wanted.seed or 0) + choice,
                     expert=expert,
                     sampling=wanted.sampling,
+                    grammar=grammar,
                 )
                 await under_way.enter_async_context(aclosing(tokens))
                 stop = UntilStop(wanted.stops)
@@ -252,6 +255,7 @@ class OpenAiRoutes:
                     limit=wanted.limit,
                     longest=longest,
                     stop=stop,
+                    grammar=grammar,
                 )
                 begun.append((completion, tokens))
             if wanted.stream:

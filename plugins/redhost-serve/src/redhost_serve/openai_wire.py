@@ -6,23 +6,28 @@ unless it has a neutral value. `/classify` has the format of vLLM's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from redhost_serve.problems import HttpProblem
-from redhost_serve.wire import MAX_CHARACTERS, MAX_TEXTS, MAX_TOKENS, Failure, Text
+from redhost_serve.wire import MAX_TEXTS, MAX_TOKENS, Failure, Text
 
 if TYPE_CHECKING:
     from redhost_generate import Sampling
 
 __all__ = [
+    "AnyText",
     "ChatRequest",
     "ClassifyRequest",
     "CompletionRequest",
     "EmbeddingRequest",
     "ErrorDetail",
+    "JsonObject",
+    "JsonOfSchema",
+    "JsonSchema",
     "Message",
     "OpenAiFailure",
     "StreamOptions",
@@ -48,13 +53,11 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "echo": (None, False),
     "tools": (None, []),
     "functions": (None, []),
-    "response_format": (None, {"type": "text"}),
     "top_logprobs": (None, 0),
     "dimensions": (None,),
 }
 """Fields that are not supported, with the neutral values that are accepted."""
 
-Prompt = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
 Texts = Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=4)]
@@ -97,6 +100,26 @@ class StreamOptions(Struct, kw_only=True):
     include_usage: bool = False
 
 
+class AnyText(Struct, kw_only=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonObject(Struct, kw_only=True, tag_field="type", tag="json_object"):
+    """A JSON object."""
+
+
+class JsonSchema(Struct, kw_only=True):
+    """A JSON schema; it is always followed strictly."""
+
+    schema: dict[str, Any]
+
+
+class JsonOfSchema(Struct, kw_only=True, tag_field="type", tag="json_schema"):
+    """JSON of a schema."""
+
+    json_schema: JsonSchema
+
+
 class GenerationRequest(Struct, kw_only=True):
     """Fields that all requests for a completion share.
 
@@ -114,6 +137,7 @@ class GenerationRequest(Struct, kw_only=True):
         presence_penalty: Subtracted from log p of tokens that the text contains.
         frequency_penalty: Subtracted from log p for each time that the text contains a token.
         stop: Texts at which the answer ends, without them.
+        response_format: What the answer is; by default any text.
         stream: Whether each token is sent as soon as it is sampled.
         stream_options: See `StreamOptions`.
     """
@@ -129,6 +153,7 @@ class GenerationRequest(Struct, kw_only=True):
     presence_penalty: Penalty | None = 0.0
     frequency_penalty: Penalty | None = 0.0
     stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
+    response_format: AnyText | JsonObject | JsonOfSchema | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
 
@@ -136,6 +161,14 @@ class GenerationRequest(Struct, kw_only=True):
     def stops(self) -> tuple[str, ...]:
         """The texts at which the answer ends."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of the answer; None for any text."""
+        form = self.response_format
+        if isinstance(form, JsonOfSchema):
+            return form.json_schema.schema
+        return {"type": "object"} if isinstance(form, JsonObject) else None
 
     @property
     def sampling(self) -> Sampling:
@@ -161,7 +194,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         logprobs: None, or 0 or 1 for log p of the sampled tokens.
     """
 
-    prompt: Prompt | Annotated[list[Prompt], Meta(min_length=1, max_length=MAX_TEXTS)]
+    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)]
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = 16
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
 
@@ -180,7 +213,7 @@ class Message(Struct, kw_only=True):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Prompt
+    content: str
 
 
 class ChatRequest(GenerationRequest, kw_only=True):

@@ -32,7 +32,7 @@ from redhost_serve.wire import TrafficReply, model_name
 from redhost_serve.writer import Writer
 
 if TYPE_CHECKING:
-    from redhost_generate import Sampling, Token
+    from redhost_generate import Grammar, Sampling, Token
 
 __all__ = ["Candidate", "Options", "Recalled", "Service"]
 
@@ -392,6 +392,7 @@ class Service:
         seed: int,
         expert: str | None = None,
         sampling: Sampling | None = None,
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[Token, None]:
         """Continue a prompt: return its tokens as they are generated, all by one generation.
 
@@ -405,6 +406,7 @@ class Service:
             seed: Seed of the sampling.
             expert: The expert that continues the prompt alone.
             sampling: Limits on what is drawn, and penalties.
+            grammar: The form of the text; None for any.
 
         Raises:
             HttpProblem: As `ask` does, here and while the tokens are read; also 400 if the
@@ -419,6 +421,7 @@ class Service:
                 seed=seed,
                 expert=expert,
                 sampling=sampling,
+                grammar=grammar,
             )
         )
         await anext(tokens)  # None: it has begun, so closing it ends it

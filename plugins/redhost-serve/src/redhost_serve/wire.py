@@ -250,7 +250,7 @@ class GenerateRequest(Struct, kw_only=True):
     """A prompt to continue, as `redhost generate` does with the same parameters.
 
     Attributes:
-        prompt: The text; may be empty.
+        prompt: The text; may be empty, and as long as the model and the limit of bodies allow.
         max_tokens: Maximum number of tokens.
         temperature: T; 0 takes the most probable token.
         seed: Seed of the sampling.
@@ -258,7 +258,7 @@ class GenerateRequest(Struct, kw_only=True):
         question: The question whose composition generates; null for the default question.
     """
 
-    prompt: Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+    prompt: str
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] = 100
     temperature: Annotated[float, Meta(ge=0)] = 1.0
     seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
