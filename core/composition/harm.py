@@ -179,7 +179,7 @@ def _copied(new: Tensor, named: Sequence[str], old: Tensor, names: Sequence[str]
     Rows are compared up to rounding; an unknown label counts as another label.
     """
     # Compared as vectors: cards may show no text, and may be rounded.
-    nearest, places = torch.cdist(new, old).min(-1)
+    nearest, places = torch.cdist(new, old).min(1)
     other = [not y or y != names[n] for y, n in zip(named, places.tolist(), strict=True)]
     near = nearest < SAME * new.shape[1] ** 0.5
     return float((near & torch.tensor(other)).double().mean())

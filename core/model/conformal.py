@@ -142,7 +142,7 @@ class Calibration:
 
 def groups_of(bus: Bus, alpha: Tensor) -> Tensor:
     """Return the highest-weighted expert of each row ``(N,)``, for weights ``(N, K)``."""
-    return alpha[:, : len(bus.ids)].argmax(-1)
+    return alpha[:, : len(bus.ids)].argmax(1)
 
 
 def labels_of(bus: Bus, p: Tensor) -> Tensor:

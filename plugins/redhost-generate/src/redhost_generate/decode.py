@@ -129,7 +129,7 @@ def _continue(
     sampler: Sampler,
 ) -> Iterator[Token]:
     trunk, columns = session.trunk, session.bus.columns
-    end = getattr(trunk.tokenizer, "eos_token_id", None)
+    end = trunk.tokenizer.eos_token_id
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):

@@ -105,7 +105,7 @@ def concat_logits(parts: Sequence[TruncatedLogits]) -> TruncatedLogits:
 
 def _likely(each: Sequence[Tensor], target: Tensor, count: int) -> Tensor:
     """Return the answers most probable under any column, ``(N, M)``, without the right one."""
-    most = each[0].new_full(each[0].shape, -torch.inf)
+    most = torch.full_like(each[0], -torch.inf)
     for logits in each:
         torch.maximum(most, logits.log_softmax(-1), out=most)
     most.scatter_(1, target[:, None], -torch.inf)  # it is listed separately
