@@ -278,3 +278,23 @@ def test_forward_stores_nothing(h: Tensor) -> None:
     before = {k: id(v) for m in bus.modules() for k, v in vars(m).items()}
     bus(h)
     assert {k: id(v) for m in bus.modules() for k, v in vars(m).items()} == before
+
+
+def test_only_sets_of_labels_ask_who_knows_a_label(h: Tensor) -> None:
+    experts = {"a": own_head(1, ("x", "y")), "b": own_head(2, ("y", "n"))}
+    for classifier in (True, False):
+        assert make_bus(experts, classifier=classifier, backbone_column=True).knows is None
+
+
+def test_answers_are_as_many_as_labels_or_classes() -> None:
+    assert make_bus({"a": low_rank(1)}).answers == C == len(LABELS)
+    own = {"a": own_head(1, ("p", "q"))}
+    assert make_bus(own).answers == C + 2
+    assert make_bus(own, classifier=False).answers == 3  # with `DECLINED`
+    many = redhost.Bus(
+        Readout(classifier=torch.zeros(C, D)),
+        norm=LayerNorm(width=D, eps=1e-5),
+        router=Fixed([0.0]),
+        experts={"a": low_rank(1)},
+    )
+    assert (many.labels, many.answers) == ((DECLINED,), C)

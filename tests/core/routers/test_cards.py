@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -410,3 +411,13 @@ def test_sums_of_other_rows_than_are_shown_are_refused(expert_manifest, kind) ->
     with pytest.raises(CardError) as caught:
         read_card(manifest, {"card": data})
     assert "means" in str(caught.value.found)
+
+
+def test_rows_keep_their_labels_where_the_sums_have_no_others(expert_manifest) -> None:
+    card = read_card(with_card(expert_manifest, "texts", fit=2, gate=1), {"card": texts_card()})
+    assert column_data(card, encode_z=encode_z, seed=0).labels == ("a", "b")
+    z = torch.randn(3, D, generator=torch.Generator().manual_seed(0))
+    for known, labels in ((("a", "b", "a"), ("a", "b")), (("a", "a", "a"), ())):
+        sums = Statistics.of_rows(z, known)
+        data = column_data(replace(card, statistics=sums), encode_z=encode_z, seed=0)
+        assert data.labels == labels

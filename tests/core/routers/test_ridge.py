@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.bus.bus import BACKBONE
 from redhost.core.bus.ensemble import Ensemble
 from redhost.core.bus.layout import FeatureLayout
 from redhost.core.bus.signals import RouterSignals
@@ -20,7 +21,7 @@ from redhost.core.routers.least_squares import (
     Sharpness,
     sharpest,
 )
-from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression
+from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression, evened
 from redhost.core.routers.statistics import StatisticsRouter
 from redhost.plugins import ColumnData
 
@@ -358,3 +359,25 @@ def test_a_columns_bits_are_independent_of_the_other_columns(
         for k, rows in enumerate(torch.split(weight, counts)):
             alone = router(rows, (len(rows),))
             assert torch.equal(alone(z)[:, 0], logits[:, k])
+
+
+def test_the_background_is_cut_to_its_first_rows_with_their_labels() -> None:
+    expert, (z, labels) = column("a", 0), rows(1, 60)
+    background = ColumnData(
+        column=BACKBONE, z=z, statistics=Statistics.of_rows(z, labels), labels=tuple(labels)
+    )
+    kept, cut = evened([expert, background])
+    assert kept is expert and len(cut.z) == 40
+    assert torch.equal(cut.z, z[:40]) and cut.labels == ("x",) * 30 + ("y",) * 10
+    assert cut.statistics.counts.tolist() == [30.0, 10.0]
+
+
+def test_shares_are_exact_in_double_precision() -> None:
+    counted = [dataclasses.replace(column(n, k), labels=()) for k, n in enumerate("abc")]
+    shares = RidgeRouter(width=D, columns=tuple("abc")).learnt_shares(counted)
+    assert shares.dtype == torch.float64 and shares.tolist() == [1 / 3] * 3
+
+
+def test_a_seed_is_kept_though_nothing_is_drawn() -> None:
+    assert RidgeRouter(width=D, columns=("a",)).seed == 0
+    assert RidgeRouter(width=D, columns=("a",), seed=7).seed == 7
