@@ -198,7 +198,7 @@ class Bus(nn.Module):
             return self.task.head.output(logits)
         p = h.new_zeros(h.shape[0], len(self.labels))
         answered = len(self.shared_labels) or int(self.labels[0] == DECLINED)  # by p_H
-        own_weight = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
+        own_weight = alpha[:, self.own].sum(1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
             # No p_H takes the rest of the weight; a number is a mean, so the weights sum to 1.
             alpha, own_weight = alpha / own_weight.clamp_min(1e-12), torch.ones_like(own_weight)
@@ -252,7 +252,7 @@ class Bus(nn.Module):
         if self.classifier is None:
             return torch.ones_like(h[:, :1])  # `DECLINED`, of a head that has it
         # Renormalised, so that an expert with labels of its own leaves p_H bitwise as it was.
-        total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
+        total = alpha[:, self.shared].sum(1, keepdim=True).clamp_min(1e-12)
         logits = self.ensemble.logits(h, z, alpha / total, outputs=outputs, chosen=chosen)
         return self.task.head.output(logits)
 

@@ -134,7 +134,7 @@ class Ensemble(nn.Module):
         """Return Δ of all experts on all rows ``(B, D)``; each stack takes one pass."""
         base, deltas = self.layout.base(z), dict[int, Tensor]()
         for stack in filter(None, (self.hidden_stack, self.logit_stack)):
-            deltas |= zip(stack.columns, stack.each(base), strict=True)
+            deltas |= stack.each(base)
         return tuple(
             ExpertOutput(i, None, deltas[i] if i in deltas else self.delta(z, i))
             for i in range(len(self.ids))
@@ -253,7 +253,7 @@ class Ensemble(nn.Module):
         if outputs is None:
             outputs = self.expert_outputs(z, ((i, None) for i in columns))
         place = {column: n for n, column in enumerate(columns)}
-        delta = out.new_zeros(len(out), len(columns), out.shape[-1])
+        delta = out.new_zeros(len(out), len(columns), out.shape[1])
         for o in outputs:
             if o.column in place:
                 rows = slice(None) if o.rows is None else o.rows

@@ -228,7 +228,7 @@ def _claimed(
             z = bus.norm(h[piece])
             # Saerens et al. 2002: posteriors under other shares, without training a router again.
             alpha = bus.weights(z) * (fewer / share)
-            p = bus.answer(h[piece], z, (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype))
+            p = bus.answer(h[piece], z, (alpha / alpha.sum(1, keepdim=True)).to(z.dtype))
             lost[piece] = bus.task.head.right(p, after.rows[piece], bus.labels).double()
     return lost - after.result.hits
 

@@ -193,7 +193,7 @@ def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tens
     if (odds := bus.task.head.log_odds(p)) is not None:
         terms.append(odds)
     if density is not None:
-        terms.append(density.double() / math.sqrt(z.shape[-1] / 2))
+        terms.append(density.double() / math.sqrt(z.shape[1] / 2))
     if not terms or not bus.task.unit.whole:
         raise UsageError(
             "this composition cannot decline",
@@ -274,7 +274,7 @@ def label_sets(
     t = calibration.thresholds(calibration.likelihood, share, groups=len(bus.ids))
     p = labels_of(bus, p).double()
     inside = p >= t.to(p.device)[groups_of(bus, alpha)][:, None]
-    inside.scatter_(1, p.argmax(-1, keepdim=True), value=True)
+    inside.scatter_(1, p.argmax(1, keepdim=True), value=True)
     if not bus.shared_labels:
         inside[:, bus.labels.index(DECLINED)] = False
     sets = []

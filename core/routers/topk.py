@@ -22,10 +22,10 @@ from .linear import LinearRouter
 
 def top_mask(logits: Tensor, k: int) -> Tensor:
     """Return a mask of the k largest of ``(B, K)``; ties go to the first column."""
-    least = logits.topk(k).values[..., -1:]
+    least = logits.topk(k).values[:, -1:]
     above, equal = logits > least, logits == least
-    left = k - above.sum(-1, keepdim=True)
-    return above | (equal & (equal.cumsum(-1) <= left))
+    left = k - above.sum(1, keepdim=True)
+    return above | (equal & (equal.cumsum(1) <= left))
 
 
 def keep_top(logits: Tensor, k: int, *, by: Tensor | None = None) -> Tensor:

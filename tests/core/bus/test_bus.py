@@ -280,6 +280,18 @@ def test_forward_stores_nothing(h: Tensor) -> None:
     assert {k: id(v) for m in bus.modules() for k, v in vars(m).items()} == before
 
 
+def test_an_answer_of_its_own_runs_no_other_expert(h: Tensor) -> None:
+    experts = {"a": own_head(1, ("p", "n")), "b": own_head(2, ("q", "n"))}
+    bus, ran = make_bus(experts, backbone_column=True), list[redhost.Expert]()
+    for stack in bus.ensemble.head_stacks:
+        stack.register_forward_pre_hook(lambda stack, _: ran.append(stack))
+    z, places = bus.norm(h), [bus.labels.index(y) for y in ("q", "n")]
+    own = bus.own_answer(h, z, 1)
+    assert own.shape == (B, 2) and not ran
+    torch.testing.assert_close(own, bus.alone(h, z, 1)[:, places])
+    assert len(ran) == 1  # the stack of both
+
+
 def test_only_sets_of_labels_ask_who_knows_a_label(h: Tensor) -> None:
     experts = {"a": own_head(1, ("x", "y")), "b": own_head(2, ("y", "n"))}
     for classifier in (True, False):

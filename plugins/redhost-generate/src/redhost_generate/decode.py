@@ -209,7 +209,7 @@ class DecodingSession:
             states, self.cache = trunk.decode_step(tokens, self.cache)
         h = states[0].float().cpu()
         c = h
-        for z in torch.nn.functional.layer_norm(h, h.shape[-1:], eps=self.backbone.eps):
+        for z in torch.nn.functional.layer_norm(h, h.shape[1:], eps=self.backbone.eps):
             self.context, c = update_context(self.context, z)
         p, alpha = self.bus(torch.cat([h[-1], c])[None])
         return p[0], alpha[0]
