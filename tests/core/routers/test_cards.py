@@ -12,11 +12,14 @@ import pytest
 import safetensors.torch
 import torch
 from redhost_author.training.packaging import statistics_card, vectors_card
+from redhost_spans.words import Words
 
 import redhost
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
+from redhost.core.bus.task import CLASSIFICATION
 from redhost.core.routers.cards import (
     BACKED,
+    Card,
     background_data,
     column_data,
     gate_rows,
@@ -421,3 +424,13 @@ def test_rows_keep_their_labels_where_the_sums_have_no_others(expert_manifest) -
         sums = Statistics.of_rows(z, known)
         data = column_data(replace(card, statistics=sums), encode_z=encode_z, seed=0)
         assert data.labels == labels
+
+
+def test_gates_use_as_many_words_without_a_label_as_there_are_with_one() -> None:
+    labels = ("none", "a", "none", "none")
+    rows = tuple(CardRow(text="x" * n, label=y, part="gate") for n, y in enumerate(labels, 1))
+    card = Card(column="red", kind="texts", rows=rows)
+    given = (card, replace(card, task=replace(CLASSIFICATION, unit=Words())))
+    (every, _), (h, kept) = (gate_rows([card], encode=encode_z) for card in given)
+    assert every[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert h[:, 0].tolist() == [1.0, 2.0] and [r.label for r in kept] == ["none", "a"]
