@@ -149,6 +149,7 @@ def test_among_penalties_that_rows_hardly_tell_apart_the_largest_is_taken() -> N
     ("each", "seeds", "slack", "by_label", "penalty"),
     [
         (3, (0, 1), 0.0, False, 3.0),  # too few to say how far losses are by chance
+        (4, (0, 4), SLACK, False, 100.0),  # eight rows are enough
         (40, (5, 3), SLACK, False, 100.0),
         (40, (5, 3), 0.0, True, 100.0),
         (40, (2, 11), SLACK, False, 300.0),
@@ -370,6 +371,8 @@ def test_the_background_is_cut_to_its_first_rows_with_their_labels() -> None:
     assert kept is expert and len(cut.z) == 40
     assert torch.equal(cut.z, z[:40]) and cut.labels == ("x",) * 30 + ("y",) * 10
     assert cut.statistics.counts.tolist() == [30.0, 10.0]
+    small = dataclasses.replace(column("a", 0), column=BACKBONE)
+    assert evened([expert, small])[1] is small  # its sums may be of more rows than it shows
 
 
 def test_shares_are_exact_in_double_precision() -> None:
