@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from redhost_generate import causal
 from redhost_generate.causal import LEAST, CausalMixtureRouter, CausalRouter, Tokens
 from redhost_generate.truncated_logits import truncate_logits
 from torch import Tensor
@@ -205,6 +206,12 @@ def test_without_rows_set_aside_the_fit_rows_are_evaluated(bus, rows) -> None:
     for own, name in enumerate(ANSWERS):
         nats = lost(bus, rows[name]["fit"], router, own=own)
         assert router.minimax_report.regrets[name] == pytest.approx(nats, rel=1e-3)
+
+
+def test_weights_decay_while_the_game_is_played(bus, rows, summed, monkeypatch) -> None:
+    monkeypatch.setattr(causal, "DECAY", 0.0)
+    free = train(bus, rows, CausalRouter(width=WIDTH, columns=COLUMNS))
+    assert not torch.equal(free.weight, summed.weight)
 
 
 def test_experts_with_labels_of_their_own_share_no_residual_sum(bus, rows) -> None:
