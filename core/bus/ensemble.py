@@ -58,7 +58,7 @@ class Ensemble(nn.Module):
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
         with torch.no_grad():  # all experts on a bus are frozen
             self.answering = tuple(e.folded() for e in self.parts)
-        # Each computes what its expert does, in fewer products; of the others there is one alone.
+        # Registered, so that their buffers move with the bus.
         self.folded = nn.ModuleList(e for e in self.answering if e not in self.parts)
         self.layout, self.strategy, self.columns = layout, strategy, columns
         self.register_buffer("classifier", classifier, persistent=False)

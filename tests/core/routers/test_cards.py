@@ -431,6 +431,6 @@ def test_gates_use_as_many_words_without_a_label_as_there_are_with_one() -> None
     rows = tuple(CardRow(text="x" * n, label=y, part="gate") for n, y in enumerate(labels, 1))
     card = Card(column="red", kind="texts", rows=rows)
     given = (card, replace(card, task=replace(CLASSIFICATION, unit=Words())))
-    (every, _), (h, kept) = (gate_rows([card], encode=encode_z) for card in given)
+    (every, _), (h, used) = (gate_rows([card], encode=encode_z) for card in given)
     assert every[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert h[:, 0].tolist() == [1.0, 2.0] and [r.label for r in kept] == ["none", "a"]
+    assert h[:, 0].tolist() == [1.0, 2.0] and [r.label for r in used] == ["none", "a"]

@@ -370,8 +370,8 @@ def test_the_background_is_cut_to_its_first_rows_with_their_labels() -> None:
     background = ColumnData(
         column=BACKBONE, z=z, statistics=Statistics.of_rows(z, labels), labels=tuple(labels)
     )
-    kept, cut = evened([expert, background])
-    assert kept is expert and len(cut.z) == 40
+    first, cut = evened([expert, background])
+    assert first is expert and len(cut.z) == 40
     assert torch.equal(cut.z, z[:40]) and cut.labels == ("x",) * 30 + ("y",) * 10
     assert cut.statistics.counts.tolist() == [30.0, 10.0]
     small = dataclasses.replace(column("a", 0), column=BACKBONE)
@@ -384,6 +384,6 @@ def test_shares_are_exact_in_double_precision() -> None:
     assert shares.dtype == torch.float64 and shares.tolist() == [1 / 3] * 3
 
 
-def test_a_seed_is_kept_though_nothing_is_drawn() -> None:
+def test_its_seed_is_the_given_one_though_nothing_is_drawn() -> None:
     assert RidgeRouter(width=D, columns=("a",)).seed == 0
     assert RidgeRouter(width=D, columns=("a",), seed=7).seed == 7
