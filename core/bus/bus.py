@@ -116,7 +116,8 @@ class Bus(nn.Module):
         own_labels = [y for k in self.own for y in self.ensemble.parts[k].labels]
         self.labels = readout.task.head.label_space(readout.labels, own_labels)
         self.task = replace(readout.task, head=readout.task.head.fitted_by(experts.values()))
-        self.answers = max(len(self.labels), 0 if self.classifier is None else len(self.classifier))
+        read = self.labels if self.classifier is None else self.classifier
+        self.answers = max(len(self.labels), len(read))
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {
@@ -197,7 +198,7 @@ class Bus(nn.Module):
             return self.task.head.output(logits)
         p = h.new_zeros(h.shape[0], len(self.labels))
         answered = len(self.shared_labels) or int(self.labels[0] == DECLINED)  # by p_H
-        own_weight = alpha[:, self.own].sum(-1, keepdim=True)  # (B, 1)
+        own_weight = alpha[:, self.own].sum(1, keepdim=True)  # (B, 1)
         if self.classifier is None and not self.task.head.probabilities:
             # No p_H takes the rest of the weight; a number is a mean, so the weights sum to 1.
             alpha, own_weight = alpha / own_weight.clamp_min(1e-12), torch.ones_like(own_weight)
@@ -230,7 +231,7 @@ class Bus(nn.Module):
             return p
         support = alpha @ self.knows  # (B, L)
         # 1 − Σ α_own is the weight of p_H, which supports every label of the backbone.
-        support[:, : len(self.shared_labels)] += 1 - alpha[:, self.own].sum(-1, keepdim=True)
+        support[:, : len(self.shared_labels)] += 1 - alpha[:, self.own].sum(1, keepdim=True)
         return self.task.head.mixed(p, support)
 
     def _own_probabilities(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
@@ -249,9 +250,9 @@ class Bus(nn.Module):
     ) -> Tensor:
         """Return p_H, the component of all columns that share the classifier, ``(B, C)``."""
         if self.classifier is None:
-            return h.new_ones(h.shape[0], 1)  # `DECLINED`, of a head that has it
+            return torch.ones_like(h[:, :1])  # `DECLINED`, of a head that has it
         # Renormalised, so that an expert with labels of its own leaves p_H bitwise as it was.
-        total = alpha[:, self.shared].sum(-1, keepdim=True).clamp_min(1e-12)
+        total = alpha[:, self.shared].sum(1, keepdim=True).clamp_min(1e-12)
         logits = self.ensemble.logits(h, z, alpha / total, outputs=outputs, chosen=chosen)
         return self.task.head.output(logits)
 

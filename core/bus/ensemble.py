@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +57,9 @@ class Ensemble(nn.Module):
         self.ids = tuple(sorted(experts))
         self.parts = tuple(experts[i] for i in self.ids)  # a tuple: the bus registers the modules
         with torch.no_grad():  # all experts on a bus are frozen
-            folded = {str(k): e.folded() for k, e in enumerate(self.parts)}
-        self.folded = nn.ModuleDict({k: e for k, e in folded.items() if e not in self.parts})
+            self.answering = tuple(e.folded() for e in self.parts)
+        # Registered, so that their buffers move with the bus.
+        self.folded = nn.ModuleList(e for e in self.answering if e not in self.parts)
         self.layout, self.strategy, self.columns = layout, strategy, columns
         self.register_buffer("classifier", classifier, persistent=False)
         # In column order: sums run in this order in every pass, and so round alike.
@@ -77,12 +77,12 @@ class Ensemble(nn.Module):
         # Low-rank experts that read z itself can be stacked, in the passes that use stacks.
         alike = {
             k: part
-            for k, (i, part) in enumerate(zip(self.ids, self.parts, strict=True))
-            if isinstance(part, LowRank) and i not in segmented and strategy != "grouped"
+            for k, part in enumerate(self.parts)
+            if isinstance(part, LowRank) and self.ids[k] not in segmented and strategy != "grouped"
         }
         stacked = ({k: alike[k] for k in ks if k in alike} for ks in (self.hidden, self.logit))
         self.hidden_stack, self.logit_stack = (LowRankStack(s) if s else None for s in stacked)
-        heads = {k: self._answering(k) for k in self.own if self.ids[k] not in segmented}
+        heads = {k: self.answering[k] for k in self.own if self.ids[k] not in segmented}
         stacks = [] if strategy == "grouped" else head_stacks(heads)
         self.head_stacks = nn.ModuleList(stacks)
         self._stacks = {stack.columns: stack for stack in stacks}
@@ -101,15 +101,10 @@ class Ensemble(nn.Module):
 
     def delta(self, z: Tensor, column: int) -> Tensor:
         """Return Δ_i of the part of z or z̃ that it reads, ``(B, out)``, in the precision of z."""
-        expert, read = self._answering(column), self.layout.read(z, self.ids[column])
+        expert, read = self.answering[column], self.layout.read(z, self.ids[column])
         # A plugin may keep weights in another precision; the bus sums in that of z.
         delta: Tensor = expert(read.to(expert.precision)).to(z.dtype)
         return delta
-
-    def _answering(self, column: int) -> Expert:
-        """Return the expert, or its folded form, which computes the same in fewer products."""
-        name = str(column)
-        return cast("Expert", self.folded[name]) if name in self.folded else self.parts[column]
 
     def own_outputs(self, z: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor, float | Tensor]]:
         """Yield columns, Δ ``(n, B, L)`` and temperatures of experts with labels of their own.
@@ -139,7 +134,7 @@ class Ensemble(nn.Module):
         """Return Δ of all experts on all rows ``(B, D)``; each stack takes one pass."""
         base, deltas = self.layout.base(z), dict[int, Tensor]()
         for stack in filter(None, (self.hidden_stack, self.logit_stack)):
-            deltas |= zip(stack.columns, stack.each(base), strict=True)
+            deltas |= stack.each(base)
         return tuple(
             ExpertOutput(i, None, deltas[i] if i in deltas else self.delta(z, i))
             for i in range(len(self.ids))
@@ -258,7 +253,7 @@ class Ensemble(nn.Module):
         if outputs is None:
             outputs = self.expert_outputs(z, ((i, None) for i in columns))
         place = {column: n for n, column in enumerate(columns)}
-        delta = out.new_zeros(len(out), len(columns), out.shape[-1])
+        delta = out.new_zeros(len(out), len(columns), out.shape[1])
         for o in outputs:
             if o.column in place:
                 rows = slice(None) if o.rows is None else o.rows

@@ -73,13 +73,13 @@ class LowRankStack(nn.Module):
         hidden = self._activate(units) * alpha[:, self.owner].to(self.U.dtype)
         return (hidden @ self.V + weights.to(self.v.dtype) @ self.v).to(z.dtype)
 
-    def each(self, z: Tensor) -> list[Tensor]:
-        """Return Δ_i(z) ``(B, out)`` of each expert, in the order of `columns`."""
+    def each(self, z: Tensor) -> dict[int, Tensor]:
+        """Return Δ_i(z) ``(B, out)`` of each expert by column, in the order of `columns`."""
         units = self._activate(nn.functional.linear(z.to(self.U.dtype), self.U, self.u))
-        return [
-            torch.addmm(self.v[n], units[:, a:b], self.V[a:b]).to(z.dtype)
+        return {
+            self.columns[n]: torch.addmm(self.v[n], units[:, a:b], self.V[a:b]).to(z.dtype)
             for n, (a, b) in enumerate(self.spans)
-        ]
+        }
 
     def _activate(self, units: Tensor) -> Tensor:
         """Return σ of all units ``(…, ΣR)``, each with its expert's activation."""

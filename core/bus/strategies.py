@@ -76,7 +76,7 @@ def concat_outputs(outputs: Sequence[ExpertOutput], batch: int) -> tuple[Tensor,
     # On the device of the outputs: an index from elsewhere would be copied each time.
     every = torch.arange(batch, device=outputs[0].delta.device)
     rows = [every if o.rows is None else o.rows for o in outputs]
-    columns = [torch.full_like(r, o.column) for r, o in zip(rows, outputs, strict=True)]
+    columns = [every.new_full((len(o.delta),), o.column) for o in outputs]
     return torch.cat(rows), torch.cat(columns), torch.cat([o.delta for o in outputs])
 
 

@@ -103,7 +103,7 @@ def compare_routers(routers: Mapping[str, Router], data: Sequence[ColumnData]) -
     for kind, router in routers.items():
         router.solve([learnt for learnt, _ in parts])
         with torch.inference_mode():
-            right = [router(d.z).argmax(-1) == k for k, d in held]
+            right = [router(d.z).argmax(1) == k for k, d in held]
         hits[kind] = torch.cat(right).double()
     tried = {kind: float(right_rows.mean()) for kind, right_rows in hits.items()}
     return RouterChoice(kind=_best(hits), tried=tried, data=data)

@@ -179,7 +179,7 @@ def _copied(new: Tensor, named: Sequence[str], old: Tensor, names: Sequence[str]
     Rows are compared up to rounding; an unknown label counts as another label.
     """
     # Compared as vectors: cards may show no text, and may be rounded.
-    nearest, places = torch.cdist(new, old).min(-1)
+    nearest, places = torch.cdist(new, old).min(1)
     other = [not y or y != names[n] for y, n in zip(named, places.tolist(), strict=True)]
     near = nearest < SAME * new.shape[1] ** 0.5
     return float((near & torch.tensor(other)).double().mean())
@@ -217,7 +217,7 @@ def _claimed(
 ) -> Tensor:
     """Return what each gate row loses because of the row counts that newcomers claim."""
     bus, router = after.model.bus, after.model.bus.router
-    lost = torch.zeros(len(h), dtype=torch.float64)
+    lost = torch.zeros_like(after.result.hits)
     if fewer is None or not isinstance(router, Router):
         return lost
     share = router.learnt_shares(data)
@@ -228,7 +228,7 @@ def _claimed(
             z = bus.norm(h[piece])
             # Saerens et al. 2002: posteriors under other shares, without training a router again.
             alpha = bus.weights(z) * (fewer / share)
-            p = bus.answer(h[piece], z, (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype))
+            p = bus.answer(h[piece], z, (alpha / alpha.sum(1, keepdim=True)).to(z.dtype))
             lost[piece] = bus.task.head.right(p, after.rows[piece], bus.labels).double()
     return lost - after.result.hits
 
@@ -251,21 +251,18 @@ class _Reference:
             width=min(data[0].statistics.sums.shape[1], DENSE),
             columns=tuple(d.column for d in data),
         )
-        sums = [d.statistics.first(router.width) for d in data]
-        rows = [float(s.counts.sum()) for s in sums]
-        each = sum(rows) / len(rows)
+        each = sum(float(d.statistics.counts.sum()) for d in data) / len(data)
+        sums = {d.column: d.statistics.first(router.width) for d in data}
         # Equal weights, so that a card cannot mislead the reference by claiming many rows.
-        alike = [s.times(each / n) for s, n in zip(sums, rows, strict=True)]
-        router.solve(
-            [dataclasses.replace(d, statistics=s) for d, s in zip(data, alike, strict=True)]
-        )
+        alike = {column: s.times(each / float(s.counts.sum())) for column, s in sums.items()}
+        router.solve([dataclasses.replace(d, statistics=alike[d.column]) for d in data])
         return cls(router=router, labels=tuple(y for d in data for y in d.statistics.labels))
 
     def hits(self, z: Tensor, rows: Sequence[Row]) -> Tensor:
         """Return whether each row is answered correctly, float64 ``(N,)``."""
         z = z[:, : self.router.width]
         with torch.inference_mode():
-            best = torch.nn.functional.linear(z, self.router.weight, self.router.bias).argmax(-1)
+            best = torch.nn.functional.linear(z, self.router.weight, self.router.bias).argmax(1)
         right = [self.labels[k] == r.label for k, r in zip(best.tolist(), rows, strict=True)]
         return torch.tensor(right, dtype=torch.float64)
 
@@ -284,8 +281,10 @@ class _Reference:
             ]
         confused = [(margins[0] > 0).double(), (margins[1] < 0).double()]
         # Laplace's rule, a row wrong and one right: of few rows all may be right by luck.
-        padded = [torch.cat([x, x.new_tensor([[0], [1]])]) for x in confused]
-        doubt = [m.std(correction=0) / len(x) ** 0.5 for m, x in zip(padded, confused, strict=True)]
+        doubt = [
+            torch.cat([x, x.new_tensor([[0], [1]])]).std(correction=0) / len(x) ** 0.5
+            for x in confused
+        ]
         return [
             (2 * float(confused[0].mean()), 2 * float(doubt[0])),
             (float(confused[0].mean() + confused[1].mean()), float(torch.stack(doubt).norm())),

@@ -121,7 +121,7 @@ class Calibration:
         rows, needed = group.bincount(minlength=groups), rows_needed(share)
         by_group = torch.split(scores[group.argsort()], rows.tolist())
         fewest, small = rows.argsort(stable=True), int((rows < needed).sum())
-        while 0 < small < groups and rows[fewest[:small]].sum() < needed:
+        while small < groups and rows[fewest[:small]].sum() < needed:
             small += 1
         t = torch.tensor([threshold(s, share) for s in by_group], dtype=torch.float64)
         if small:
@@ -142,12 +142,12 @@ class Calibration:
 
 def groups_of(bus: Bus, alpha: Tensor) -> Tensor:
     """Return the highest-weighted expert of each row ``(N,)``, for weights ``(N, K)``."""
-    return alpha[:, : len(bus.ids)].argmax(-1)
+    return alpha[:, : len(bus.ids)].argmax(1)
 
 
 def labels_of(bus: Bus, p: Tensor) -> Tensor:
     """Return the probabilities ``(N, L)`` with zero for `DECLINED`, unless it is no output."""
-    return p if bus.shared_labels else p.index_fill(1, torch.tensor([0], device=p.device), 0.0)
+    return p if bus.shared_labels else torch.nn.functional.pad(p[:, 1:], (1, 0))
 
 
 def familiarity(bus: Bus, h: Tensor, p: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def _familiarity(bus: Bus, z: Tensor, p: Tensor, density: Tensor | None) -> Tens
     if (odds := bus.task.head.log_odds(p)) is not None:
         terms.append(odds)
     if density is not None:
-        terms.append(density.double() / math.sqrt(z.shape[-1] / 2))
+        terms.append(density.double() / math.sqrt(z.shape[1] / 2))
     if not terms or not bus.task.unit.whole:
         raise UsageError(
             "this composition cannot decline",
@@ -274,12 +274,13 @@ def label_sets(
     t = calibration.thresholds(calibration.likelihood, share, groups=len(bus.ids))
     p = labels_of(bus, p).double()
     inside = p >= t.to(p.device)[groups_of(bus, alpha)][:, None]
-    inside.scatter_(1, p.argmax(-1, keepdim=True), value=True)
+    inside.scatter_(1, p.argmax(1, keepdim=True), value=True)
     if not bus.shared_labels:
         inside[:, bus.labels.index(DECLINED)] = False
     sets = []
-    for row, chosen in zip(p, inside, strict=True):
-        places = chosen.nonzero()[:, 0]
-        places = places[row[places].argsort(descending=True, stable=True)]
-        sets.append(tuple(bus.labels[int(n)] for n in places))
+    for row, chosen in zip(p.tolist(), inside.tolist(), strict=True):
+        places = [n for n, is_inside in enumerate(chosen) if is_inside]
+        # `sorted` is stable: labels as probable as each other stay in the order of the bus.
+        places = sorted(places, key=row.__getitem__, reverse=True)
+        sets.append(tuple(bus.labels[n] for n in places))
     return sets

@@ -25,7 +25,7 @@ class CentroidRouter(Router):
     def forward(self, z: Tensor, signals: RouterSignals | None = None) -> Tensor:
         """Return logits ``(B, K)`` for z ``(B, D)``."""
         # ‖z‖² is the same for every column and cancels in the softmax.
-        return (z @ self.centroid.T - 0.5 * self.centroid.square().sum(-1)) / self.spread
+        return (z @ self.centroid.T - 0.5 * self.centroid.square().sum(1)) / self.spread
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set each column's centroid to the mean of its rows, and τ from all rows."""

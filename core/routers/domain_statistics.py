@@ -109,7 +109,7 @@ class Statistics:
         place = torch.tensor([self.labels.index(y) for y in labels])
         off = torch.zeros_like(self.sums).index_add(0, place, z.double() - self.means[place])
         rows = torch.bincount(place, minlength=len(self.labels))
-        of_labels = (off.square().sum(-1) / rows.clamp(min=1)).sum() / rows.gt(0).sum()
+        of_labels = (off.square().sum(1) / rows.clamp(min=1)).sum() / rows.gt(0).sum()
         of_all = off.sum(0).square().sum() / len(place)
         scatter, freedom = within_scatter([self])
         trace = float((scatter.trace() / freedom).clamp(min=1e-6))

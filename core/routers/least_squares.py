@@ -108,7 +108,7 @@ class LeastSquares:
             target: The index of each row's label, ``(N,)``.
         """
         wide = z.to(torch.float64)
-        right = one_hot(target, len(self.bias)).to(torch.float64)
+        right = one_hot(target, len(self.bias))
         score = wide @ self.weight.T + self.bias
         white = torch.linalg.solve_triangular(self.factor, (wide - self.mean).T, upper=False)
         leverage = (1 / self.rows + white.square().sum(0)).clamp(max=MOST_LEVERAGE)  # (N,)
@@ -159,7 +159,7 @@ def sharpest(
 
 def _of_groups(logits: Tensor, groups: Tensor) -> Tensor:
     """Return the logsumexp ``(N, K)`` of the logits ``(N, Y)`` of each group."""
-    most = logits.amax(-1, keepdim=True)
+    most = logits.amax(1, keepdim=True)
     mass = logits.new_zeros(len(logits), int(groups.max()) + 1)
     mass.index_add_(1, groups, (logits - most).exp())
     return mass.clamp_min(torch.finfo(mass.dtype).tiny).log() + most

@@ -65,12 +65,12 @@ class QuadraticRouter(LabelledRouter):
             density = self.bias[low:high, None] - 0.5 * off.square().sum(-1)  # (Y, B)
             each = (density[a - low : b - low] for a, b in self._spans[first:past])
             logits += [torch.logsumexp(d, dim=0) for d in each]
-        return torch.stack(logits, dim=-1)
+        return torch.stack(logits, dim=1)
 
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, without the backbone column, ``(B,)``."""
         experts = [k for k, column in enumerate(self.columns) if column != BACKBONE]
-        return torch.logsumexp(self.log_densities(z)[:, experts], dim=-1)
+        return torch.logsumexp(self.log_densities(z)[:, experts], dim=1)
 
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log p_k(z) ``(B, K)``: this class's logits, also in subclasses."""

@@ -101,11 +101,10 @@ class RidgeRouter(LabelledRouter):
         counts = [len(d.statistics.labels) for d in columns]
         weight, bias = regression.solved.logits(beta=regression.beta, kappa=regression.kappa)
         weights, biases = torch.split(weight.float(), counts), torch.split(bias.float(), counts)
-        rows = zip(weights, biases, strict=True)
-        self.replace_rows({d.column: row for d, row in zip(columns, rows, strict=True)})
-        first = [d.statistics.first(self.density.width) for d in columns]
+        self.replace_rows({d.column: (weights[k], biases[k]) for k, d in enumerate(columns)})
+        width = self.density.width
         self.density.solve(
-            [dataclasses.replace(d, statistics=s) for d, s in zip(columns, first, strict=True)]
+            [dataclasses.replace(d, statistics=d.statistics.first(width)) for d in columns]
         )
 
     def evened(self, columns: Sequence[ColumnData]) -> list[ColumnData]:
@@ -123,11 +122,8 @@ class RidgeRouter(LabelledRouter):
 
     def learnt_shares(self, columns: Sequence[ColumnData]) -> Tensor:
         """Return the columns' shares of the rows, as the regression counts each row once."""
-        return nn.functional.normalize(
-            torch.tensor([_rows(d) for d in self.evened(columns)], dtype=torch.float64),
-            p=1,  # to a sum of 1
-            dim=0,
-        )
+        rows = torch.tensor([_rows(d) for d in self.evened(columns)], dtype=torch.float64)
+        return rows / rows.sum()
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the weights from a file; those of the density have a name prefix."""

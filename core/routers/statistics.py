@@ -56,12 +56,12 @@ class StatisticsRouter(LabelledRouter):
     def log_density(self, z: Tensor) -> Tensor:
         """Return log Σ_k p_k(z) over the experts, ``(B,)``, adding the term − ½ zᵀ Σ⁻¹ z to δ."""
         experts = [k for k, column in enumerate(self.columns) if column != BACKBONE]
-        norm = ((z @ self.precision) * z).sum(-1)
-        return torch.logsumexp(self._logits(z)[:, experts], dim=-1) - 0.5 * norm
+        norm = ((z @ self.precision) * z).sum(1)
+        return torch.logsumexp(self._logits(z)[:, experts], dim=1) - 0.5 * norm
 
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log p_k(z) ``(B, K)``, with the same term."""
-        return self._logits(z) - 0.5 * ((z @ self.precision) * z).sum(-1, keepdim=True)
+        return self._logits(z) - 0.5 * ((z @ self.precision) * z).sum(1, keepdim=True)
 
     def solve(self, columns: Sequence[ColumnData], *, only: Collection[str] | None = None) -> None:
         """Set Σ⁻¹ and the discriminants; with `only`, keep Σ and set only those columns."""
@@ -75,5 +75,5 @@ class StatisticsRouter(LabelledRouter):
         """Return Σ⁻¹ μ_y ``(Y, D)`` and log π_y − ½ μ_yᵀ Σ⁻¹ μ_y ``(Y,)``, π_y by the counts."""
         weight = statistics.means @ self.precision.detach().to(torch.float64)
         prior = torch.log(statistics.counts / statistics.counts.sum())
-        bias = prior - 0.5 * (weight * statistics.means).sum(-1)
+        bias = prior - 0.5 * (weight * statistics.means).sum(1)
         return weight.to(torch.float32), bias.to(torch.float32)

@@ -22,10 +22,10 @@ from .linear import LinearRouter
 
 def top_mask(logits: Tensor, k: int) -> Tensor:
     """Return a mask of the k largest of ``(B, K)``; ties go to the first column."""
-    least = logits.topk(k, dim=-1).values[..., -1:]
+    least = logits.topk(k).values[:, -1:]
     above, equal = logits > least, logits == least
-    left = k - above.sum(-1, keepdim=True)
-    return above | (equal & (equal.cumsum(-1) <= left))
+    left = k - above.sum(1, keepdim=True)
+    return above | (equal & (equal.cumsum(1) <= left))
 
 
 def keep_top(logits: Tensor, k: int, *, by: Tensor | None = None) -> Tensor:
@@ -85,7 +85,7 @@ class TopKRouter(LinearRouter):
         if not self.balance:
             return super().penalty(logits, weight)
         used = (weight[:, None] * top_mask(logits.detach(), self.k)).sum(0) / self.k
-        probability = (weight[:, None] * torch.softmax(logits, dim=-1)).sum(0)
+        probability = (weight[:, None] * torch.softmax(logits, dim=1)).sum(0)
         return self.balance * len(self.columns) * (used * probability).sum() / weight.sum() ** 2
 
 

@@ -278,3 +278,35 @@ def test_forward_stores_nothing(h: Tensor) -> None:
     before = {k: id(v) for m in bus.modules() for k, v in vars(m).items()}
     bus(h)
     assert {k: id(v) for m in bus.modules() for k, v in vars(m).items()} == before
+
+
+def test_an_answer_of_its_own_runs_no_other_expert(h: Tensor) -> None:
+    experts = {"a": own_head(1, ("p", "n")), "b": own_head(2, ("q", "n"))}
+    bus, ran = make_bus(experts, backbone_column=True), list[redhost.Expert]()
+    for stack in bus.ensemble.head_stacks:
+        stack.register_forward_pre_hook(lambda stack, _: ran.append(stack))
+    z, places = bus.norm(h), [bus.labels.index(y) for y in ("q", "n")]
+    own = bus.own_answer(h, z, 1)
+    assert own.shape == (B, 2) and not ran
+    torch.testing.assert_close(own, bus.alone(h, z, 1)[:, places])
+    assert len(ran) == 1  # the stack of both
+
+
+def test_only_sets_of_labels_ask_who_knows_a_label(h: Tensor) -> None:
+    experts = {"a": own_head(1, ("x", "y")), "b": own_head(2, ("y", "n"))}
+    for classifier in (True, False):
+        assert make_bus(experts, classifier=classifier, backbone_column=True).knows is None
+
+
+def test_answers_are_as_many_as_labels_or_classes() -> None:
+    assert make_bus({"a": low_rank(1)}).answers == C == len(LABELS)
+    own = {"a": own_head(1, ("p", "q"))}
+    assert make_bus(own).answers == C + 2
+    assert make_bus(own, classifier=False).answers == 3  # with `DECLINED`
+    many = redhost.Bus(
+        Readout(classifier=torch.zeros(C, D)),
+        norm=LayerNorm(width=D, eps=1e-5),
+        router=Fixed([0.0]),
+        experts={"a": low_rank(1)},
+    )
+    assert (many.labels, many.answers) == ((DECLINED,), C)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 
+import msgspec
 import pytest
 import redhost_author
 import safetensors.torch
@@ -22,13 +23,14 @@ from redhost.core.bus.experts import (
     LowRank,
     build_expert,
     expert_from_tensors,
+    linear,
 )
 from redhost.core.model.canary import check_canary
 from redhost.core.model.verify import Verifier, measure_off_domain
 from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.package.forms import FORMS
-from redhost.registry.package.manifest import BackboneRef, Training
+from redhost.registry.package.manifest import BackboneRef, SpanRule, Training
 from redhost.registry.package.readers import read_backbone, read_expert
 
 LABELS = tuple("abcdef")
@@ -344,5 +346,29 @@ def test_products_are_multiplied_out_where_that_is_less_to_read(rank, labels, sh
     z, folded = random(20, 16), expert.folded()
     assert (folded is not expert) is shorter
     assert folded.labels == expert.labels and folded.temperature == expert.temperature
+    assert folded.space == expert.space == "labels" and folded.writes.own_labels
     assert folded.state_dict().keys() == (set() if shorter else expert.state_dict().keys())
     torch.testing.assert_close(folded(z), expert(z), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_stacked_weights_are_as_many_products(biased: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, W, b = (torch.randn(*s, generator=generator) for s in ((4, 3), (5, 2, 3), (5, 2)))
+    found = linear(x, W, b if biased else None)
+    expected = [x @ w.T + (bias if biased else 0) for w, bias in zip(W, b, strict=True)]
+    assert found.shape == (5, 4, 2)
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
+def test_what_an_author_fitted_is_taken_from_the_manifest(expert_folders) -> None:
+    files = {p.name: p.read_bytes() for p in expert_folders["red"].iterdir()}
+    manifest = read_expert(files).unwrap("it").manifest
+    expert = Linear(W=torch.zeros(2, 4), b=torch.zeros(2), space="labels", labels=("a", "b"))
+    expert.described_by(manifest)
+    assert expert.thresholds == expert.rules == ()
+    rules = (SpanRule(threshold=0.3, cost=2.0), SpanRule(threshold=0.4))
+    fitted = msgspec.structs.replace(manifest, thresholds=(0.3, 0.4), span_rules=rules)
+    expert.described_by(fitted)
+    assert expert.thresholds == (0.3, 0.4)
+    assert [(r.threshold, r.cost) for r in expert.rules] == [(0.3, 2.0), (0.4, 0.0)]

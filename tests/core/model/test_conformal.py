@@ -69,6 +69,33 @@ def test_experts_with_few_rows_share_a_threshold_with_the_next() -> None:
     }
 
 
+@pytest.mark.parametrize(("others", "so"), [(5, "shares"), (4, "is no")])
+def test_exactly_as_many_rows_as_are_needed_share_a_threshold(others: int, so: str) -> None:
+    [first, _] = too_few({"a": 4, "b": others}, 0.1)
+    assert f" {so} " in first.rpartition(":")[2]
+
+
+def test_rows_of_an_expert_that_is_not_named_are_refused() -> None:
+    known = Calibration(group=torch.tensor([0, 2, 2]))
+    assert known.rows("abc") == {"a": 1, "b": 0, "c": 2}
+    with pytest.raises(ValueError, match="longer"):
+        known.rows("ab")
+
+
+def test_labels_as_probable_as_each_other_stay_in_the_order_of_the_bus() -> None:
+    bus = own_labels()
+    p = torch.tensor([[0.0, 0.2, 0.3, 0.2, 0.3]])
+    known = Calibration(group=torch.tensor([0]), likelihood=torch.tensor([0.1]))
+    [found] = label_sets(bus, p, torch.tensor([[1.0, 0, 0]]), calibration=known, share=0.5)
+    assert found == ("b", "d", "a", "c")
+
+
+def test_no_gate_rows_have_no_scores() -> None:
+    bus, h = own_labels(), torch.empty(0, 16)
+    found = calibrate(bus, h, torch.empty(0, 5), torch.empty(0, 3), [], decline=True)
+    assert {n: len(t) for n, t in vars(found).items()} == dict.fromkeys(vars(found), 0)
+
+
 @pytest.mark.parametrize(
     ("rows", "right"),
     [

@@ -100,6 +100,11 @@ def test_any_module_is_a_router_under_the_names_of_its_own_tensors() -> None:
     assert (caught.value.expected, caught.value.found) == ("a redhost.Router", "Linear")
 
 
+def test_a_module_of_a_plugin_has_seed_0() -> None:
+    router = as_router(torch.nn.Linear(4, 2), columns=("a", "b"))
+    assert (router.seed, router.width, router.columns) == (0, 0, ("a", "b"))
+
+
 def test_a_kind_that_names_no_columns_says_what_to_do() -> None:
     with pytest.raises(redhost.UsageError) as caught:
         Plain(width=D, columns=NAMES).column_parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,14 @@ import pytest
 import safetensors.torch
 import torch
 from redhost_author.training.packaging import statistics_card, vectors_card
+from redhost_spans.words import Words
 
 import redhost
 from redhost.core.bus.layout import FeatureLayout, FeatureSegment
+from redhost.core.bus.task import CLASSIFICATION
 from redhost.core.routers.cards import (
     BACKED,
+    Card,
     background_data,
     column_data,
     gate_rows,
@@ -410,3 +414,23 @@ def test_sums_of_other_rows_than_are_shown_are_refused(expert_manifest, kind) ->
     with pytest.raises(CardError) as caught:
         read_card(manifest, {"card": data})
     assert "means" in str(caught.value.found)
+
+
+def test_rows_keep_their_labels_where_the_sums_have_no_others(expert_manifest) -> None:
+    card = read_card(with_card(expert_manifest, "texts", fit=2, gate=1), {"card": texts_card()})
+    assert column_data(card, encode_z=encode_z, seed=0).labels == ("a", "b")
+    z = torch.randn(3, D, generator=torch.Generator().manual_seed(0))
+    for known, labels in ((("a", "b", "a"), ("a", "b")), (("a", "a", "a"), ())):
+        sums = Statistics.of_rows(z, known)
+        data = column_data(replace(card, statistics=sums), encode_z=encode_z, seed=0)
+        assert data.labels == labels
+
+
+def test_gates_use_as_many_words_without_a_label_as_there_are_with_one() -> None:
+    labels = ("none", "a", "none", "none")
+    rows = tuple(CardRow(text="x" * n, label=y, part="gate") for n, y in enumerate(labels, 1))
+    card = Card(column="red", kind="texts", rows=rows)
+    given = (card, replace(card, task=replace(CLASSIFICATION, unit=Words())))
+    (every, _), (h, used) = (gate_rows([card], encode=encode_z) for card in given)
+    assert every[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert h[:, 0].tolist() == [1.0, 2.0] and [r.label for r in used] == ["none", "a"]

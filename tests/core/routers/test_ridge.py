@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import redhost
+from redhost.core.bus.bus import BACKBONE
 from redhost.core.bus.ensemble import Ensemble
 from redhost.core.bus.layout import FeatureLayout
 from redhost.core.bus.signals import RouterSignals
@@ -20,7 +21,7 @@ from redhost.core.routers.least_squares import (
     Sharpness,
     sharpest,
 )
-from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression
+from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression, evened
 from redhost.core.routers.statistics import StatisticsRouter
 from redhost.plugins import ColumnData
 
@@ -70,7 +71,10 @@ def test_sums_give_the_weights_of_a_regression_on_all_rows() -> None:
 def test_a_row_left_out_gets_the_score_of_a_regression_without_it() -> None:
     z, labels = rows(1, 24)
     target = torch.tensor(["xy".index(y) for y in labels])
-    found = LeastSquares.solve(Statistics.of_rows(z, labels), penalty=3.0).left_out(z, target)
+    regression = LeastSquares.solve(Statistics.of_rows(z, labels), penalty=3.0)
+    found = regression.left_out(z, target)
+    # Also of rows among which there is none of the last label.
+    torch.testing.assert_close(regression.left_out(z[:12], target[:12]), found[:12])
     one_hot = torch.nn.functional.one_hot(target)
     for n in range(len(z)):
         rest = torch.arange(len(z)) != n
@@ -148,6 +152,7 @@ def test_among_penalties_that_rows_hardly_tell_apart_the_largest_is_taken() -> N
     ("each", "seeds", "slack", "by_label", "penalty"),
     [
         (3, (0, 1), 0.0, False, 3.0),  # too few to say how far losses are by chance
+        (4, (0, 4), SLACK, False, 100.0),  # eight rows are enough
         (40, (5, 3), SLACK, False, 100.0),
         (40, (5, 3), 0.0, True, 100.0),
         (40, (2, 11), SLACK, False, 300.0),
@@ -358,3 +363,27 @@ def test_a_columns_bits_are_independent_of_the_other_columns(
         for k, rows in enumerate(torch.split(weight, counts)):
             alone = router(rows, (len(rows),))
             assert torch.equal(alone(z)[:, 0], logits[:, k])
+
+
+def test_the_background_is_cut_to_its_first_rows_with_their_labels() -> None:
+    expert, (z, labels) = column("a", 0), rows(1, 60)
+    background = ColumnData(
+        column=BACKBONE, z=z, statistics=Statistics.of_rows(z, labels), labels=tuple(labels)
+    )
+    first, cut = evened([expert, background])
+    assert first is expert and len(cut.z) == 40
+    assert torch.equal(cut.z, z[:40]) and cut.labels == ("x",) * 30 + ("y",) * 10
+    assert cut.statistics.counts.tolist() == [30.0, 10.0]
+    small = dataclasses.replace(column("a", 0), column=BACKBONE)
+    assert evened([expert, small])[1] is small  # its sums may be of more rows than it shows
+
+
+def test_shares_are_exact_in_double_precision() -> None:
+    counted = [dataclasses.replace(column(n, k), labels=()) for k, n in enumerate("abc")]
+    shares = RidgeRouter(width=D, columns=tuple("abc")).learnt_shares(counted)
+    assert shares.dtype == torch.float64 and shares.tolist() == [1 / 3] * 3
+
+
+def test_its_seed_is_the_given_one_though_nothing_is_drawn() -> None:
+    assert RidgeRouter(width=D, columns=("a",)).seed == 0
+    assert RidgeRouter(width=D, columns=("a",), seed=7).seed == 7

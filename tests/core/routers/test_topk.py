@@ -68,6 +68,8 @@ def test_noise_has_the_deviation_it_is_given() -> None:
     noise = router.training_logits(z, None, generator=torch.Generator().manual_seed(0)).detach()
     assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.02)
+    drawn = torch.randn(5000, len(NAMES), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(noise, 0.5 * drawn)
 
 
 def test_a_hard_router_is_trained_without_noise_or_balance() -> None:

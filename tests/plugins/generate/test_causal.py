@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from redhost_generate import causal
 from redhost_generate.causal import LEAST, CausalMixtureRouter, CausalRouter, Tokens
 from redhost_generate.truncated_logits import truncate_logits
 from torch import Tensor
 
 import redhost
 from redhost.core.bus.bus import LayerNorm, Readout
-from redhost.core.bus.experts import LowRank
+from redhost.core.bus.experts import Linear, LowRank
 from redhost.core.routers import build_router
 from redhost.core.routers.base import AnswerLikelihoods, ColumnData
 from redhost.core.routers.domain_statistics import Statistics
@@ -205,6 +206,24 @@ def test_without_rows_set_aside_the_fit_rows_are_evaluated(bus, rows) -> None:
     for own, name in enumerate(ANSWERS):
         nats = lost(bus, rows[name]["fit"], router, own=own)
         assert router.minimax_report.regrets[name] == pytest.approx(nats, rel=1e-3)
+
+
+def test_weights_decay_while_the_game_is_played(bus, rows, summed, monkeypatch) -> None:
+    monkeypatch.setattr(causal, "DECAY", 0.0)
+    free = train(bus, rows, CausalRouter(width=WIDTH, columns=COLUMNS))
+    assert not torch.equal(free.weight, summed.weight)
+
+
+def test_experts_with_labels_of_their_own_share_no_residual_sum(bus, rows) -> None:
+    some, router = rows["a"]["fit"], CausalRouter(width=WIDTH, columns=("a",))
+    own = Linear(W=torch.ones(2, WIDTH), b=torch.zeros(2), space="labels", labels=("x", "y"))
+    mixture = redhost.Bus(
+        Readout(classifier=bus.classifier), norm=bus.norm, router=router, experts={"a": own}
+    )
+    assert router.truncate(mixture, some.h, bus.norm(some.h), some.target) is None
+    residual = CausalRouter(width=WIDTH, columns=COLUMNS)
+    shared = residual.truncate(bus, some.h, bus.norm(some.h), some.target)
+    assert shared is not None and shared.alone().shape == (ROWS, len(COLUMNS))
 
 
 def test_one_domain_alone_plays_no_game(bus, rows) -> None:

@@ -69,3 +69,5 @@ def test_the_router_reads_it_and_experts_do_not(h) -> None:
     assert torch.equal(layout.router_input(wide), wide)
     assert torch.equal(layout.read(wide, "anyone"), h)
     assert torch.equal(layout.base(wide), h)
+    [segment] = layout.segments
+    assert (segment.key, segment.normalised) == (f"context {HORIZONS}", False)

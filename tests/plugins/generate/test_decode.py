@@ -124,6 +124,7 @@ def test_heat_makes_rare_tokens_common(composed) -> None:
 def test_tokens_come_one_by_one(composed) -> None:
     stream = generate(composed, "", max_tokens=10**9)
     assert len(list(itertools.islice(stream, 5))) == 5
+    assert len(list(generate(composed, PROMPT, max_tokens=1))) == 1
 
 
 # -- ending ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from redhost_generate import tokens as module
-from redhost_generate.tokens import token_states
+from redhost_generate.tokens import Tokens, token_states, tokenize
 
 import redhost
 
@@ -24,6 +24,20 @@ def test_rows_of_texts_stand_in_their_order(speaker) -> None:
     assert len(h) == sum(map(len, TEXTS)) == len(speaker.unit_rows(_rows(TEXTS)))
     assert torch.equal(h, torch.cat(token_states(speaker.trunk, TEXTS)))
     assert speaker.encode([]).shape == (0, speaker.width)
+
+
+def test_no_texts_have_no_states(speaker) -> None:
+    trunk = speaker.trunk
+    assert Tokens().passed(trunk, [], trunk.hidden_states, alone=False).shape == (0, speaker.width)
+
+
+def test_texts_of_one_length_are_trained_on_in_passes_of_512_tokens(speaker) -> None:
+    trunk = speaker.trunk
+    first, middle, last = sorted("abc", key=lambda text: tokenize(trunk, text))
+    texts = [*[first] * 300, middle * 3, last]
+    passes = list(Tokens().passes(trunk, texts, lambda: torch.empty(0), most=1))
+    assert [tuple(p.ids.shape) for p in passes] == [(256, 1), (45, 1), (1, 3)]
+    assert passes[2].targets.tolist() == tokenize(trunk, middle * 3)
 
 
 def test_a_context_stands_beside_the_state_once_there_is_a_bus(composed) -> None:

@@ -10,6 +10,7 @@ from redhost_generate.tokens import (
     token_states,
     tokenize,
 )
+from tokenizers import normalizers, processors
 
 import redhost
 from redhost.registry.errors import UsageError
@@ -66,3 +67,28 @@ def test_a_long_text_is_cut_where_the_trunk_cuts(short) -> None:
 def test_bytes_are_those_that_the_tokens_stand_for(short) -> None:
     assert byte_counts(short, ["abc", "né", "日本", "🙂"]) == [3, 3, 6, 4]
     assert byte_counts(short, ["abcdefghijklmnop"]) == [12]
+
+
+@pytest.fixture
+def marking(make_speaker, tmp_path) -> redhost.plugins.TextEncoder:
+    """A trunk whose tokenizer puts a mark before every text, and drops accents."""
+    folder = make_speaker(tmp_path)
+    task = redhost.plugins.make_task("generation")
+    trunk = redhost.Backbone.load(f"hf:{folder}", task=task).trunk
+    mark, rust = trunk.tokenizer.bos_token, trunk.tokenizer.backend_tokenizer
+    rust.post_processor = processors.TemplateProcessing(
+        single=f"{mark} $A", special_tokens=[(mark, start_of(trunk))]
+    )
+    rust.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+    return trunk
+
+
+def test_marks_of_the_tokenizer_are_no_tokens_of_the_text(marking) -> None:
+    assert len(marking.token_ids("abc")) == 4
+    ids = tokenize(marking, "abc")
+    assert len(ids) == 3 and start_of(marking) not in ids
+
+
+def test_a_text_that_was_not_cut_has_its_own_bytes(marking) -> None:
+    assert marking.tokenizer.decode(tokenize(marking, "né")) == "ne"
+    assert byte_counts(marking, ["né"]) == [3]

@@ -15,7 +15,7 @@ import redhost_author
 import torch
 from redhost_author.project import ExpertPlan, package_in
 from redhost_author.training.recipes import train_package
-from redhost_generate.decode import ChosenSession, generate, routes_once
+from redhost_generate.decode import ChosenSession, generate, routes_once, session_of
 from redhost_generate.documents import split_documents
 from redhost_generate.tokens import start_of, tokenize
 
@@ -120,6 +120,15 @@ def test_the_prompt_is_routed_once_and_its_column_goes_on_alone(adapted) -> None
         p, _ = session.step(ids_of(adapted, prompt))
         assert float(p.sum()) == pytest.approx(1, abs=1e-5)
         assert made[0].probability == pytest.approx(float(p[made[0].id]), abs=1e-6)
+
+
+def test_a_column_that_is_named_goes_on_alone_whatever_the_router_says(adapted) -> None:
+    ids = ids_of(adapted, PROMPTS["tales"])
+    for n, name in enumerate(adapted.bus.columns):
+        session = session_of(adapted, ids, expert=name)
+        one_hot = [float(k == n) for k in range(len(adapted.bus.columns))]
+        assert isinstance(session, ChosenSession)
+        assert (session.column, session.alpha.tolist()) == (n, one_hot)
 
 
 def test_only_the_chosen_adapter_runs_and_keeps_keys_and_values_of_its_own(adapted) -> None:

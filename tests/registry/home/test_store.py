@@ -60,6 +60,14 @@ def test_a_copy_is_touched_if_a_file_is_much_younger_than_the_others(
     assert store.is_touched(A) is touched
 
 
+def test_five_seconds_exactly_are_allowed(store: Store) -> None:
+    store.put({"weights": b""}, digest=A)
+    os.utime(store.folder / A / "weights", (1e9, 1e9))
+    for later, touched in ((5, False), (5.001, True)):
+        os.utime(store.folder / A, (1e9, 1e9 + later))
+        assert store.is_touched(A) is touched
+
+
 def test_a_copy_that_is_gone_empty_or_an_older_folders_is_touched(store: Store) -> None:
     assert store.is_touched(A)
     store.put(FILES, digest=A)

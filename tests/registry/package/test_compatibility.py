@@ -558,3 +558,13 @@ def test_logits_have_the_classes_of_the_backbone(make_expert: Any, make_backbone
 def test_an_expert_cannot_take_the_name_of_the_backbone_column(make_expert) -> None:
     found = read_expert(make_expert("backbone")).violations
     assert [(v.code, v.field) for v in found] == [("manifest_field", "id")]
+
+
+def test_a_ported_expert_has_tensors_of_the_width_it_was_trained_on(make_expert: Any) -> None:
+    labels = ["x", "y"]
+    own = manifest(make_expert, **{"labels": labels, "writes.space": "labels"})
+    ported = manifest(make_expert, **PORTED, labels=labels)
+    shapes = [expected_tensors(m, classes=None) for m in (own, ported)]
+    assert [s["U"] for s in shapes] == [(4, 16), (4, 24)]
+    assert [s["V"] for s in shapes] == [(16, 4), (24, 4)]
+    assert [s["W"] for s in shapes] == [(2, 16), (2, 24)]

@@ -23,6 +23,8 @@ def test_a_sound_backbone_breaks_nothing(make_backbone) -> None:
     assert check_backbone(make_backbone()) == ()
     wide = Features(layers=(0, 4), tokens=8)
     assert check_backbone(make_backbone(width=24, features=wide)) == ()
+    least = Features(layers=(0,), tokens=23)
+    assert check_backbone(make_backbone(width=24, features=least)) == ()
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ class CausalRouter(LinearRouter):
 
     def _summed(self, rows: Tokens) -> Tensor:
         """Return log p of the answers in the residual form, ``(N,)``."""
-        return rows.truncated.log_p(torch.softmax(self(rows.z), dim=-1))
+        return rows.truncated.log_p(torch.softmax(self(rows.z), dim=1))
 
     def _log_p(self, rows: Tokens) -> Tensor:
         """Return log p of the answers in the form of this kind, ``(N,)``."""
@@ -154,7 +154,7 @@ class CausalRouter(LinearRouter):
         total = self.bias.new_zeros(())
         for k, z in others:
             rows = torch.randint(len(z), (min(BATCH, len(z)),), generator=generator)
-            mass = torch.log_softmax(self(z[rows]), dim=-1)[:, k]
+            mass = torch.log_softmax(self(z[rows]), dim=1)[:, k]
             total = total - ELSEWHERE * mass.mean()
         return total
 
@@ -166,8 +166,8 @@ class CausalMixtureRouter(CausalRouter):
     output = "mixture"
 
     def _log_p(self, rows: Tokens) -> Tensor:
-        gate = torch.log_softmax(self(rows.z), dim=-1)
-        return torch.logsumexp(gate + rows.truncated.alone(), dim=-1)
+        gate = torch.log_softmax(self(rows.z), dim=1)
+        return torch.logsumexp(gate + rows.truncated.alone(), dim=1)
 
 
 KINDS: tuple[type[Router], ...] = (CausalRouter, CausalMixtureRouter)

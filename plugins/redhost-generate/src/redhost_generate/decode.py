@@ -141,7 +141,7 @@ def _continue(
 ) -> Iterator[Token]:
     trunk, columns = session.trunk, session.bus.columns
     grammar = sampler.grammar
-    end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
+    end = grammar.end if grammar else trunk.tokenizer.eos_token_id
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
@@ -223,7 +223,7 @@ class DecodingSession:
             states, self.cache = trunk.decode_step(tokens, self.cache)
         h = states[0].float().cpu()
         c = h
-        for z in torch.nn.functional.layer_norm(h, h.shape[-1:], eps=self.backbone.eps):
+        for z in torch.nn.functional.layer_norm(h, h.shape[1:], eps=self.backbone.eps):
             self.context, c = update_context(self.context, z)
         p, alpha = self.bus(torch.cat([h[-1], c])[None])
         return p[0], alpha[0]

@@ -173,8 +173,8 @@ def contexts(h: Tensor, *, eps: float) -> Tensor:
         h: The states, in order.
         eps: ε of the bus norm.
     """
-    z = nn.functional.layer_norm(h, h.shape[-1:], eps=eps)
-    start = RunningContext.empty(h.shape[-1])
+    z = nn.functional.layer_norm(h, h.shape[1:], eps=eps)
+    start = RunningContext.empty(h.shape[1])
     sums = z[:, None].repeat(1, len(start.keep), 1)  # (T, S, D)
     counts = z.new_ones(len(z), len(start.keep), 1)
     for before, rows in ((start.sums, sums), (start.counts, counts)):
@@ -235,7 +235,7 @@ class Tokens(Unit[TextEncoder]):
         """Return h̃ ``(T, …)`` of the states ``(T, D)`` of one text."""
         if layout is None or not layout.segments:
             return states
-        return torch.cat([states, contexts(states, eps=eps)], dim=-1)
+        return torch.cat([states, contexts(states, eps=eps)], dim=1)
 
     def layout(self, width: int) -> FeatureLayout:
         """Return the layout h̃ = [ h | c ]: experts read z, the router reads z and c."""

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
 
 import safetensors.torch
 import torch
@@ -177,8 +176,8 @@ class LoraExpert(Expert):
         def part(module: str, role: str) -> Tensor:
             return tensors[adapter.tensors[module][role]].to(torch.float32)
 
-        self.layers = nn.ModuleList(
-            LoraLayer(
+        self.additions = {
+            module: LoraLayer(
                 A=part(module, "A"),
                 B=part(module, "B"),
                 b=part(module, "b") if "b" in adapter.tensors[module] else None,
@@ -186,7 +185,8 @@ class LoraExpert(Expert):
                 scale=layer.scale,
             )
             for module, layer in adapter.layers.items()
-        )
+        }
+        self.layers = nn.ModuleList(self.additions.values())
         self.biases = nn.ParameterList(part(module, "bias") for module in adapter.biases)
         self.saved = nn.ParameterList(
             tensors[f"{START}{name}"].to(torch.float32) for name in adapter.saved
@@ -197,9 +197,8 @@ class LoraExpert(Expert):
     def tensors(self) -> dict[str, Tensor]:
         """Return the adapter's A and B under PEFT's names: all tensors of plain LoRA."""
         made = dict[str, Tensor]()
-        for module, layer in zip(self.adapter.layers, self.layers, strict=True):
-            for role in ("A", "B"):
-                linear = cast("nn.Linear", getattr(layer, role))
+        for module, layer in self.additions.items():
+            for role, linear in (("A", layer.A), ("B", layer.B)):
                 made[self.adapter.tensors[module][role]] = linear.weight.detach().contiguous()
         return made
 
@@ -218,10 +217,10 @@ class LoraExpert(Expert):
         prefix, modules = self.adapter.prefix(linears) or "", dict(trunk.model.named_modules())
         on_cpu = trunk.device.type == "cpu"  # the expert stays on the CPU, where the bus runs
         layers = []
-        for name, own in zip(self.adapter.layers, self.layers, strict=True):
-            module, layer = modules[name.removeprefix(prefix)], cast("LoraLayer", own)
-            layer = layer if on_cpu else copy.deepcopy(layer).to(trunk.device)
-            weight = cast("Tensor", module.weight)
+        for name, own in self.additions.items():
+            module = modules[name.removeprefix(prefix)]
+            layer = own if on_cpu else copy.deepcopy(own).to(trunk.device)
+            weight = module.get_parameter("weight")
             c = layer.magnitude(weight if isinstance(module, nn.Linear) else weight.T)
             layers.append((layer, module, c))
         refuse(self._misfits(prefix, trunk.model))
