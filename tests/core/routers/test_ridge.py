@@ -21,7 +21,7 @@ from redhost.core.routers.least_squares import (
     Sharpness,
     sharpest,
 )
-from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression, evened
+from redhost.core.routers.ridge import SLACK, RidgeRouter, choose_regression
 from redhost.core.routers.statistics import StatisticsRouter
 from redhost.plugins import ColumnData
 
@@ -370,12 +370,13 @@ def test_the_background_is_cut_to_its_first_rows_with_their_labels() -> None:
     background = ColumnData(
         column=BACKBONE, z=z, statistics=Statistics.of_rows(z, labels), labels=tuple(labels)
     )
-    first, cut = evened([expert, background])
+    router = RidgeRouter(width=D, columns=("a", BACKBONE))
+    first, cut = router.evened([expert, background])
     assert first is expert and len(cut.z) == 40
     assert torch.equal(cut.z, z[:40]) and cut.labels == ("x",) * 30 + ("y",) * 10
     assert cut.statistics.counts.tolist() == [30.0, 10.0]
     small = dataclasses.replace(column("a", 0), column=BACKBONE)
-    assert evened([expert, small])[1] is small  # its sums may be of more rows than it shows
+    assert router.evened([expert, small])[1] is small  # its sums may be of more rows than it shows
 
 
 def test_shares_are_exact_in_double_precision() -> None:

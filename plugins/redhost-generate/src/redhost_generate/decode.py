@@ -141,7 +141,7 @@ def _continue(
 ) -> Iterator[Token]:
     trunk, columns = session.trunk, session.bus.columns
     grammar = sampler.grammar
-    end = grammar.end if grammar else trunk.tokenizer.eos_token_id
+    end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
     reader = TokenReader(trunk, ids)
     room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
     for _ in range(min(max_tokens, room)):
