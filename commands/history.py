@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import composition_options, json_option, print_json
+from .common import composition_options, json_option, open_host, print_json
 from .tables import table
 
 if TYPE_CHECKING:
@@ -131,12 +131,11 @@ def history(*, home: Path | None, as_json: bool) -> None:
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
-    By default this is the parent of the current one. Nothing is trained.
+    By default this is the parent of the current one. It is checked first: all its bytes are read,
+    and its plugins must be there. Nothing is trained.
     """
-    from ..registry.home.generations import Generations
-    from ..registry.queries.settings import resolve_home
-
-    record = Generations(resolve_home(home)).rollback(number)
+    host = open_host(home)
+    record = host.generations.load(host.rollback(number))
     if as_json:
         rolled_back: RolledBack = {
             "generation": record.number,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -91,7 +92,9 @@ def judge(
                 raise CompositionError(
                     "the composition does not answer", expected="numbers", found="NaN or infinity"
                 )
-            answered = composed.card_answers(p, rows[piece]) if cards else p
+            # A card's rows are not annotated for labels of other experts in a multi-label task.
+            owners = partial(composed.owners, rows[piece])
+            answered = composed.bus.annotated(p, owners) if cards else p
             scores.append(score(composed, answered, rows[piece]))
             heaviest.append(alpha.argmax(-1))
             declined.append(composed.declines(h[piece], p, alpha))

@@ -118,7 +118,7 @@ class Plugins:
             if loaded_digest != digest:
                 hint = next(
                     (s.hint for s in self.states if s.dist == dist and s.hint),
-                    "Install this build, and trust it.",
+                    f"Install this build ('pip install {dist}'), and 'redhost trust {dist}'.",
                 )
                 if not loaded_digest and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)

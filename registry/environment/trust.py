@@ -142,8 +142,8 @@ def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement |
     """
     plugin.require_only()
     dist = canonical(plugin.dist)
-    digest, released = trusted(folder=folder).get(dist), _released(dist)
-    project = _project_in(source_tree(), dist)
+    digest, project = trusted(folder=folder).get(dist), _project_in(source_tree(), dist)
+    released = decode(RELEASED.read_bytes(), type=dict[str, str]).get(dist)
     if digest is None and released is None and project is None:
         return None
     contents = _contents(plugin)
@@ -251,11 +251,6 @@ def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
         atomic.remove_temporaries(path.parent)
         merged = sorted({**trusted(folder=folder), **changes}.items())
         atomic.write_struct(path, _Trusted(digests={dist: sha for dist, sha in merged if sha}))
-
-
-def _released(dist: str) -> str | None:
-    """Return the digest that this redhost was released with, for a plugin of this project."""
-    return decode(RELEASED.read_bytes(), type=dict[str, str]).get(dist)
 
 
 def _project_in(tree: Path | None, dist: str) -> Path | None:

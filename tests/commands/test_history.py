@@ -67,6 +67,65 @@ def test_rollback_answers_with_the_generation_requested(home, call) -> None:
     assert json.loads(call("predict", "--json", "What is 37 plus 12?")[1]) == before
 
 
+def without_range5(call: Any, home: Path, *options: str) -> Path:
+    """Compose without range5; return its stored copy, which only generation 1 needs."""
+    digest = Generations(home).load(1).members()["range5"]
+    call("disable", "range5")
+    assert call("recompose", *options)[0] == 0
+    return home / "store" / digest
+
+
+@pytest.mark.parametrize(
+    ("damage", "exit_code", "words"),
+    [
+        (lambda path: changed(path / "expert.safetensors"), 1, "stored 'range5': expert.safet"),
+        (shutil.rmtree, 3, "found 'range5' (sha256:"),
+    ],
+)
+def test_a_generation_of_which_stored_bytes_are_gone_or_others_is_not_made_current(
+    home: Path, call: Any, damage: Any, exit_code: int, words: str
+) -> None:
+    damage(without_range5(call, home))
+    pointer = (home / "current").read_bytes()
+    code, out, err = call("rollback")
+    assert (code, out, err.count("\n")) == (exit_code, "", 1) and words in err
+    assert err.startswith("redhost: generation 1 was not made current: ")
+    assert exit_code == 1 or "Run 'pip install red-expert-range5==0.1.0', then" in err
+    assert (home / "current").read_bytes() == pointer and call("predict", "x")[0] == 0
+
+
+EVEN = """
+import redhost
+
+class Even(redhost.Router):
+    kind = "even"
+    closed_form = True
+    def forward(self, z, signals=None):
+        return z.new_zeros(len(z), len(self.columns))
+    def solve(self, columns, *, only=None):
+        pass
+
+@redhost.hookimpl
+def redhost_register_routers(register):
+    register("even", redhost.plugins.router_factory(Even))
+"""
+
+
+def test_a_generation_whose_plugin_is_gone_is_not_made_current(
+    home: Path, call: Any, environment: Any
+) -> None:
+    environment.install_code("evener", {"__init__.py": EVEN}, {"redhost.plugins": "even = evener"})
+    call("trust", "evener")
+    assert call("recompose", "--router", "even", "--accept")[0] == 0
+    environment.uninstall("evener")
+    assert call("recompose", "--router", "evidence", "--accept")[0] == 0
+    pointer = (home / "current").read_bytes()
+    code, out, err = call("rollback", "2")
+    assert (code, out, err.count("\n")) == (1, "", 1) and "plugin 'evener'" in err
+    assert "'pip install evener'" in err and (home / "current").read_bytes() == pointer
+    assert json.loads(call("rollback", "1", "--json")[1])["generation"] == 1
+
+
 def test_the_first_generation_has_nothing_to_roll_back_to(home, call) -> None:
     code, _, err = call("rollback")
     assert code == 3 and "generation 1 is the first" in err
