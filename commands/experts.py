@@ -40,6 +40,7 @@ def list_experts(
     Experts of a named question have their state in that question. Experts for other backbones are
     counted in one line; --all lists them, and --json always does.
     """
+    from ..registry.environment.extras import how_to_get_expert
     from ..registry.queries.inventory import take_inventories
     from ..registry.queries.settings import resolve_home
     from .plugins import untrusted_maker
@@ -50,7 +51,8 @@ def list_experts(
         print_json([x.to_json() for x in listed])
         return
     if not listed:
-        click.echo("no experts are installed; for example: pip install red-expert-range3")
+        example = how_to_get_expert(next((x.backbone.id for x in inventories if x.backbone), None))
+        click.echo(f"no experts are installed; for example: {example}")
         return
     for problem in {str(x.problem): None for x in inventories if x.problem and x.statuses}:
         click.echo(f"redhost: {problem}", err=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..registry.environment.extras import how_to_get_expert
 from ..registry.package.forms import TASKS
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) 
         return f"{_question(backbone)}   (after changes: redhost recompose)"
     if installed:
         return "redhost recompose"
-    return "pip install red-backbone-tiny red-expert-range3"
+    return how_to_get_expert(backbone.id if backbone else None)
 
 
 def _question(backbone: BackboneManifest | None) -> str:

@@ -72,10 +72,6 @@ class Contents:
         """The sha256 over all names and contents."""
         return sha256_hex("".join(f"{n}\0{sha}\n" for n, sha in self.by_name.items()).encode())
 
-    def lies_below(self, folder: Path) -> bool:
-        """Return whether there are files, and each of them really lies below a folder."""
-        return bool(self.by_path) and all(Path(p).is_relative_to(folder) for p in self.by_path)
-
     @property
     def by_path(self) -> dict[str, str]:
         """The sha256 of each file by its real path."""
@@ -151,7 +147,8 @@ def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement |
         return Agreement(contents=contents)
     if contents.digest == released:
         return Agreement(contents=contents, reason="this redhost was released with it")
-    if project is not None and contents.lies_below(project):
+    paths = contents.by_path
+    if project and paths and all(Path(p).is_relative_to(project) for p in paths):
         return Agreement(contents=contents, reason="it lies in the source tree of this redhost")
     return None
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from redhost_author.testing import backbone_project
 
 RANGE2 = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
 
@@ -48,6 +49,17 @@ def test_experts_of_another_backbone_are_folded_into_a_line(
     assert "red-expert-apples" in shown and "backbone_mismatch" in shown and "more for" not in shown
     listed = {x["id"]: x["code"] for x in json.loads(call("list-experts", "--json")[1])}
     assert listed["pears"] == "backbone_mismatch" and len(listed) == 7
+
+
+def test_without_experts_the_next_step_brings_one_for_the_backbone(
+    environment, call, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "site-packages" not in p])
+    assert call("list-experts")[1].endswith("pip install red-backbone-tiny red-expert-range3\n")
+    environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
+    assert call("list-experts")[1].endswith("for example: redhost new-expert NAME\n")
+    assert "next: redhost new-expert NAME\n" in call()[1]
+    assert call("recompose")[2].endswith("For example: redhost new-expert NAME\n")
 
 
 def test_bare_redhost_counts_experts_of_another_backbone_and_calls_none_unusable(
