@@ -101,7 +101,7 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: {e}", err=True)
         return e.exit_code
     except click.ClickException as e:
-        e.show()
+        _show(e)
         return 2
     except (click.Abort, KeyboardInterrupt) as e:
         stopped = e.__cause__ if isinstance(e, click.Abort) else e
@@ -116,6 +116,18 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: {module} ended the command: sys.exit({e.code!r})", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _show(error: click.ClickException) -> None:
+    """Print what click refuses in one line; of a group without a command, its help."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    usage = f" All options: '{context.command_path} --help'." if context else ""
+    message = " ".join(error.format_message().split())  # click lists choices line by line
+    end = "" if message.endswith((".", "?", ")")) else "."
+    click.echo(f"redhost: {message}{end}{usage}", err=True)
 
 
 def _typed(arguments: Sequence[str]) -> str:
