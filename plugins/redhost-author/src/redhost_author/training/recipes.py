@@ -192,4 +192,6 @@ def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
 
 def _forms_meant(name: str, plugins: Plugins) -> str:
     forms = forms_of(plugins.names(RECIPES))
-    return "" if name in forms else f"{suggest(name, forms)}Known: {', '.join(forms)}. "
+    if name in forms or ":" in name:  # a form of a plugin names it, which is then to be installed
+        return ""
+    return f"{suggest(name, forms)}Known: {', '.join(forms)}. "
