@@ -32,7 +32,7 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    click.echo(f"home        {report.home}")
+    click.echo(f"home        {report.home}{'' if where.is_dir() else '  (not there yet)'}")
     click.echo(f"generation  {report.generation or 'none'}  (parent {report.parent or 'none'})")
     click.echo(f"backbone    {report.backbone or 'none'}")
     click.echo(f"experts     {', '.join(report.experts) or 'none'}")
@@ -59,12 +59,17 @@ def status(*, home: Path | None, as_json: bool) -> None:
             f"leftovers   {len(report.leftovers)} of writers that were stopped; "
             "the next writer removes them"
         )
+    if report.newest is not None:
+        forward = f"redhost rollback {report.newest}{option(question_of(where))}"
+        click.echo(f"older       than generation {report.newest}; forward again: {forward}")
     anew = f"redhost recompose{option(question_of(where))}"
     if report.generation is None and not report.questions:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift or report.store:
         back = (
-            "" if report.back is None else f"   (or redhost rollback{option(question_of(where))})"
+            ""
+            if report.back is None or report.newest is not None
+            else f"   (or redhost rollback{option(question_of(where))})"
         )
         # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
         if {"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None:

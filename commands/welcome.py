@@ -61,5 +61,4 @@ def _question(backbone: BackboneManifest | None) -> str:
     if spec is not None and spec.generates:
         return 'redhost generate "PROMPT"'
     demo = backbone is not None and backbone.id == "tiny"
-    text = "What is 37 plus 12?" if demo else "TEXT"
-    return f'redhost predict "{text}"'
+    return 'redhost predict "What is 37 plus 12?"' if demo else 'redhost predict "TEXT"'

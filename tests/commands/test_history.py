@@ -20,6 +20,7 @@ from redhost.registry.queries.inventory import take_status
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
     code, out, _ = call("status", "--home", str(tmp_path / "new"))
     assert code == 0 and "generation  none" in out and "next: redhost recompose" in out
+    assert out.startswith(f"home        {tmp_path / 'new'}  (not there yet)\n")
     assert not (tmp_path / "new").exists()
 
 
@@ -129,6 +130,20 @@ def test_a_generation_whose_plugin_is_gone_is_not_made_current(
 def test_the_first_generation_has_nothing_to_roll_back_to(home, call) -> None:
     code, _, err = call("rollback")
     assert code == 3 and "generation 1 is the first" in err
+
+
+def test_status_after_a_rollback_says_how_to_go_forward(home, call, environment) -> None:
+    assert "older" not in call("status")[1]
+    call("recompose", "--router", "centroid", "--accept")
+    assert json.loads(call("status", "--json")[1])["newest"] is None
+    call("rollback")
+    call("disable", "range2")
+    out = call("status")[1]
+    assert "older       than generation 2; forward again: redhost rollback 2\n" in out
+    assert out.endswith("next: redhost recompose\n") and "(or redhost rollback)" not in out
+    assert json.loads(call("status", "--json")[1])["newest"] == 2
+    assert call("rollback", "2")[0] == 0 and "older" not in call("status")[1]
+    assert call("status")[1].endswith("next: redhost recompose   (or redhost rollback)\n")
 
 
 def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_parent(
