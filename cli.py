@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from _thread import interrupt_main
 from collections import UserDict
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 from typing import Any, TextIO, cast
 
 import click
@@ -78,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fill_descriptors()
     sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115  (for the whole process)
     out, err = Printable(sys.stdout), Printable(sys.stderr)
-    with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", err)):
+    with (
+        redirect_stdout(cast("TextIO", out)),
+        redirect_stderr(cast("TextIO", err)),
+        _interrupting_destructors(),
+    ):
         try:
             code: object = _run(typed)
         except SystemExit as e:
@@ -89,6 +95,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
             click.echo(f"redhost: cannot write standard output: {out.fault}{published}", err=True)
         err.flush()
     sys.exit(cast("int", code) or bool(out.fault))
+
+
+@contextmanager
+def _interrupting_destructors() -> Iterator[None]:
+    """Let Ctrl-C in a destructor, which no exception leaves, end the block a moment later.
+
+    Models are loaded by libraries with many of them. Python would print a traceback and go on.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            again = Timer(0.01, interrupt_main)
+            again.daemon = True
+            again.start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _run(arguments: Sequence[str]) -> int:
