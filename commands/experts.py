@@ -148,7 +148,7 @@ def enable(*, expert_id: str, home: Path | None) -> None:
 
 def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     from ..registry.errors import UnknownNameError
-    from ..registry.home.questions import option
+    from ..registry.home.questions import home_of, option
     from ..registry.queries.inventory import take_inventory
     from ..registry.queries.settings import Disabled, resolve_home
 
@@ -164,10 +164,10 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
     if changed:
         question = next((x.question for x in statuses if expert_id in {x.id, x.package.dist}), None)
-        click.echo(f"next: redhost recompose{option(question)}")
+        click.echo(f"next: redhost recompose{option(home_of(where, question))}")
     still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled.names()
     for dist in sorted(still):
-        click.echo(f"{dist} is disabled by its own name: redhost enable {dist}")
+        click.echo(f"{dist} is disabled by its own name: redhost enable {dist}{option(where)}")
 
 
 @click.command()

@@ -24,7 +24,7 @@ FEW = 10
 @json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show what is composed, and how installed packages differ."""
-    from ..registry.home.questions import option, question_of
+    from ..registry.home.questions import option, root_of
     from ..registry.queries.inventory import take_status
     from ..registry.queries.settings import resolve_home
 
@@ -60,20 +60,20 @@ def status(*, home: Path | None, as_json: bool) -> None:
             "the next writer removes them"
         )
     if report.newest is not None:
-        forward = f"redhost rollback {report.newest}{option(question_of(where))}"
+        forward = f"redhost rollback {report.newest}{option(where)}"
         click.echo(f"older       than generation {report.newest}; forward again: {forward}")
-    anew = f"redhost recompose{option(question_of(where))}"
+    anew = f"redhost recompose{option(where)}"
     if report.generation is None and not report.questions:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift or report.store:
         back = (
             ""
             if report.back is None or report.newest is not None
-            else f"   (or redhost rollback{option(question_of(where))})"
+            else f"   (or redhost rollback{option(where)})"
         )
         # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
         if {"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None:
-            anew = f"redhost sync, or {anew}"
+            anew = f"redhost sync{option(root_of(where))}, or {anew}"
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def welcome() -> None:
     """Print in ten lines what is installed and composed, and what to type next."""
-    from ..registry.home.questions import composed_questions, option
+    from ..registry.home.questions import composed_questions
     from ..registry.queries.inventory import current_record, questions_of, take_inventory
     from ..registry.queries.settings import resolve_home
 
@@ -40,7 +40,9 @@ def welcome() -> None:
         click.echo(f"  composed   generation {record.number}: {members} ({record.router.kind})")
     named = composed_questions(home)
     for question in sorted({*named, *filter(None, questions_of(inventory))}):
-        state = "composed" if question in named else f"next: redhost recompose{option(question)}"
+        state = (
+            "composed" if question in named else f"next: redhost recompose --question {question}"
+        )
         click.echo(f"  question   {question} ({state})")
     composed = record is not None or bool(named)
     click.echo("next: " + _advice(inventory.backbone, bool(good), composed))

@@ -328,7 +328,9 @@ class Plugins:
                 outdated = entry.version != __version__ and extra_of(entry.dist)
                 return state(
                     state="untrusted",
-                    reason="its code was not read or allowed by you",
+                    reason="its code has changed since you trusted it"
+                    if canonical(entry.dist) in trust.trusted()
+                    else "its code was not read or allowed by you",
                     hint=how_to_install(outdated)
                     if outdated
                     else f"Run 'redhost trust {entry.dist}'.",

@@ -180,8 +180,7 @@ class Generations:
                 return ContractError(
                     f"{kind} {part.id!r} ({part.dist} {part.version}) is revoked",
                     found=entry.why,
-                    hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes "
-                    "without.",
+                    hint=f"Run 'redhost recompose{option(self.home)}': it composes without.",
                 )
         return None
 

@@ -258,3 +258,14 @@ def test_the_schema_is_closed(call) -> None:
     assert '"additionalProperties": false' in text and "off_domain" in text
     assert "fingerprint" in call("schema", "backbone")[1]
     assert call("schema", "nothing")[0] == 2
+
+
+def test_what_to_type_next_names_the_home_that_was_named(home, call, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("REDHOST_HOME")
+    there = ("--home", str(home))
+    anew = f"redhost recompose --home {home}"
+    assert call("disable", "range2", *there)[1] == f"range2 disabled\nnext: {anew}\n"
+    assert call("status", *there)[1].endswith(f"next: {anew}\n")
+    home.rename(tmp_path / ".redhost")  # which every command takes by itself
+    assert call("status")[1].endswith("next: redhost recompose\n")
+    assert call("predict", "x", *there)[2].endswith(f"Run '{anew}'.\n")

@@ -40,7 +40,7 @@ def test_status_names_the_backbone_where_nothing_else_chooses_one_of_several(
     (home / "redhost.lock").unlink()
     assert call("status")[1].endswith("next: redhost recompose --backbone tiny\n")
     new = call("status", "--home", str(tmp_path / "new"))[1]
-    assert new.endswith("next: redhost recompose --backbone NAME\n")
+    assert new.endswith(f"next: redhost recompose --home {tmp_path / 'new'} --backbone NAME\n")
 
 
 def test_nothing_is_read_of_a_home_that_is_not_there_and_nothing_is_made(call, tmp_path) -> None:
@@ -48,7 +48,7 @@ def test_nothing_is_read_of_a_home_that_is_not_there_and_nothing_is_made(call, t
     for options in ((), ("--json",)):
         code, out, err = call("history", "--home", new, *options)
         assert (code, out, err.count("\n")) == (3, "", 1)
-        assert f"nothing is composed in {new}. Run 'redhost recompose'" in err
+        assert f"nothing is composed in {new}. Run 'redhost recompose --home {new}'" in err
     assert call("list-experts", "--home", new)[0] == 0
     assert not (tmp_path / "new").exists()
 
