@@ -59,18 +59,14 @@ def status(*, home: Path | None, as_json: bool) -> None:
             f"leftovers   {len(report.leftovers)} of writers that were stopped; "
             "the next writer removes them"
         )
-    if report.newest is not None:
-        forward = f"redhost rollback {report.newest}{option(where)}"
-        click.echo(f"older       than generation {report.newest}; forward again: {forward}")
-    anew = f"redhost recompose{option(where)}"
+    about = option(where)
+    if (n := report.newest) is not None:
+        click.echo(f"older       than generation {n}; forward again: redhost rollback {n}{about}")
+    anew = f"redhost recompose{about}"
     if report.generation is None and not report.questions:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift or report.store:
-        back = (
-            ""
-            if report.back is None or report.newest is not None
-            else f"   (or redhost rollback{option(where)})"
-        )
+        back = "" if report.back is None or n else f"   (or redhost rollback{about})"
         # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
         if {"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None:
             anew = f"redhost sync{option(root_of(where))}, or {anew}"

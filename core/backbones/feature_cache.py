@@ -245,7 +245,9 @@ class FeatureTable:
 
 def _rows_of_each(compute: Callable[[Sequence[str]], Tensor], *, whole: bool) -> Compute:
     """Wrap a function that concatenates rows, one of each whole text: texts → the rows of each."""
-    return lambda texts: compute(texts).split(1) if whole else [compute([text]) for text in texts]
+    return lambda texts: (
+        torch.split(compute(texts), 1) if whole else [compute([text]) for text in texts]
+    )
 
 
 def _by_length(texts: Iterable[str]) -> list[str]:

@@ -162,11 +162,10 @@ class Plugins:
         factories = self._registrations(hook, name).get(name, {})
         if not factories:
             extra = OF_THIS_PROJECT.get(hook, {}).get(name)
-            choices = "" if extra else instead()
-            raise (UsageError if choices else PluginError)(
-                f"no trusted plugin provides {what}",
-                hint=f"{choices}{self._absent_hint(extra, name)}".rstrip() or "Install its plugin.",
-            )
+            problem, absent = f"no trusted plugin provides {what}", self._absent_hint(extra, name)
+            if not extra and (choices := instead()):
+                raise UsageError(problem, hint=f"{choices}{absent}".rstrip())
+            raise PluginError(problem, hint=absent or "Install its plugin.")
         plugins = factories.keys() - {BUILTIN}
         if len(plugins) > 1:
             raise PluginError(
