@@ -271,3 +271,8 @@ def test_status_reads_nothing_of_what_nobody_touched(
     read = list[str]()
     monkeypatch.setattr(Store, "get", lambda _, digest: read.append(digest))
     assert take_status(home).store == () and read == []
+
+
+def test_outdated_says_that_no_lock_records_an_index(home: Path, call: Any) -> None:
+    code, out, _ = call("outdated")
+    assert code == 0 and "no lock records an index: name one with --index-url, or --find" in out
