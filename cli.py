@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from _thread import interrupt_main
 from collections import UserDict
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 from typing import Any, TextIO, cast
 
 import click
@@ -78,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fill_descriptors()
     sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115  (for the whole process)
     out, err = Printable(sys.stdout), Printable(sys.stderr)
-    with redirect_stdout(cast("TextIO", out)), redirect_stderr(cast("TextIO", err)):
+    with (
+        redirect_stdout(cast("TextIO", out)),
+        redirect_stderr(cast("TextIO", err)),
+        _interrupting_destructors(),
+    ):
         try:
             code: object = _run(typed)
         except SystemExit as e:
@@ -91,6 +97,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(cast("int", code) or bool(out.fault))
 
 
+@contextmanager
+def _interrupting_destructors() -> Iterator[None]:
+    """Let Ctrl-C in a destructor, which no exception leaves, end the block a moment later.
+
+    Models are loaded by libraries with many of them. Python would print a traceback and go on.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            again = Timer(0.01, interrupt_main)
+            again.daemon = True
+            again.start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 def _run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code; errors are printed."""
     try:
@@ -101,7 +130,7 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: {e}", err=True)
         return e.exit_code
     except click.ClickException as e:
-        e.show()
+        _show(e)
         return 2
     except (click.Abort, KeyboardInterrupt) as e:
         stopped = e.__cause__ if isinstance(e, click.Abort) else e
@@ -116,6 +145,18 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: {module} ended the command: sys.exit({e.code!r})", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _show(error: click.ClickException) -> None:
+    """Print what click refuses in one line; of a group without a command, its help."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # since click 8.2
+        error.show()
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    usage = f" All options: '{context.command_path} --help'." if context else ""
+    message = " ".join(error.format_message().split())  # click lists choices line by line
+    end = "" if message.endswith((".", "?", ")")) else "."
+    click.echo(f"redhost: {message}{end}{usage}", err=True)
 
 
 def _typed(arguments: Sequence[str]) -> str:

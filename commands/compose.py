@@ -110,7 +110,8 @@ def _name_others(home: Path) -> None:
         status = take_status(home_of(home, question))
         if status.generation is None or status.drift:
             click.echo(
-                f"question {question!r} is not up to date: redhost recompose{option(question)}"
+                f"question {question!r} is not up to date: redhost recompose"
+                f"{option(home_of(home, question))}"
             )
 
 

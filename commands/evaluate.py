@@ -215,13 +215,12 @@ def _print_evaluation(result: Evaluation) -> None:
             [n, *(points(row[d]) for d in (*domains, "overall"))] for n, row in result.bits.items()
         ]
         table("bits per byte", ("system", *domains, "overall"), bits)
-    if result.leave_one_out is None:
-        return
-    losses: list[list[object]] = [
-        [f"without {i}", *(f"{100 * (row[d] - result.domains[d]):+.1f}" for d in domains)]
-        for i, row in result.leave_one_out.items()
-    ]
-    table("leave one out, points gained or lost", ("", *domains), losses)
+    if result.leave_one_out is not None:
+        losses: list[list[object]] = [
+            [f"without {i}", *(f"{100 * (row[d] - result.domains[d]):+.1f}" for d in domains)]
+            for i, row in result.leave_one_out.items()
+        ]
+        table("leave one out, points gained or lost", ("", *domains), losses)
 
 
 def _print_health(health: Health) -> None:

@@ -40,6 +40,7 @@ def list_experts(
     Experts of a named question have their state in that question. Experts for other backbones are
     counted in one line; --all lists them, and --json always does.
     """
+    from ..registry.environment.extras import how_to_get_expert
     from ..registry.queries.inventory import take_inventories
     from ..registry.queries.settings import resolve_home
     from .plugins import untrusted_maker
@@ -50,7 +51,8 @@ def list_experts(
         print_json([x.to_json() for x in listed])
         return
     if not listed:
-        click.echo("no experts are installed; for example: pip install red-expert-range3")
+        example = how_to_get_expert(next((x.backbone.id for x in inventories if x.backbone), None))
+        click.echo(f"no experts are installed; for example: {example}")
         return
     for problem in {str(x.problem): None for x in inventories if x.problem and x.statuses}:
         click.echo(f"redhost: {problem}", err=True)
@@ -146,7 +148,7 @@ def enable(*, expert_id: str, home: Path | None) -> None:
 
 def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     from ..registry.errors import UnknownNameError
-    from ..registry.home.questions import option
+    from ..registry.home.questions import home_of, option
     from ..registry.queries.inventory import take_inventory
     from ..registry.queries.settings import Disabled, resolve_home
 
@@ -162,10 +164,10 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
     if changed:
         question = next((x.question for x in statuses if expert_id in {x.id, x.package.dist}), None)
-        click.echo(f"next: redhost recompose{option(question)}")
+        click.echo(f"next: redhost recompose{option(home_of(where, question))}")
     still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled.names()
     for dist in sorted(still):
-        click.echo(f"{dist} is disabled by its own name: redhost enable {dist}")
+        click.echo(f"{dist} is disabled by its own name: redhost enable {dist}{option(where)}")
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import composition_options, json_option, print_json
+from .common import composition_options, json_option, open_host, print_json
 from .tables import table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FEW = 10
 @json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show what is composed, and how installed packages differ."""
-    from ..registry.home.questions import option, question_of
+    from ..registry.home.questions import option, root_of
     from ..registry.queries.inventory import take_status
     from ..registry.queries.settings import resolve_home
 
@@ -32,7 +32,7 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    click.echo(f"home        {report.home}")
+    click.echo(f"home        {report.home}{'' if where.is_dir() else '  (not there yet)'}")
     click.echo(f"generation  {report.generation or 'none'}  (parent {report.parent or 'none'})")
     click.echo(f"backbone    {report.backbone or 'none'}")
     click.echo(f"experts     {', '.join(report.experts) or 'none'}")
@@ -59,16 +59,17 @@ def status(*, home: Path | None, as_json: bool) -> None:
             f"leftovers   {len(report.leftovers)} of writers that were stopped; "
             "the next writer removes them"
         )
-    anew = f"redhost recompose{option(question_of(where))}"
+    about = option(where)
+    if (n := report.newest) is not None:
+        click.echo(f"older       than generation {n}; forward again: redhost rollback {n}{about}")
+    anew = f"redhost recompose{about}"
     if report.generation is None and not report.questions:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift or report.store:
-        back = (
-            "" if report.back is None else f"   (or redhost rollback{option(question_of(where))})"
-        )
+        back = "" if report.back is None or n else f"   (or redhost rollback{about})"
         # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
         if {"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None:
-            anew = f"redhost sync, or {anew}"
+            anew = f"redhost sync{option(root_of(where))}, or {anew}"
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
 
 
@@ -131,12 +132,11 @@ def history(*, home: Path | None, as_json: bool) -> None:
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
-    By default this is the parent of the current one. Nothing is trained.
+    By default this is the parent of the current one. It is checked first: all its bytes are read,
+    and its plugins must be there. Nothing is trained.
     """
-    from ..registry.home.generations import Generations
-    from ..registry.queries.settings import resolve_home
-
-    record = Generations(resolve_home(home)).rollback(number)
+    host = open_host(home)
+    record = host.generations.load(host.rollback(number))
     if as_json:
         rolled_back: RolledBack = {
             "generation": record.number,

@@ -126,7 +126,7 @@ class PluginGroup(click.Group):
         if command is not None or cmd_name not in installed:
             return command
         entry, *others = installed[cmd_name]
-        if ctx.resilient_parsing or not _typed(ctx, cmd_name):
+        if ctx.resilient_parsing or ctx.meta.get("redhost.typed") != cmd_name:
             summary = _summary(entry, installed)
             return click.Command(cmd_name, short_help=summary, help=summary)
         return _load(entry, others)
@@ -197,10 +197,6 @@ def _refuse_absent(name: str, needed_for: str = "") -> None:
         if name in commands:
             what = needed_for or f"command {name!r}"
             raise MissingError(f"{what} is part of redhost-{extra}", hint=how_to_install(extra))
-
-
-def _typed(ctx: click.Context, name: str) -> bool:
-    return bool(ctx.meta.get("redhost.typed") == name)
 
 
 def _summary(entry: EntryPointInfo, installed: Mapping[str, list[EntryPointInfo]]) -> str:

@@ -129,9 +129,8 @@ def _refuse_id(home: Path, target: str, *, placed: bool) -> None:
     name, *_ = re.split(r"[\s=<>!~]", target, maxsplit=1)
     # Not Path.exists: it raises if the name is too long.
     is_file = os.path.exists(target) and not (placed and Path(target).name == target)  # noqa: PTH110
-    if is_file or not (dists := dists_of(home, name)):
-        return
-    if canonical(name) not in map(canonical, dists):
+    dists = () if is_file else dists_of(home, name)
+    if dists and canonical(name) not in map(canonical, dists):
         raise UsageError(
             f"{name!r} is the id of an expert, and nothing was downloaded",
             expected="a wheel, or the name of a distribution",

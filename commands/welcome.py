@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..registry.environment.extras import how_to_get_expert
 from ..registry.package.forms import TASKS
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def welcome() -> None:
     """Print in ten lines what is installed and composed, and what to type next."""
-    from ..registry.home.questions import composed_questions, option
+    from ..registry.home.questions import composed_questions
     from ..registry.queries.inventory import current_record, questions_of, take_inventory
     from ..registry.queries.settings import resolve_home
 
@@ -39,7 +40,9 @@ def welcome() -> None:
         click.echo(f"  composed   generation {record.number}: {members} ({record.router.kind})")
     named = composed_questions(home)
     for question in sorted({*named, *filter(None, questions_of(inventory))}):
-        state = "composed" if question in named else f"next: redhost recompose{option(question)}"
+        state = (
+            "composed" if question in named else f"next: redhost recompose --question {question}"
+        )
         click.echo(f"  question   {question} ({state})")
     composed = record is not None or bool(named)
     click.echo("next: " + _advice(inventory.backbone, bool(good), composed))
@@ -51,7 +54,7 @@ def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) 
         return f"{_question(backbone)}   (after changes: redhost recompose)"
     if installed:
         return "redhost recompose"
-    return "pip install red-backbone-tiny red-expert-range3"
+    return how_to_get_expert(backbone.id if backbone else None)
 
 
 def _question(backbone: BackboneManifest | None) -> str:
@@ -60,5 +63,4 @@ def _question(backbone: BackboneManifest | None) -> str:
     if spec is not None and spec.generates:
         return 'redhost generate "PROMPT"'
     demo = backbone is not None and backbone.id == "tiny"
-    text = "What is 37 plus 12?" if demo else "TEXT"
-    return f'redhost predict "{text}"'
+    return 'redhost predict "What is 37 plus 12?"' if demo else 'redhost predict "TEXT"'

@@ -340,5 +340,10 @@ class Host:
         return change_members(self.session, add=source, remove=expert_id, keywords=keywords)
 
     def rollback(self, number: int | None = None) -> int:
-        """Make an older generation current again; by default the parent. Nothing is trained."""
-        return self.generations.rollback(number).number
+        """Make an older generation current again; by default the parent. Nothing is trained.
+
+        Raises:
+            RedhostError: If it cannot be loaded: a plugin of it is gone, or stored bytes are not
+                those that were composed. The current generation stays.
+        """
+        return self.generations.rollback(number, check=self.session.require_whole).number

@@ -320,7 +320,7 @@ class Live:
                 self._publish(receipt.generation)
             except BaseException:
                 if before is not None:
-                    self.host.rollback(before)
+                    self.host.generations.rollback(before)
                 raise
         return receipt
 
@@ -349,7 +349,8 @@ class Live:
             raise nothing_composed(self.host.home)
         model = self._prepared.pop(number, None) or self._leased(number)
         if number != current:
-            self.host.rollback(number)  # the disk first: after a restart the same one is served
+            # The disk first: after a restart the same one is served.
+            self.host.generations.rollback(number)
         self._move(model)
         question = question_of(self.host.home)
         prefix = f"question {question!r}: " if question else ""

@@ -404,6 +404,27 @@ def test_disable_and_enable_show_in_list_and_status(composed, tmp_path, capsys) 
     assert "drift" not in call(capsys, "status", *at)[1]
 
 
+DESTRUCTED = """
+import time
+import click
+
+class Cut:
+    def __del__(self):
+        raise KeyboardInterrupt  # which Python passes over
+
+@click.command()
+def linger():
+    Cut()
+    time.sleep(20)
+"""
+
+
+def test_ctrl_c_in_a_destructor_ends_the_command_without_a_traceback(environment, capsys) -> None:
+    entries = {"redhost.commands": "linger = lingerer:linger"}
+    environment.install_code("lingerer", {"__init__.py": DESTRUCTED}, entries)
+    assert call(capsys, "linger") == (130, "", "\nredhost: stopped\n")
+
+
 def test_bare_redhost_says_where_one_stands(composed, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("REDHOST_HOME", str(composed))
     out = call(capsys)[1]

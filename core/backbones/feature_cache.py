@@ -81,7 +81,7 @@ class FeatureCache:
         )
         self.backbone, width, unit = backbone, backbone.width, backbone.task.unit
         # Segments are computed from whole texts, of which a text's rows are one or many.
-        each, chunk = (_one_each, CHUNK) if unit.whole else (_one_by_one, BATCH)
+        each, chunk = partial(_rows_of_each, whole=unit.whole), CHUNK if unit.whole else BATCH
         segments = backbone.layout.segments if backbone.layout else ()
         sources: list[tuple[tuple[object, ...], int, Compute]] = [
             (key, width, partial(unit.states, backbone.trunk)),
@@ -243,14 +243,11 @@ class FeatureTable:
                 count_damage(Path(self.path or "").parent)
 
 
-def _one_each(compute: Callable[[Sequence[str]], Tensor]) -> Compute:
-    """Wrap a function with one row for a text: texts → a tensor ``(1, width)`` for each."""
-    return lambda texts: torch.split(compute(texts), 1)
-
-
-def _one_by_one(compute: Callable[[Sequence[str]], Tensor]) -> Compute:
-    """Wrap a function that concatenates rows: texts → a tensor ``(T, width)`` for each."""
-    return lambda texts: [compute([text]) for text in texts]
+def _rows_of_each(compute: Callable[[Sequence[str]], Tensor], *, whole: bool) -> Compute:
+    """Wrap a function that concatenates rows, one of each whole text: texts → the rows of each."""
+    return lambda texts: (
+        torch.split(compute(texts), 1) if whole else [compute([text]) for text in texts]
+    )
 
 
 def _by_length(texts: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from ...registry.environment.extras import how_to_get_expert
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import HarmError, MissingError
 from ...registry.home.composition import Composition, Member
@@ -221,7 +222,11 @@ def load_candidates(
         for x in selection.statuses
     ]
     experts = {e.files.manifest.id: e for _, e in outcomes if not isinstance(e, Refusal)}
-    failed = [(x, replace(r, expert=_name(x))) for x, r in outcomes if isinstance(r, Refusal)]
+    failed = [
+        (x, replace(r, expert=x.id or x.package.dist))
+        for x, r in outcomes
+        if isinstance(r, Refusal)
+    ]
     members = {m.id: m for m in previous.experts} if previous else {}
     # Members first: one that fails is never left out as a newcomer would be (law 3).
     for status, refusal in failed:
@@ -322,25 +327,23 @@ def _refuse_failing(
         raise HarmError(
             f"expert {lost.id!r} is in the current composition and now fails ({violation.code})",
             found=violation.reason,
-            hint=f"{hint} To go on without it: 'redhost disable {_name(status)}'.",
+            hint=f"{hint} To go on without it: 'redhost disable {status.id or lost.dist}'.",
         )
-
-
-def _name(status: PackageStatus) -> str:
-    return status.id or status.package.dist
 
 
 def _nothing(failed: Sequence[Refusal], backbone: BackboneManifest) -> MissingError:
     if failed:
-        violation = failed[0].violations[0]
+        # What was made for another backbone says least of why there is none for this one.
+        first = min((r.violations[0] for r in failed), key=lambda v: v.code == "backbone_mismatch")
+        alike = (str(r.expert) for r in failed if r.violations[0].code == first.code)
         return MissingError(
             "no installed expert can be attached",
             expected=f"an expert for backbone {backbone.id!r}",
-            found=f"{failed[0].expert}: {violation.reason}",
-            hint=violation.hint,
+            found=f"{', '.join(alike)}: {first.reason}",
+            hint=first.hint,
         )
     return MissingError(
         "no experts are installed",
         expected=f"a package with an expert for backbone {backbone.id!r}",
-        hint="For example: pip install red-expert-range3",
+        hint=f"For example: {how_to_get_expert(backbone.id)}",
     )

@@ -23,7 +23,7 @@ from ...registry.errors import (
     suggest,
 )
 from ...registry.home.composition import Composition, Provenance
-from ...registry.home.questions import option, question_of
+from ...registry.home.questions import home_of, option, question_of, root_of
 from ...registry.home.store import PackageFiles, Store
 from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical, from_folder
@@ -121,7 +121,7 @@ def _nobody_answers(home: Path, inventory: Inventory) -> MissingError:
     question, others = question_of(home), questions_of(inventory)
     unanswered = "the default question" if question is None else f"question {question!r}"
     names = [name or "the default question" for name in others]
-    commands = [f"'redhost recompose{option(name)}'" for name in others]
+    commands = [f"'redhost recompose{option(home_of(root_of(home), name))}'" for name in others]
     closest = "" if question is None else suggest(question, filter(None, others))
     return MissingError(
         f"no installed expert answers {unanswered}",

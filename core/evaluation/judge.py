@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ...registry.errors import CompositionError
+from ...registry.errors import CompositionError, PluginError
 from ..batching import batched_slices
 from ..bus.bus import Bus
 from ..model.composed import ComposedModel
@@ -80,6 +81,7 @@ def judge(
 
     Raises:
         CompositionError: If an output is NaN or infinite.
+        PluginError: If a router's weights are, though it reads no output of an expert.
     """
     bus, scores, heaviest, declined, confidence = composed.bus, [], [], [], []
     calibrated = []
@@ -87,11 +89,22 @@ def judge(
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=_cost(composed)):
             p, alpha = bus(h[piece])
+            if not bus.router.reads and not alpha.isfinite().all():
+                # Of no expert's numbers: none is to be left out for them.
+                plugin = type(bus.router).__module__.partition(".")[0]
+                raise PluginError(
+                    f"router {composed.router_kind!r} of {plugin!r} gives NaN or infinite weights",
+                    hint=f"Choose another --router, or ask the author of {plugin!r}.",
+                )
             if not bool(p.isfinite().all() & alpha.isfinite().all()):
                 raise CompositionError(
-                    "the composition does not answer", expected="numbers", found="NaN or infinity"
+                    f"the composition under router {composed.router_kind!r} does not answer",
+                    expected="numbers",
+                    found="NaN or infinity",
                 )
-            answered = composed.card_answers(p, rows[piece]) if cards else p
+            # A card's rows are not annotated for labels of other experts in a multi-label task.
+            owners = partial(composed.owners, rows[piece])
+            answered = composed.bus.annotated(p, owners) if cards else p
             scores.append(score(composed, answered, rows[piece]))
             heaviest.append(alpha.argmax(-1))
             declined.append(composed.declines(h[piece], p, alpha))

@@ -67,12 +67,15 @@ def reliability(confidence: Tensor, hits: Tensor) -> Reliability:
     """
     confidence, hits = confidence.double(), hits.double()
     place = (confidence * BINS).long().clamp(max=BINS - 1)
-    bins = []
-    for n in range(BINS):
-        mine = place == n
-        if rows := int(mine.sum()):
-            sure, right = float(confidence[mine].mean()), float(hits[mine].mean())
-            bins.append(Bin(rows=rows, confidence=sure, accuracy=right))
+    bins = [
+        Bin(
+            rows=int(mine.sum()),
+            confidence=float(confidence[mine].mean()),
+            accuracy=float(hits[mine].mean()),
+        )
+        for mine in (place == n for n in range(BINS))
+        if mine.any()
+    ]
     gaps = sum(b.rows * abs(b.accuracy - b.confidence) for b in bins)
     ranked = hits[confidence.argsort(descending=True, stable=True)].cumsum(0)
     counts = [max(1, round(s * len(hits))) for s in SHARES]

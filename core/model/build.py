@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -204,7 +205,7 @@ def make_router(
         name,
         what=f"a router of kind {kind!r}",
         providers=providers,
-        instead=lambda: "" if name in PLUGIN_ROUTERS else _kinds_meant(name, plugins),
+        instead=partial(_kinds_meant, name, plugins),
         kind=kind,
         bus=bus,
         columns=columns,

@@ -222,27 +222,26 @@ class ComposedModel:
         by_expert: Sequence[dict[str, ExpertAnswer] | None],
     ) -> list[Answer]:
         """Return the answers to N texts, from their predictions, α ``(N, K)`` and other results."""
-        cuts, answers = self.backbone.cuts(texts), list[Answer]()
-        for n, (text, prediction, row) in enumerate(
-            zip(texts, predictions, alpha.tolist(), strict=True)
-        ):
-            answers.append(
-                Answer(
-                    input=str(text),  # a table may hold a string type of its own
-                    label=prediction.label,
-                    probability=prediction.probability,
-                    value=prediction.value,
-                    weights=dict(zip(self.bus.columns, row, strict=True)),
-                    generation=self.generation,
-                    cut=cuts[n],
-                    declined=declined[n],
-                    labels=labels[n] if prediction.labels is None else prediction.labels,
-                    by_expert=by_expert[n],
-                    scores=None if prediction.scores is None else {**prediction.scores},
-                    spans=prediction.spans,
-                )
+        cuts = self.backbone.cuts(texts)
+        return [
+            Answer(
+                input=str(text),  # a table may hold a string type of its own
+                label=prediction.label,
+                probability=prediction.probability,
+                value=prediction.value,
+                weights=dict(zip(self.bus.columns, row, strict=True)),
+                generation=self.generation,
+                cut=cuts[n],
+                declined=declined[n],
+                labels=labels[n] if prediction.labels is None else prediction.labels,
+                by_expert=by_expert[n],
+                scores=None if prediction.scores is None else {**prediction.scores},
+                spans=prediction.spans,
             )
-        return answers
+            for n, (text, prediction, row) in enumerate(
+                zip(texts, predictions, alpha.tolist(), strict=True)
+            )
+        ]
 
     def _require_whole_texts(self, what: str, hint: str) -> None:
         """Check that a row of the bus is a whole text.
@@ -373,18 +372,6 @@ class ComposedModel:
                 hint="Give some with --data FILE.",
             )
         return chosen
-
-    def card_answers(self, p: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Return the bus output for rows of cards, ``(N, L)``, on labels of their own expert.
-
-        In a multi-label task a card's rows are not annotated for labels of other experts, so these
-        are set to 0.
-
-        Args:
-            p: The bus output for the rows, ``(N, L)``.
-            rows: The rows; `domain` is the expert whose card each belongs to.
-        """
-        return self.bus.annotated(p, lambda: self.owners(rows))
 
     def oracle_weights(self, rows: Sequence[Row]) -> Tensor:
         """Return oracle weights α ``(N, K)``: each row's own expert at 1, or 0 if not composed."""

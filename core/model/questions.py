@@ -95,7 +95,12 @@ class Questions:
             )
             for (name, model), features in zip(answering.items(), h, strict=True)
         ]
-        default = answers.pop(0) if self.default else [_unasked(text) for text in texts]
+        unasked = Answer(
+            input="", label=NONE, probability=None, weights={}, generation=None, declined=True
+        )
+        default = (
+            answers.pop(0) if self.default else [replace(unasked, input=str(t)) for t in texts]
+        )
         named = [name for name in answering if name is not None]
         if not named:
             return default
@@ -103,10 +108,3 @@ class Questions:
             replace(answer, questions=dict(zip(named, others, strict=True)))
             for answer, *others in zip(default, *answers, strict=True)
         ]
-
-
-def _unasked(text: str) -> Answer:
-    """Return the answer to a text if the default question is not composed."""
-    return Answer(
-        input=str(text), label=NONE, probability=None, weights={}, generation=None, declined=True
-    )

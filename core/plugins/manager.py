@@ -25,7 +25,7 @@ from ... import __version__
 from ...registry.environment import trust
 from ...registry.environment.extras import how_to_install
 from ...registry.environment.importing import import_digested, stoppable
-from ...registry.errors import PluginError, RedhostError, short, suggest, summary
+from ...registry.errors import PluginError, RedhostError, UsageError, short, suggest, summary
 from ...registry.package.discover import EntryPointInfo, canonical, plugin_entry_points
 from ...registry.package.forms import PLUGIN_TASKS, TASKS
 from ..bus.head import Head
@@ -118,7 +118,7 @@ class Plugins:
             if loaded_digest != digest:
                 hint = next(
                     (s.hint for s in self.states if s.dist == dist and s.hint),
-                    "Install this build, and trust it.",
+                    f"Install this build ('pip install {dist}'), and 'redhost trust {dist}'.",
                 )
                 if not loaded_digest and (extra := extra_of(dist)):
                     hint = self._absent_hint(extra)
@@ -152,17 +152,20 @@ class Plugins:
             what: The part being made, for messages.
             providers: Receives the distribution that provided the part, with its digest, unless
                 the part is a built-in one.
-            instead: Returns alternatives to name if nobody registers the name.
+            instead: Returns what to choose from if nobody registers a name that users type.
             arguments: What the factory may take.
 
         Raises:
             PluginError: If two plugins register the name or none does, or if the factory fails.
+            UsageError: If none does, and there are others to choose from.
         """
         factories = self._registrations(hook, name).get(name, {})
         if not factories:
             extra = OF_THIS_PROJECT.get(hook, {}).get(name)
-            hint = f"{instead()}{self._absent_hint(extra, name)}"
-            raise PluginError(f"no trusted plugin provides {what}", hint=hint)
+            problem, absent = f"no trusted plugin provides {what}", self._absent_hint(extra, name)
+            if not extra and (choices := instead()):
+                raise UsageError(problem, hint=f"{choices}{absent}".rstrip())
+            raise PluginError(problem, hint=absent or "Install its plugin.")
         plugins = factories.keys() - {BUILTIN}
         if len(plugins) > 1:
             raise PluginError(
@@ -199,7 +202,8 @@ class Plugins:
         self._load_named(REGISTER_TASKS, name)
         if not is_registered(name):
             extra = PLUGIN_TASKS.get(name)
-            hint = f"{'' if extra else suggest(name, TASKS)}{self._absent_hint(extra)}"
+            hint = f"{'' if extra else suggest(name, TASKS)}{self._absent_hint(extra)}".rstrip()
+            hint = hint or "Install its plugin."
             raise PluginError(f"no trusted plugin provides task {name!r}", hint=hint)
         if providers is not None and name in self._tasks:
             dist = self._tasks[name]
@@ -323,7 +327,9 @@ class Plugins:
                 outdated = entry.version != __version__ and extra_of(entry.dist)
                 return state(
                     state="untrusted",
-                    reason="its code was not read or allowed by you",
+                    reason="its code has changed since you trusted it"
+                    if canonical(entry.dist) in trust.trusted()
+                    else "its code was not read or allowed by you",
                     hint=how_to_install(outdated)
                     if outdated
                     else f"Run 'redhost trust {entry.dist}'.",
@@ -356,7 +362,7 @@ class Plugins:
             return how_to_install(extra)
         failed = [s.dist for s in self.states if s.state == "failed"]
         named = f"Failed: {', '.join(failed)} (see 'redhost plugins')." if failed else ""
-        return f"{self.untrusted_hint(name)} {named}".strip() or "Install its plugin."
+        return f"{self.untrusted_hint(name)} {named}".strip()
 
     def untrusted_hint(self, name: str = "") -> str:
         """Return which plugins to trust, for a missing part: those that its name begins with."""

@@ -25,6 +25,14 @@ def how_to_install(extra: str) -> str:
     return f"Run: pip install {links}'redhost[{extra}]'"
 
 
+def how_to_get_expert(backbone: str | None) -> str:
+    """Return the command that brings an expert for a backbone; those that ship are the demo's."""
+    return {
+        None: "pip install red-backbone-tiny red-expert-range3",
+        "tiny": "pip install red-expert-range3",
+    }.get(backbone, "redhost new-expert NAME")
+
+
 def _folder_of_wheel() -> Path | None:
     """Return the folder that pip installed redhost's own wheel from, if it is still there."""
     try:

@@ -72,10 +72,6 @@ class Contents:
         """The sha256 over all names and contents."""
         return sha256_hex("".join(f"{n}\0{sha}\n" for n, sha in self.by_name.items()).encode())
 
-    def lies_below(self, folder: Path) -> bool:
-        """Return whether there are files, and each of them really lies below a folder."""
-        return bool(self.by_path) and all(Path(p).is_relative_to(folder) for p in self.by_path)
-
     @property
     def by_path(self) -> dict[str, str]:
         """The sha256 of each file by its real path."""
@@ -142,8 +138,8 @@ def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement |
     """
     plugin.require_only()
     dist = canonical(plugin.dist)
-    digest, released = trusted(folder=folder).get(dist), _released(dist)
-    project = _project_in(source_tree(), dist)
+    digest, project = trusted(folder=folder).get(dist), _project_in(source_tree(), dist)
+    released = decode(RELEASED.read_bytes(), type=dict[str, str]).get(dist)
     if digest is None and released is None and project is None:
         return None
     contents = _contents(plugin)
@@ -151,7 +147,8 @@ def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement |
         return Agreement(contents=contents)
     if contents.digest == released:
         return Agreement(contents=contents, reason="this redhost was released with it")
-    if project is not None and contents.lies_below(project):
+    paths = contents.by_path
+    if project and paths and all(Path(p).is_relative_to(project) for p in paths):
         return Agreement(contents=contents, reason="it lies in the source tree of this redhost")
     return None
 
@@ -251,11 +248,6 @@ def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
         atomic.remove_temporaries(path.parent)
         merged = sorted({**trusted(folder=folder), **changes}.items())
         atomic.write_struct(path, _Trusted(digests={dist: sha for dist, sha in merged if sha}))
-
-
-def _released(dist: str) -> str | None:
-    """Return the digest that this redhost was released with, for a plugin of this project."""
-    return decode(RELEASED.read_bytes(), type=dict[str, str]).get(dist)
 
 
 def _project_in(tree: Path | None, dist: str) -> Path | None:

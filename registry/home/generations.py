@@ -10,7 +10,7 @@ out is never overwritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,8 +180,7 @@ class Generations:
                 return ContractError(
                     f"{kind} {part.id!r} ({part.dist} {part.version}) is revoked",
                     found=entry.why,
-                    hint=f"Run 'redhost recompose{option(question_of(self.home))}': it composes "
-                    "without.",
+                    hint=f"Run 'redhost recompose{option(self.home)}': it composes without.",
                 )
         return None
 
@@ -312,11 +311,7 @@ class Generations:
                     found=short(sha256_hex(files[name])) if name in files else "nothing",
                     hint="Receive it again.",
                 )
-        self._require_stored(record)
-        for member in record.experts:
-            self.store.expert(member.digest, name=member.id)
-        if record.backbone.digest:
-            self.store.backbone(record.backbone.digest, name=record.backbone.id)
+        self.verify(record)
         with suppress(IntegrityError, UnknownNameError):  # a damaged one is replaced
             if (here := self.load(number).digest) != record.digest:
                 raise StoreError(
@@ -331,12 +326,33 @@ class Generations:
         atomic.write_folder(self._path(number), {n: d for n, d in files.items() if n in named})
         return record
 
-    def rollback(self, number: int | None = None, *, timeout: float = TIMEOUT) -> Composition:
+    def verify(self, record: Composition) -> None:
+        """Read all bytes of a generation's parts, and verify the hash of each.
+
+        Raises:
+            IntegrityError: If bytes differ from the composed ones.
+            StoreError: If bytes are missing.
+        """
+        self._require_stored(record)
+        for member in record.experts:
+            self.store.expert(member.digest, name=member.id)
+        if record.backbone.digest:
+            self.store.backbone(record.backbone.digest, name=record.backbone.id)
+
+    def rollback(
+        self,
+        number: int | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        check: Callable[[Composition], None] | None = None,
+    ) -> Composition:
         """Make an older generation current again: one rename, no training.
 
         Args:
             number: The generation; None means the parent of the current one.
             timeout: Seconds to wait for another writer.
+            check: Raises an error if a generation cannot be loaded; by default, all its bytes only
+                have to be there.
 
         Returns:
             The composition that is now current.
@@ -357,7 +373,7 @@ class Generations:
             composition = self.load(number)
             for name in composition.files:
                 self.file(composition, name)
-            self._require_stored(composition)
+            (check or self._require_stored)(composition)
             self._point(composition)
         return composition
 
@@ -501,12 +517,13 @@ class Generations:
     def _require_stored(self, composition: Composition) -> None:
         if self.store.revoked() and (refusal := self.refusal(composition)):
             raise refusal
-        missing = sorted(d for d in composition.digests() if not self.store.has(d))
-        if missing:
+        parts = [p for p in composition.parts() if p.digest and not self.store.has(p.digest)]
+        if parts:
+            dists = " ".join(f"{p.dist}=={p.version}" for p in parts)
             raise StoreError(
                 "the store lacks bytes of this composition",
-                found=", ".join(map(short, missing)),
-                hint="Install what is gone, then run 'redhost recompose --accept'.",
+                found=", ".join(f"{p.id!r} ({short(p.digest)})" for p in parts),
+                hint=f"Run 'pip install {dists}', then 'redhost recompose --accept'.",
             )
 
 

@@ -16,10 +16,6 @@ FILE = "live.json"
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 class LiveShares(Struct, frozen=True, kw_only=True):
     """Live shares of the columns of one generation.
 
@@ -35,7 +31,9 @@ class LiveShares(Struct, frozen=True, kw_only=True):
     generation: int
     shares: dict[str, Share]
     texts: Annotated[int, Meta(ge=0)]
-    when: str = msgspec.field(default_factory=_now)
+    when: str = msgspec.field(
+        default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
+    )
 
 
 def write_live_shares(home: Path, shares: LiveShares) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 from ..errors import MissingError, UsageError, suggest
@@ -53,7 +54,7 @@ def require_home(home: Path) -> Path:
             f"{home} cannot be a new home",
             expected=f"a folder that is not {FOLDER}/NAME, as a question of a home is",
             found=f"no home around it that could have the question {question!r}",
-            hint=f"Name another folder, or a home itself with{option(question)}.",
+            hint=f"Name another folder, or a home itself with --question {question}.",
         )
     return home
 
@@ -108,16 +109,26 @@ def nothing_composed(home: Path, *, instead: str = "") -> MissingError:
     """
     question, composed = question_of(home), composed_questions(root_of(home))
     problem = f"question {question!r} is not composed" if question else "nothing is composed"
-    locked = "'redhost sync' for what its lock names" if (home / LOCK).is_file() else instead
+    locked = (
+        f"'redhost sync{option(root_of(home))}' for what its lock names"
+        if (home / LOCK).is_file()
+        else instead
+    )
     instead = "name one of them with --question" if composed and not question else locked
     return MissingError(
         f"{problem} in {root_of(home)}",
         found=f"the questions {', '.join(composed)}" if composed else "",
         hint=(suggest(question, composed).rstrip() if question else "")
-        or f"Run 'redhost recompose{option(question)}'" + (f", or {instead}." if instead else "."),
+        or f"Run 'redhost recompose{option(home)}'" + (f", or {instead}." if instead else "."),
     )
 
 
-def option(question: str | None) -> str:
-    """Return the option that a command needs for a question; empty for the default question."""
-    return f" --question {question}" if question else ""
+def option(home: Path) -> str:
+    """Return the options that a command needs to act on a home, or on a question of one.
+
+    Empty for the default question of the home that a command acts on by itself.
+    """
+    root, question = root_of(home), question_of(home)
+    default = Path.cwd() / (os.environ.get("REDHOST_HOME") or ".redhost")
+    named = "" if root == default else f" --home {shlex.quote(str(root))}"
+    return named + (f" --question {question}" if question else "")

@@ -106,14 +106,10 @@ def _weights(files: Mapping[str, bytes]) -> tuple[str, ...]:
     if WEIGHTS in files or INDEX not in files:
         return (WEIGHTS,) if WEIGHTS in files else ()
     table = _json(files[INDEX], INDEX).get("weight_map")
-    names = set(table.values()) if isinstance(table, dict) and _plain(table) else {""}
+    names = set(map(str, table.values())) if isinstance(table, dict) and table else {""}
     if strange := sorted(names - {n for n in files if n.endswith(".safetensors")}):
         raise _refused(f"files of the folder in {INDEX}", listed(strange), _HINT)
     return tuple(sorted(names))
-
-
-def _plain(table: Mapping[str, Any]) -> bool:
-    return bool(table) and all(isinstance(name, str) for name in table.values())
 
 
 def check_config(data: bytes, shapes: Shapes) -> Iterator[Violation]:

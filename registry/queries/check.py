@@ -20,7 +20,7 @@ from ..home.revoked import Revocation
 from ..home.store import Store
 from ..package.checked import Violation
 from ..package.discover import MANIFESTS, Kind, Package, canonical, discover_all, from_folder
-from ..package.manifest import ExpertManifest, parse_backbone, parse_expert, parts_of
+from ..package.manifest import ExpertManifest, parse_backbone, parts_of
 from ..package.readers import (
     BackboneFiles,
     ExpertFiles,
@@ -33,6 +33,7 @@ from ..package.rules import check_compatible
 from ..wheel.policy import NameOwners
 from ..wheel.signing import PublicKey
 from ..wheel.wheel import read_wheel
+from .inventory import installed_manifests
 from .settings import Disabled, choose_backbone, named_backbone, wanted_backbone
 
 Experts = list[tuple[str | None, Package]]
@@ -88,11 +89,10 @@ def resolve_targets(
     paths = {name for name in names if os.path.exists(name)}  # noqa: PTH110
     # Ids are in manifests: those of installed experts are read only if an id is needed.
     needs_ids = not names or not paths.issuperset(names)
-    experts: Experts = []
-    for package in packages["expert"] if needs_ids else ():
-        manifest = read_part(package, MANIFESTS["expert"]).then(parse_expert).value
-        experts.append((None if manifest is None else manifest.id, package))
-    experts.sort(key=lambda pair: (pair[0] or pair[1].module, pair[1].dist))
+    experts = sorted(
+        ((m.id if m else None, p) for p, m in (installed_manifests() if needs_ids else ())),
+        key=lambda pair: (pair[0] or pair[1].module, pair[1].dist),
+    )
     ids = {expert_id or package.dist for expert_id, package in experts}
     if not names and not ids:
         raise MissingError("no experts are installed", hint="Name a wheel or a folder to check.")

@@ -318,6 +318,7 @@ class HomeStatus:
         generation: The current generation.
         parent: The one before it.
         back: The parent, if it may answer; null if it is gone, damaged or has what is revoked.
+        newest: The newest generation, if an older one is current and that one may answer.
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
@@ -338,6 +339,7 @@ class HomeStatus:
     generation: int | None = None
     parent: int | None = None
     back: int | None = None
+    newest: int | None = None
     backbone: str | None = None
     fingerprint: str | None = None
     experts: tuple[str, ...] = ()
@@ -379,11 +381,14 @@ def take_status(home: Path) -> HomeStatus:
         if m.digest in revoked
     }
     differences = (*gone.values(), *(d for d in differences if d.id not in gone))
+    generations = Generations(home)
+    later = (n for n in generations.numbers()[-1:] if n > record.number)
     return replace(
         status,
         generation=record.number,
         parent=record.parent,
-        back=_back(Generations(home), record.parent),
+        back=_allowed(generations, record.parent),
+        newest=_allowed(generations, next(later, None)),
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
@@ -405,11 +410,11 @@ def _faults(store: Store, record: Composition) -> Iterator[str]:
             yield e.reason
 
 
-def _back(generations: Generations, parent: int | None) -> int | None:
+def _allowed(generations: Generations, number: int | None) -> int | None:
     """Return a generation that a rollback may go to; None if it may not."""
     with suppress(IntegrityError, UnknownNameError):
-        if parent is not None and generations.refusal(generations.load(parent)) is None:
-            return parent
+        if number is not None and generations.refusal(generations.load(number)) is None:
+            return number
     return None
 
 

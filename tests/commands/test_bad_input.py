@@ -54,6 +54,35 @@ def commands(home, call) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("pack",), "Missing argument 'PROJECT'. All options: 'redhost pack --help'."),
+        (("new-plugin", "x"), "Missing option '--kind'. Choose from: form, router, task. All"),
+        (("new-plugin", "x", "--kind", "ruter"), "'ruter' is not one of 'form', 'router', 'task'."),
+        (("predict", "--in", "x.csv", "--out", "y.csv"), "File 'x.csv' does not exist. All opt"),
+        (("train-expert", "x", "--data", "y"), "Directory 'x' does not exist. All options: "),
+        (("recompose", "--ruter", "x"), "'--router'"),
+        (("fleet", "statsu"), "No such command 'statsu'. Did you mean 'status'? All options: "),
+        (("statsu",), "unknown command 'statsu'. Did you mean 'status'?"),
+    ],
+)
+def test_wrong_usage_is_one_line(call, arguments: tuple[str, ...], line: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith("redhost: ")
+    assert line in err
+
+
+def test_a_group_without_a_command_lists_them(call) -> None:
+    _, out, err = call("fleet")
+    assert "Show the stages" in out + err and "All options" not in err
+
+
+def test_a_task_that_is_typed_wrongly_is_suggested(call) -> None:
+    code, _, err = call("new-backbone", "x", "--from", "hf:x", "--task", "regresion")
+    assert (code, err.count("\n")) == (2, 1) and "Did you mean 'regression'? Known: " in err
+
+
 def snapshot(folder: Path) -> set[Path]:
     return {p for p in folder.rglob("*") if p.is_file()}
 

@@ -39,10 +39,11 @@ def test_a_home_of_which_only_the_lock_is_here_names_sync_as_well(home, call, tm
     shutil.copy(home / "redhost.lock", clone)
     for words in (("predict", "What is 37 plus 12?"), ("explain", "hello")):
         code, _, err = call(*words, "--home", str(clone))
-        assert code == 3 and "Run 'redhost recompose', or 'redhost sync' " in err
+        at = f"--home {clone}'"
+        assert code == 3 and f"Run 'redhost recompose {at}, or 'redhost sync {at} for " in err
     (clone / "redhost.lock").unlink()
     code, _, err = call("predict", "hello", "--home", str(clone))
-    assert code == 3 and "sync" not in err and "Run 'redhost recompose'" in err
+    assert code == 3 and "sync" not in err and "Run 'redhost recompose --home" in err
 
 
 def test_a_receipt_names_who_left(home, call) -> None:
@@ -62,8 +63,9 @@ def test_without_a_closed_form_level_zero_is_wrong_usage(home, call) -> None:
 
 def test_an_unknown_router_is_one_line(home, call) -> None:
     code, _, err = call("recompose", "--router", "evidense")
-    assert code == 1 and "no trusted plugin provides a router of kind 'evidense'" in err
-    assert "Did you mean 'evidence'?" in err and "linear" in err and err.count("\n") == 1
+    assert code == 2 and "no trusted plugin provides a router of kind 'evidense'" in err
+    assert "Did you mean 'evidence'?" in err and err.endswith("topk, words.\n")
+    assert "linear" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("flag", ["--level=half", "--seed=-1", "--tolerance=-1", "--colour=red"])

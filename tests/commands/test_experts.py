@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from redhost_author.testing import backbone_project
 
 RANGE2 = Path(__file__).parents[2] / "plugins" / "red-expert-range2"
 
@@ -48,6 +49,17 @@ def test_experts_of_another_backbone_are_folded_into_a_line(
     assert "red-expert-apples" in shown and "backbone_mismatch" in shown and "more for" not in shown
     listed = {x["id"]: x["code"] for x in json.loads(call("list-experts", "--json")[1])}
     assert listed["pears"] == "backbone_mismatch" and len(listed) == 7
+
+
+def test_without_experts_the_next_step_brings_one_for_the_backbone(
+    environment, call, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "site-packages" not in p])
+    assert call("list-experts")[1].endswith("pip install red-backbone-tiny red-expert-range3\n")
+    environment.install(backbone_project(tmp_path / "red-backbone-tiny-random"))
+    assert call("list-experts")[1].endswith("for example: redhost new-expert NAME\n")
+    assert "next: redhost new-expert NAME\n" in call()[1]
+    assert call("recompose")[2].endswith("For example: redhost new-expert NAME\n")
 
 
 def test_bare_redhost_counts_experts_of_another_backbone_and_calls_none_unusable(
@@ -246,3 +258,14 @@ def test_the_schema_is_closed(call) -> None:
     assert '"additionalProperties": false' in text and "off_domain" in text
     assert "fingerprint" in call("schema", "backbone")[1]
     assert call("schema", "nothing")[0] == 2
+
+
+def test_what_to_type_next_names_the_home_that_was_named(home, call, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("REDHOST_HOME")
+    there = ("--home", str(home))
+    anew = f"redhost recompose --home {home}"
+    assert call("disable", "range2", *there)[1] == f"range2 disabled\nnext: {anew}\n"
+    assert call("status", *there)[1].endswith(f"next: {anew}\n")
+    home.rename(tmp_path / ".redhost")  # which every command takes by itself
+    assert call("status")[1].endswith("next: redhost recompose\n")
+    assert call("predict", "x", *there)[2].endswith(f"Run '{anew}'.\n")

@@ -20,6 +20,7 @@ from redhost.registry.queries.inventory import take_status
 def test_status_of_a_new_home_says_what_to_type(call, tmp_path) -> None:
     code, out, _ = call("status", "--home", str(tmp_path / "new"))
     assert code == 0 and "generation  none" in out and "next: redhost recompose" in out
+    assert out.startswith(f"home        {tmp_path / 'new'}  (not there yet)\n")
     assert not (tmp_path / "new").exists()
 
 
@@ -39,7 +40,7 @@ def test_status_names_the_backbone_where_nothing_else_chooses_one_of_several(
     (home / "redhost.lock").unlink()
     assert call("status")[1].endswith("next: redhost recompose --backbone tiny\n")
     new = call("status", "--home", str(tmp_path / "new"))[1]
-    assert new.endswith("next: redhost recompose --backbone NAME\n")
+    assert new.endswith(f"next: redhost recompose --home {tmp_path / 'new'} --backbone NAME\n")
 
 
 def test_nothing_is_read_of_a_home_that_is_not_there_and_nothing_is_made(call, tmp_path) -> None:
@@ -47,7 +48,7 @@ def test_nothing_is_read_of_a_home_that_is_not_there_and_nothing_is_made(call, t
     for options in ((), ("--json",)):
         code, out, err = call("history", "--home", new, *options)
         assert (code, out, err.count("\n")) == (3, "", 1)
-        assert f"nothing is composed in {new}. Run 'redhost recompose'" in err
+        assert f"nothing is composed in {new}. Run 'redhost recompose --home {new}'" in err
     assert call("list-experts", "--home", new)[0] == 0
     assert not (tmp_path / "new").exists()
 
@@ -67,9 +68,82 @@ def test_rollback_answers_with_the_generation_requested(home, call) -> None:
     assert json.loads(call("predict", "--json", "What is 37 plus 12?")[1]) == before
 
 
+def without_range5(call: Any, home: Path, *options: str) -> Path:
+    """Compose without range5; return its stored copy, which only generation 1 needs."""
+    digest = Generations(home).load(1).members()["range5"]
+    call("disable", "range5")
+    assert call("recompose", *options)[0] == 0
+    return home / "store" / digest
+
+
+@pytest.mark.parametrize(
+    ("damage", "exit_code", "words"),
+    [
+        (lambda path: changed(path / "expert.safetensors"), 1, "stored 'range5': expert.safet"),
+        (shutil.rmtree, 3, "found 'range5' (sha256:"),
+    ],
+)
+def test_a_generation_of_which_stored_bytes_are_gone_or_others_is_not_made_current(
+    home: Path, call: Any, damage: Any, exit_code: int, words: str
+) -> None:
+    damage(without_range5(call, home))
+    pointer = (home / "current").read_bytes()
+    code, out, err = call("rollback")
+    assert (code, out, err.count("\n")) == (exit_code, "", 1) and words in err
+    assert err.startswith("redhost: generation 1 was not made current: ")
+    assert exit_code == 1 or "Run 'pip install red-expert-range5==0.1.0', then" in err
+    assert (home / "current").read_bytes() == pointer and call("predict", "x")[0] == 0
+
+
+EVEN = """
+import redhost
+
+class Even(redhost.Router):
+    kind = "even"
+    closed_form = True
+    def forward(self, z, signals=None):
+        return z.new_zeros(len(z), len(self.columns))
+    def solve(self, columns, *, only=None):
+        pass
+
+@redhost.hookimpl
+def redhost_register_routers(register):
+    register("even", redhost.plugins.router_factory(Even))
+"""
+
+
+def test_a_generation_whose_plugin_is_gone_is_not_made_current(
+    home: Path, call: Any, environment: Any
+) -> None:
+    environment.install_code("evener", {"__init__.py": EVEN}, {"redhost.plugins": "even = evener"})
+    call("trust", "evener")
+    assert call("recompose", "--router", "even", "--accept")[0] == 0
+    environment.uninstall("evener")
+    assert call("recompose", "--router", "evidence", "--accept")[0] == 0
+    pointer = (home / "current").read_bytes()
+    code, out, err = call("rollback", "2")
+    assert (code, out, err.count("\n")) == (1, "", 1) and "plugin 'evener'" in err
+    assert "'pip install evener'" in err and (home / "current").read_bytes() == pointer
+    assert json.loads(call("rollback", "1", "--json")[1])["generation"] == 1
+
+
 def test_the_first_generation_has_nothing_to_roll_back_to(home, call) -> None:
     code, _, err = call("rollback")
     assert code == 3 and "generation 1 is the first" in err
+
+
+def test_status_after_a_rollback_says_how_to_go_forward(home, call, environment) -> None:
+    assert "older" not in call("status")[1]
+    call("recompose", "--router", "centroid", "--accept")
+    assert json.loads(call("status", "--json")[1])["newest"] is None
+    call("rollback")
+    call("disable", "range2")
+    out = call("status")[1]
+    assert "older       than generation 2; forward again: redhost rollback 2\n" in out
+    assert out.endswith("next: redhost recompose\n") and "(or redhost rollback)" not in out
+    assert json.loads(call("status", "--json")[1])["newest"] == 2
+    assert call("rollback", "2")[0] == 0 and "older" not in call("status")[1]
+    assert call("status")[1].endswith("next: redhost recompose   (or redhost rollback)\n")
 
 
 def test_a_recompose_after_a_rollback_has_the_generation_rolled_back_to_as_parent(
@@ -197,3 +271,8 @@ def test_status_reads_nothing_of_what_nobody_touched(
     read = list[str]()
     monkeypatch.setattr(Store, "get", lambda _, digest: read.append(digest))
     assert take_status(home).store == () and read == []
+
+
+def test_outdated_says_that_no_lock_records_an_index(home: Path, call: Any) -> None:
+    code, out, _ = call("outdated")
+    assert code == 0 and "no lock records an index: name one with --index-url, or --find" in out

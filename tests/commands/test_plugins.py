@@ -24,6 +24,7 @@ def states(call) -> dict[str, dict[str, str]]:
 def test_a_new_plugin_is_untrusted_and_the_next_step_is_stated(environment, call) -> None:
     install(environment, "raise SystemExit('imported')")
     assert states(call)["noter"]["state"] == "untrusted"
+    assert states(call)["noter"]["reason"] == "its code was not read or allowed by you"
     code, out, _ = call("plugins")
     assert code == 0 and "noter: Run 'redhost trust noter'." in out
 
@@ -41,6 +42,7 @@ def test_a_trusted_plugin_is_loaded_until_its_code_changes(environment, call) ->
     }
     (environment.package("noter") / "__init__.py").write_text(PLUGIN + "\n# changed\n")
     assert states(call)["noter"]["state"] == "untrusted"
+    assert states(call)["noter"]["reason"] == "its code has changed since you trusted it"
 
 
 def test_trust_says_what_exactly_is_trusted(environment, call) -> None:

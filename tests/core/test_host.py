@@ -153,7 +153,7 @@ def test_half_a_character_is_refused_in_words(installed, home) -> None:
 
 
 def test_before_anything_is_composed_predict_says_what_to_do(home) -> None:
-    with pytest.raises(MissingError, match="Run 'redhost recompose'") as e:
+    with pytest.raises(MissingError, match="Run 'redhost recompose --home ") as e:
         open_host(home).predict(TEXTS)
     assert e.value.exit_code == 3
 

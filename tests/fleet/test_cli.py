@@ -114,4 +114,4 @@ def test_a_question_without_a_generation_is_named_with_what_composes_it(tmp_path
     done = run(cli.push, str(tmp_path / "store"), *home)
     assert isinstance(done.exception, redhost.MissingError)
     assert "question 'mood' is not composed" in done.exception.problem
-    assert done.exception.hint == "Run 'redhost recompose --question mood'."
+    assert done.exception.hint == f"Run 'redhost recompose {' '.join(home)}'."

@@ -16,6 +16,7 @@ import redhost
 import redhost.testing
 from redhost.cli import main
 from redhost.registry.errors import HarmError, MissingError
+from redhost.registry.queries.settings import Disabled
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 
@@ -196,8 +197,6 @@ def test_two_packages_with_one_id_are_an_error_that_names_both(
 
 
 def test_a_broken_member_can_be_disabled_by_its_distribution(installed, home) -> None:
-    from redhost.registry.queries.settings import Disabled
-
     host = open_host(home)
     host.recompose()
     break_it(installed, "manifest_json")
@@ -217,7 +216,19 @@ def test_without_any_expert_that_fits_the_first_reason_is_stated(installed, home
         break_it(installed, "bus_api", f"red-expert-{name}")
     with pytest.raises(MissingError, match="no installed expert can be attached") as e:
         open_host(home).recompose()
-    assert e.value.exit_code == 3 and "blue" in e.value.found
+    assert e.value.exit_code == 3 and "blue, green, red: bus_api" in e.value.found
+
+
+def test_where_all_are_switched_off_they_are_named_and_none_for_another_backbone(
+    installed, home, redhost_fake_expert
+) -> None:
+    redhost_fake_expert("apples")  # sorted before them
+    for name in ("red", "green", "blue"):
+        Disabled(home).disable(name)
+    with pytest.raises(MissingError, match="no installed expert can be attached") as e:
+        open_host(home).recompose()
+    assert e.value.found.startswith("blue, green, red: state: ") and "range" not in str(e.value)
+    assert e.value.hint == "Enable it with 'redhost enable blue'."
 
 
 def test_a_card_whose_rows_are_not_what_it_says_is_left_out(installed, home) -> None:

@@ -109,7 +109,8 @@ def test_what_cannot_be_served_leaves_the_old_one_answering_and_current(live, mo
 def test_without_going_back_a_restart_would_serve_what_cannot_be(live, monkeypatch) -> None:
     """Control of the test above."""
     held = live.host.composed
-    monkeypatch.setattr(redhost.Host, "rollback", lambda self, number: number)
+    generations = type(live.host.generations)
+    monkeypatch.setattr(generations, "rollback", lambda self, number: number)
     unserved(live, monkeypatch)
     assert held is not None
     assert (live.host.generations.current(), live.generation) == (2, 1)

@@ -18,7 +18,7 @@ from redhost.cli import main
 from redhost.core.plugins.manager import PluginState
 from redhost.registry.environment import trust
 from redhost.registry.environment.extras import how_to_install
-from redhost.registry.errors import HarmError, PluginError
+from redhost.registry.errors import HarmError, PluginError, UsageError
 
 ROUTER = """
 import redhost
@@ -277,8 +277,18 @@ def test_two_providers_of_one_kind_are_an_error_that_names_both(toy, tmp_path) -
 
 
 def test_nobody_provides_a_kind(toy, tmp_path) -> None:
-    with pytest.raises(PluginError, match="no trusted plugin provides a router of kind 'evne'"):
+    with pytest.raises(UsageError, match="no trusted plugin provides a router of kind 'evne'") as e:
         host(tmp_path).recompose(router="evne")
+    assert e.value.hint.startswith("Known, for --router: ") and e.value.hint.endswith(
+        "topk, words."
+    )
+
+
+def test_a_router_whose_weights_are_no_numbers_is_named_and_no_expert_blamed(toy, tmp_path) -> None:
+    nan = "z.new_full((len(z), len(self.columns)), float('nan'))"
+    install_plugin(toy, "evener", ROUTER.replace("z.new_zeros(len(z), len(self.columns))", nan))
+    with pytest.raises(PluginError, match="router 'even' of 'evener' gives NaN or infinite"):
+        host(tmp_path).recompose(router="even")
 
 
 def test_an_untrusted_plugin_is_not_imported(toy, tmp_path) -> None:

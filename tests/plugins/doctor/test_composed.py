@@ -196,6 +196,14 @@ def test_a_revoked_expert_is_composed_without_and_never_installed_again(world, r
     assert "pip uninstall --yes red-expert-apples" in world.mended("experts", state="warn")["mend"]
 
 
+def test_another_version_of_what_is_revoked_comes_from_the_source_on_record(world, revoke) -> None:
+    add = f"redhost add --find-links {world.wheels} red-expert-apples"
+    world.run(f"redhost remove apples --accept && {add}==0.1.0 --accept")
+    revoke(world, world.stored("apples").name)
+    [fault] = world.doctor("experts")
+    assert fault["text"].endswith(f"added by: {add}==VERSION")
+
+
 def test_members_that_no_key_vouches_for_are_named_where_a_project_names_keys(world) -> None:
     assert [f["state"] for f in world.doctor("experts")] == ["ok"]
     world.run("redhost new-key author.pem")

@@ -15,6 +15,7 @@ from redhost.core.plugins import manager
 from redhost.core.plugins.hooks import PLUGIN_ROUTERS
 from redhost.errors import PluginError
 from redhost.registry.environment.extras import how_to_install
+from redhost.registry.errors import UsageError
 from redhost.registry.package.discover import plugin_entry_points
 
 RUN = how_to_install("robust")
@@ -53,7 +54,7 @@ def test_a_kind_without_its_plugin_names_the_extra(home, uninstall, kind) -> Non
 
 def test_a_kind_that_is_typed_wrongly_is_suggested(home, uninstall) -> None:
     uninstall()
-    with pytest.raises(PluginError, match=r"Did you mean 'shortlist'\? Known, for --router: "):
+    with pytest.raises(UsageError, match=r"Did you mean 'shortlist'\? Known, for --router: "):
         open_host(home).recompose(router="shortlits")
 
 

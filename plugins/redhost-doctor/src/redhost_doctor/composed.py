@@ -53,7 +53,7 @@ from redhost_doctor.environment import installed_version
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
 from redhost_doctor.install import install_command, restore_command
 from redhost_doctor.shell import pip_command, redhost_command
-from redhost_doctor.source import source_of, unknown_source
+from redhost_doctor.source import arguments_for, source_of, unknown_source
 from redhost_doctor.stored import RECEIPT, fault_of_copy
 
 COMPUTED = frozenset(
@@ -282,17 +282,20 @@ def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Fin
             yield warn("experts", line, mend=sync, then=composed.command("recompose", *dry))
 
 
-def revoked_text(revocation: Revocation, dist: str) -> str:
+def revoked_text(composed: Comparison, digest: str, dist: str) -> str:
     """Return that an expert is revoked, why, and how another version of it is added."""
-    return f"revoked: {revocation.why}; another version is added by 'redhost add {dist}==VERSION'"
+    name, source = f"{dist}==VERSION", source_of(composed.where, dist)
+    named = [x for x in arguments_for(dist, "VERSION", source=source) if x != "--no-index"]
+    add = redhost_command("add", *(named or [name]), home=root_of(composed.where))
+    return f"revoked: {composed.revoked[digest].why}; another version is added by: {add}"
 
 
 def _revoked(composed: Comparison, members: Sequence[Member]) -> Iterator[Finding]:
     """Report members that are revoked; a recompose composes without them."""
     for member in members:
-        if (entry := composed.revoked.get(member.digest)) is not None:
+        if member.digest in composed.revoked:
             text = f"{member.id} ({member.dist} {member.version}) is "
-            text += revoked_text(entry, member.dist)
+            text += revoked_text(composed, member.digest, member.dist)
             yield fail("experts", composed.about + text, then=composed.command("recompose"))
 
 
@@ -330,7 +333,7 @@ def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> 
     text = f"{composed.about}{status.name}: {status.code}: {status.reason}"
     if status.code == "revoked":  # not composed, or composed from another build
         text = f"{composed.about}{status.name} is "
-        text += revoked_text(composed.revoked[status.digest or ""], package.dist)
+        text += revoked_text(composed, status.digest or "", package.dist)
         return warn("experts", text, mend=pip_command("uninstall", "--yes", package.dist))
     off = redhost_command("disable", package.dist, home=root_of(composed.where))
     about_files = status.code not in {"backbone_mismatch", "duplicate_id", "labels_unknown"}

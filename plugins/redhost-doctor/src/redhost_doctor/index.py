@@ -44,7 +44,9 @@ def check_index(_: Subject) -> Iterator[Finding]:
             fault = fault if name == _UV_UNCHECKED else fault_of(word.rpartition("=")[2])
             if fault:
                 findings.append(warn("index", f"{name}: {fault}", mend=f"unset {name}"))
-    yield from findings or [ok("index", f"{places} configured" if places else "PyPI")]
+    yield from findings or [
+        ok("index", f"pip has {places} configured" if places else "pip has PyPI")
+    ]
 
 
 def fault_of(place: str) -> str:

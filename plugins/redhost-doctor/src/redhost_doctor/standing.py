@@ -94,15 +94,15 @@ def _revoked(traces: Traces) -> Standing | None:
     """Return where an expert stands that nobody may use; None if it may be used."""
     composed, member = traces.composed, traces.member
     if member is not None:
-        if (entry := composed.revoked.get(member.digest)) is None:
+        if member.digest not in composed.revoked:
             return None
-        reason = revoked_text(entry, member.dist)
+        reason = revoked_text(composed, member.digest, member.dist)
         return Standing(state="revoked", reason=reason, command=composed.command("recompose"))
     status = next((s for s in traces.statuses[:1] if s.code == "revoked"), None)
     if status is None:
         return None
     dist = status.package.dist
-    reason = revoked_text(composed.revoked[status.digest or ""], dist)
+    reason = revoked_text(composed, status.digest or "", dist)
     gone = pip_command("uninstall", "--yes", dist)
     return Standing(state="revoked", reason=reason, command=gone)
 

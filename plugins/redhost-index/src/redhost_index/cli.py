@@ -285,7 +285,7 @@ def _print_others(packages: Sequence[Standing]) -> None:
     """Print which packages were not compared; one line for each reason."""
     others = dict[str, list[str]]()
     for one in (one for one in packages if not one.listed):
-        unknown = "no index is known: name it with --index-url, or a folder with --find-links"
+        unknown = "no lock records an index: name one with --index-url, or --find-links FOLDER"
         reason = one.problem or (f"not at {one.source}" if one.source else unknown)
         others.setdefault(reason, []).append(one.id)
     for reason, ids in others.items():

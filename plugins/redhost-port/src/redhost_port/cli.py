@@ -165,7 +165,7 @@ def migrate(
     current generation answers; 'redhost rollback' goes back to it.
     """
     from redhost.registry.environment.installer import fetch
-    from redhost.registry.home.questions import option, question_of
+    from redhost.registry.home.questions import option
 
     package, trusted = _installed(to), chosen_keys(keys)
     wheels = tuple(fetch(wheel, keys=trusted) for wheel in native)
@@ -185,7 +185,7 @@ def migrate(
     print_receipt(done.receipt)
     for wheel in done.wheels:
         click.echo(f"installed  {wheel}")
-    back = f"redhost rollback{option(question_of(session.home))}"
+    back = f"redhost rollback{option(session.home)}"
     click.echo(f"moved from {done.old!r} to {done.new!r}; back again: {back}")
 
 

@@ -133,7 +133,7 @@ class Watch(threading.Thread):
             self._refused = number
             self._say("refused", str(e))
             if live.generation is not None:
-                live.host.rollback(live.generation)
+                live.host.generations.rollback(live.generation)
             return
         self._say("published", generation=number)
 

@@ -9,10 +9,12 @@ import click
 import msgspec
 
 from redhost.commands.common import bar, field_options, seed_option
-from redhost.registry.errors import UsageError
+from redhost.registry.errors import PluginError, UsageError
 from redhost.registry.package.forms import DEFAULT_TASK, TASKS
 
 if TYPE_CHECKING:
+    from redhost.core.bus.task import Task
+    from redhost.core.plugins.manager import Plugins
     from redhost.registry.package.manifest import BackboneManifest, Features, PoolingMode
 
 
@@ -139,7 +141,7 @@ def new_backbone(
         pooling=pooling,
         max_tokens=max_tokens,
         features=features,
-        task=Plugins().task(task, resolution=resolution),
+        task=_task(Plugins(), task, resolution=resolution),
     )
     with bar("new-backbone") as progress:
         manifest = making.new_backbone(
@@ -152,6 +154,20 @@ def new_backbone(
             progress=progress,
         )
     _print_backbone(project, manifest, instead=plan.task.unit.instead)
+
+
+def _task(plugins: Plugins, name: str, *, resolution: float) -> Task:
+    """Return the task that was typed.
+
+    Raises:
+        UsageError: If there is none of that name, and no plugin of this project has it.
+    """
+    try:
+        return plugins.task(name, resolution=resolution)
+    except PluginError as e:
+        if name in TASKS:
+            raise
+        raise UsageError(e.problem, hint=f"{e.hint} Known: {', '.join(sorted(TASKS))}.") from e
 
 
 def _fresh(name: str) -> Path:

@@ -192,4 +192,8 @@ def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
 
 def _forms_meant(name: str, plugins: Plugins) -> str:
     forms = forms_of(plugins.names(RECIPES))
-    return "" if name in forms else f"{suggest(name, forms)}Known: {', '.join(forms)}. "
+    dist, of_plugin, _ = name.partition(":")
+    # A form of a plugin names it, which is to be installed if it registers none.
+    if name in forms or (of_plugin and not any(f.startswith(f"{dist}:") for f in forms)):
+        return ""
+    return f"{suggest(name, forms)}Known: {', '.join(forms)}. "
