@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import composition_options, json_option, open_host, print_json
+from .common import composition_options, json_option, print_json
 from .tables import table
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def status(*, home: Path | None, as_json: bool) -> None:
     for name, number in (report.questions or {}).items():
         click.echo(f"question    {name}: generation {number}")
     for d in report.drift:
-        what = "fingerprint" if d.id == "backbone" else "build"
+        locked = f"{'fingerprint' if d.id == 'backbone' else 'build'} locked {d.locked or '-'}"
         now = d.installed if d.kind == "revoked" else f"now {d.installed or '-'}"
-        click.echo(f"drift       {d.id}: {d.kind}, {what} locked {d.locked or '-'}, {now}")
+        click.echo(f"drift       {d.id}: {d.kind}, {locked}, {now}")
     if report.lock is not None:
         click.echo(f"lock        {report.lock}: redhost.lock is not this generation's")
     for fault in report.store:
@@ -133,19 +133,18 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
     By default this is the parent of the current one. It is checked first: all its bytes are read,
-    and its plugins must be there. Nothing is trained.
+    and its plugins must be there. Nothing is trained, and no plugin is imported.
     """
-    host = open_host(home)
-    record = host.generations.load(host.rollback(number))
+    from ..registry.home.generations import Generations
+    from ..registry.queries.settings import resolve_home
+
+    record = Generations(resolve_home(home)).rollback(number, whole=True)
+    experts = [m.id for m in record.experts]
     if as_json:
-        rolled_back: RolledBack = {
-            "generation": record.number,
-            "experts": [m.id for m in record.experts],
-        }
+        rolled_back: RolledBack = {"generation": record.number, "experts": experts}
         print_json(rolled_back)
     else:
-        members = ", ".join(m.id for m in record.experts)
-        click.echo(f"generation {record.number} is current: {members}")
+        click.echo(f"generation {record.number} is current: {', '.join(experts)}")
 
 
 @click.command()

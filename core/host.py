@@ -346,4 +346,4 @@ class Host:
             RedhostError: If it cannot be loaded: a plugin of it is gone, or stored bytes are not
                 those that were composed. The current generation stays.
         """
-        return self.generations.rollback(number, check=self.session.require_whole).number
+        return self.generations.rollback(number, whole=True).number

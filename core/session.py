@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from ..registry.errors import RedhostError
-from ..registry.home.composition import LOCK, Composition, read_lock
+from ..registry.home.composition import LOCK, read_lock
 from ..registry.home.generations import Generations
 from ..registry.home.questions import cache_of, nothing_composed
 from ..registry.home.store import Store
@@ -131,15 +130,6 @@ class Session:
         if model.generation is None:
             return self.plugins
         return self.plugins.only(self.generations.load(model.generation).providers)
-
-    def require_whole(self, record: Composition) -> None:
-        """Refuse a generation that cannot be loaded here; nothing is built of its parts."""
-        try:
-            self.generations.verify(record)
-            self.plugins.only(record.providers)
-        except RedhostError as e:
-            e.problem = f"generation {record.number} was not made current: {e.problem}"
-            raise
 
     def encoder(self, model: ComposedModel, *, progress: Progress | None = None) -> Encode:
         """Return a function texts → h, through the feature cache of a composition's backbone."""

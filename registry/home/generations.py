@@ -10,7 +10,7 @@ out is never overwritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,13 @@ from ..errors import (
     ContractError,
     IntegrityError,
     MissingError,
+    PluginError,
     RedhostError,
     StoreError,
     UnknownNameError,
     short,
 )
+from ..package.discover import canonical, plugin_entry_points
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from .composition import (
@@ -339,20 +341,35 @@ class Generations:
         if record.backbone.digest:
             self.store.backbone(record.backbone.digest, name=record.backbone.id)
 
+    def require_whole(self, record: Composition) -> None:
+        """Verify a generation's bytes, and that its plugins are installed; none is imported.
+
+        Raises:
+            IntegrityError: If bytes differ from the composed ones.
+            StoreError: If bytes are missing.
+            PluginError: If a plugin is.
+        """
+        self.verify(record)
+        present = {canonical(p.dist) for p in plugin_entry_points("redhost.plugins")}
+        if gone := sorted(record.providers.keys() - present):
+            raise PluginError(
+                f"generation {record.number} has a part of plugin {gone[0]!r}, which is gone",
+                hint=f"Run 'pip install {' '.join(gone)}'.",
+            )
+
     def rollback(
         self,
         number: int | None = None,
         *,
         timeout: float = TIMEOUT,
-        check: Callable[[Composition], None] | None = None,
+        whole: bool = False,
     ) -> Composition:
         """Make an older generation current again: one rename, no training.
 
         Args:
             number: The generation; None means the parent of the current one.
             timeout: Seconds to wait for another writer.
-            check: Raises an error if a generation cannot be loaded; by default, all its bytes only
-                have to be there.
+            whole: Require all that its answers need: by default its bytes only have to be there.
 
         Returns:
             The composition that is now current.
@@ -373,7 +390,7 @@ class Generations:
             composition = self.load(number)
             for name in composition.files:
                 self.file(composition, name)
-            (check or self._require_stored)(composition)
+            (self.require_whole if whole else self._require_stored)(composition)
             self._point(composition)
         return composition
 
@@ -452,8 +469,7 @@ class Generations:
             *map(self._path, numbers),
             *(self.store.folder / digest for digest in unneeded),
         ]
-        files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-        size = sum(path.stat().st_size for path in files)
+        size = sum(p.stat().st_size for f in folders for p in f.rglob("*") if p.is_file())
         return GcReport(tuple(numbers), tuple(unneeded), size, held)
 
     def needed_beside(self) -> frozenset[str]:
@@ -468,8 +484,7 @@ class Generations:
     def leftovers(self) -> tuple[str, ...]:
         """Return files of stopped writers, relative to the home; the next writer removes them."""
         left = [p for folder in self._written() for p in folder.glob(f"{atomic.TEMPORARY}*")]
-        root = root_of(self.home)
-        return tuple(sorted(p.relative_to(root).as_posix() for p in left))
+        return tuple(sorted(p.relative_to(root_of(self.home)).as_posix() for p in left))
 
     def sweep(self, *, writer: Writer) -> None:
         """Remove temporary files of killed writers, and renew a lock file they left stale."""
@@ -486,8 +501,10 @@ class Generations:
     def _written(self) -> tuple[Path, ...]:
         """Return every folder in which a stopped writer may have left something."""
         cache = cache_of(self.home)
-        caches = [path for path in cache.glob("[!.]*") if path.is_dir()]
-        return (self.home, self.store.folder, self.folder, cache, *sorted(caches))
+        return (
+            *(self.home, self.store.folder, self.folder, cache),
+            *sorted(path for path in cache.glob("[!.]*") if path.is_dir()),
+        )
 
     def _remove_temporaries(self) -> None:
         for folder in self._written():
@@ -517,8 +534,7 @@ class Generations:
     def _require_stored(self, composition: Composition) -> None:
         if self.store.revoked() and (refusal := self.refusal(composition)):
             raise refusal
-        parts = [p for p in composition.parts() if p.digest and not self.store.has(p.digest)]
-        if parts:
+        if parts := [p for p in composition.parts() if p.digest and not self.store.has(p.digest)]:
             dists = " ".join(f"{p.dist}=={p.version}" for p in parts)
             raise StoreError(
                 "the store lacks bytes of this composition",
@@ -538,8 +554,7 @@ def drop_copies(generations: Generations, expert_id: str) -> PurgeReport:
         history, current = generations.history(), generations.current()
         copies = {m.digest for c in history for m in c.experts if m.id == expert_id}
         needed = next((c.digests() for c in history if c.number == current), frozenset[str]())
-        in_use = needed | generations.needed_beside()
-        gone = (copies - in_use) & generations.store.digests()
+        gone = (copies - needed - generations.needed_beside()) & generations.store.digests()
         generations.store.purge(gone)
         lost = tuple(c.number for c in history if c.digests() & gone)
     return PurgeReport(digests=tuple(sorted(gone)), generations=lost)

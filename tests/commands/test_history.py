@@ -90,7 +90,6 @@ def test_a_generation_of_which_stored_bytes_are_gone_or_others_is_not_made_curre
     pointer = (home / "current").read_bytes()
     code, out, err = call("rollback")
     assert (code, out, err.count("\n")) == (exit_code, "", 1) and words in err
-    assert err.startswith("redhost: generation 1 was not made current: ")
     assert exit_code == 1 or "Run 'pip install red-expert-range5==0.1.0', then" in err
     assert (home / "current").read_bytes() == pointer and call("predict", "x")[0] == 0
 

