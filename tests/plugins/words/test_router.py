@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from redhost_words.router import WordsRouter
 
 from redhost.core.bus.bus import BACKBONE
 from redhost.core.composition.options import RecomposeOptions
@@ -22,8 +23,10 @@ def shares(text_backbone, author):
             for team, labels in TEAMS.items()
         ]
         model = compose(text_backbone, packages, options=RecomposeOptions(router="words")).composed
-        data = columns_data(model, encode=model.backbone.encode, reads=model.bus.router.reads)
-        shares = model.bus.router.learnt_shares(data).tolist()
+        router = model.bus.router
+        assert isinstance(router, WordsRouter)
+        data = columns_data(model, encode=model.backbone.encode, reads=router.reads)
+        shares = router.learnt_shares(data).tolist()
         rows = [d.statistics.counts for d in data if d.column != BACKBONE]
         return rows, dict(zip((d.column for d in data), shares, strict=True))
 
