@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
-from _thread import interrupt_main
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -107,7 +107,8 @@ def _interrupting_destructors() -> Iterator[None]:
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            again = Timer(0.01, interrupt_main)
+            # A signal, as it also ends a wait.
+            again = Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
             again.daemon = True
             again.start()
         else:

@@ -188,4 +188,4 @@ def test_one_package_replaces_every_part_and_every_verb_works_with_it(
 def test_no_trust_no_part(toy, model_folder: Path, tmp_path: Path) -> None:
     made = ("new-backbone", "b", "--from", f"hf:{model_folder}", "--task", "grades")
     [(code, _, err)] = toy.session(made, home=tmp_path / "home")
-    assert code == 1 and "Not trusted yet: acme-toy" in err
+    assert code == 2 and "Not trusted yet: acme-toy" in err

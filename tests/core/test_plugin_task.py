@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import redhost
 from redhost.cli import cli
 from redhost.core.tasks import HEADS, register_task
-from redhost.registry.errors import PluginError
+from redhost.registry.errors import PluginError, UsageError
 from redhost.registry.package.forms import TASKS
 
 CODE = """
@@ -94,7 +94,7 @@ def test_a_task_that_no_trusted_plugin_has_is_refused_by_name(
     assert refused.exit_code == 1
     assert "task_unknown" in refused.output and "redhost trust" in refused.output
     typo = run(cli, ["new-backbone", "c", *made[2:-1], "gradez"])
-    assert typo.exit_code == 1 and isinstance(typo.exception, PluginError)
+    assert isinstance(typo.exception, UsageError) and typo.exception.exit_code == 2
 
 
 def test_a_task_is_registered_again_and_another_of_its_name_is_not() -> None:

@@ -54,7 +54,7 @@ CHAPTERS: Mapping[str, Mapping[str, str]] = {
     "birth": {"congenital": "Q", "newborn": "P", "pregnancy": "O", "urogenital": "N"},
     "frame": {"injury": "S", "muscles and bones": "M", "poisoning": "T"},
     "general": {"bacteria": "A", "cancer": "C", "metabolism": "E", "symptoms": "R", "viruses": "B"},
-    "mind": {"eyes and ears": "H", "mental": "F", "nerves": "G"},
+    "mind": {"eyes and hearing": "H", "mental": "F", "nerves": "G"},
     "organs": {"circulation": "I", "digestion": "K", "respiration": "J", "skin": "L"},
 }
 """Team → label → the letter with which the codes of its diagnoses begin."""
