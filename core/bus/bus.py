@@ -116,8 +116,7 @@ class Bus(nn.Module):
         own_labels = [y for k in self.own for y in self.ensemble.parts[k].labels]
         self.labels = readout.task.head.label_space(readout.labels, own_labels)
         self.task = replace(readout.task, head=readout.task.head.fitted_by(experts.values()))
-        read = self.labels if self.classifier is None else self.classifier
-        self.answers = max(len(self.labels), len(read))
+        self.answers = max(len(self.labels), 0 if self.classifier is None else len(self.classifier))
         self.shared = tuple(sorted({*range(len(self.columns))} - {*self.own}))
         place = {label: n for n, label in enumerate(self.labels)}
         self.own_labels = {

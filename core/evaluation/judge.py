@@ -81,7 +81,7 @@ def judge(
 
     Raises:
         CompositionError: If an output is NaN or infinite.
-        PluginError: If a router's weights are, though it reads no output of an expert.
+        PluginError: If a plugin's router has such weights, though it reads no expert's output.
     """
     bus, scores, heaviest, declined, confidence = composed.bus, [], [], [], []
     calibrated = []
@@ -89,9 +89,10 @@ def judge(
     with torch.inference_mode():
         for piece in batched_slices(len(rows), cost=_cost(composed)):
             p, alpha = bus(h[piece])
-            if not bus.router.reads and not alpha.isfinite().all():
-                # Of no expert's numbers: none is to be left out for them.
-                plugin = type(bus.router).__module__.partition(".")[0]
+            plugin = type(bus.router).__module__.partition(".")[0]
+            # A built-in kind has such weights from a card, whose expert is then left out.
+            by_plugin = plugin != "redhost" and not bus.router.reads
+            if by_plugin and not alpha.isfinite().all():
                 raise PluginError(
                     f"router {composed.router_kind!r} of {plugin!r} gives NaN or infinite weights",
                     hint=f"Choose another --router, or ask the author of {plugin!r}.",

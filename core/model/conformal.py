@@ -121,7 +121,7 @@ class Calibration:
         rows, needed = group.bincount(minlength=groups), rows_needed(share)
         by_group = torch.split(scores[group.argsort()], rows.tolist())
         fewest, small = rows.argsort(stable=True), int((rows < needed).sum())
-        while small < groups and rows[fewest[:small]].sum() < needed:
+        while 0 < small < groups and rows[fewest[:small]].sum() < needed:
             small += 1
         t = torch.tensor([threshold(s, share) for s in by_group], dtype=torch.float64)
         if small:
@@ -278,9 +278,8 @@ def label_sets(
     if not bus.shared_labels:
         inside[:, bus.labels.index(DECLINED)] = False
     sets = []
-    for row, chosen in zip(p.tolist(), inside.tolist(), strict=True):
-        places = [n for n, is_inside in enumerate(chosen) if is_inside]
-        # `sorted` is stable: labels as probable as each other stay in the order of the bus.
-        places = sorted(places, key=row.__getitem__, reverse=True)
-        sets.append(tuple(bus.labels[n] for n in places))
+    for row, chosen in zip(p, inside, strict=True):
+        places = chosen.nonzero()[:, 0]
+        places = places[row[places].argsort(descending=True, stable=True)]
+        sets.append(tuple(bus.labels[int(n)] for n in places))
     return sets

@@ -8,11 +8,13 @@ import torch
 from redhost_report.figures import draw_confusion
 
 import redhost
+from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import columns_data, evaluate, hits_by_system
+from redhost.core.evaluation.judge import judge
 from redhost.core.label_scores import macro_f1
 from redhost.core.routers import build_router
-from redhost.registry.errors import UsageError
+from redhost.registry.errors import CompositionError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,20 @@ def test_the_centroid_baseline_is_the_nearest_mean_of_the_fit_rows(composed, tex
     p = bus.probabilities(h, z, torch.softmax(kind(z), -1))
     hits = hits_by_system(composed, rows, encode=encode)["centroid"]
     assert torch.equal(hits, (p.argmax(-1) == labels).double())
+
+
+def test_weights_of_a_built_in_router_that_are_no_numbers_may_come_from_a_card(
+    backbone_folder, expert_folders
+) -> None:
+    """It is no plugin's fault: a newcomer is left out for it."""
+    options = RecomposeOptions(router="ridge")
+    folders = list(expert_folders.values())
+    model = compose(backbone_folder, folders, options=options).composed
+    with torch.no_grad():
+        model.bus.router.bias.fill_(torch.nan)
+    h = model.backbone.encode([r.text for r in model.evaluation])
+    with pytest.raises(CompositionError, match="under router 'ridge' does not answer"):
+        judge(model, h, model.evaluation)
 
 
 def test_overall_macro_and_worst_are_of_the_routed_system(composed) -> None:
