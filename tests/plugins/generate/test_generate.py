@@ -253,24 +253,27 @@ def test_a_text_can_be_json_of_a_schema(home, call) -> None:
     assert err == cut[2] and "the model reads 512 tokens" in err
 
 
+FILE, SCHEMA = "Correct the file, or name another", "Leave out what is named, or see https://"
+
+
 @pytest.mark.parametrize(
-    ("text", "printed"),
+    ("text", "printed", "hint"),
     [
-        ("{", "cannot be read: expected a JSON schema that llguidance"),
-        ("[]", "cannot be used: expected a JSON schema that llguidance"),
-        ('{"type": "thing"}', "llguidance supports, found Invalid type: thing"),
-        ('{"not": {}}', 'found Unimplemented keys: ["not"]'),
-        (None, "No such file"),
-        ("[" * 100_000, "cannot be read"),
+        ("{", "cannot be read: expected a file with one JSON object", FILE),
+        ("[]", "found no object", FILE),
+        (None, "found No such file or directory. ", FILE),
+        ("[" * 100_000, "cannot be read", FILE),
+        ('{"type": "thing"}', "llguidance supports, found Invalid type: thing", SCHEMA),
+        ('{"not": {}}', 'found Unimplemented keys: ["not"]', SCHEMA),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_exit_2_and_a_line(home, call, text, printed) -> None:
+def test_a_schema_that_cannot_be_used_is_exit_2_and_a_line(home, call, text, printed, hint) -> None:
     file = home / "schema.json"
     if text is not None:
         file.write_text(text)
     code, out, err = call("generate", PROMPT, "--json-schema", str(file))
     assert (code, out, err.count("\n")) == (2, "", 1) and printed in err
-    assert "Leave out what is named, or see https://" in err
+    assert hint in err
 
 
 def test_standard_input_is_a_prompt_less_its_last_newline(home) -> None:

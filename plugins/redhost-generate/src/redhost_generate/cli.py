@@ -178,7 +178,8 @@ def _require_complete(model: ComposedModel, grammar: JsonGrammar | None) -> None
         "the text is not complete JSON",
         expected="an end before the limit of tokens",
         found="none",
-        hint=f"Raise --max-tokens{context}.",
+        hint="Raise --max-tokens, or give the schema's arrays and strings a maxItems and maxLength"
+        f"{context}.",
     )
 
 

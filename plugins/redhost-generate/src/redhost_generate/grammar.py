@@ -130,12 +130,18 @@ def read_schema(path: Path) -> Mapping[str, Any]:
     Raises:
         UsageError: If the file cannot be read, or is not a JSON object.
     """
+    found = "no object"
     try:
         schema = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
-        raise _refusal(_first_line(str(e)), f"the schema {path} cannot be read") from e
+        schema, found = None, getattr(e, "strerror", None) or _first_line(str(e))
     if not isinstance(schema, dict):
-        raise _refusal(f"a {type(schema).__name__}", f"the schema {path} cannot be used")
+        raise UsageError(
+            f"the schema {path} cannot be read",
+            expected='a file with one JSON object, such as {"type": "object"}',
+            found=found,
+            hint="Correct the file, or name another one.",
+        )
     return schema
 
 
@@ -170,9 +176,9 @@ def _matcher(vocabulary: LLTokenizer, schema: Mapping[str, Any]) -> LLMatcher:
     return matcher
 
 
-def _refusal(found: str, problem: str = "the schema cannot be used") -> UsageError:
+def _refusal(found: str) -> UsageError:
     return UsageError(
-        problem,
+        "the schema cannot be used",
         expected="a JSON schema that llguidance supports",
         found=found,
         hint="Leave out what is named, or see https://github.com/guidance-ai/llguidance.",
