@@ -14,6 +14,7 @@ from redhost.core.evaluation.evaluate import columns_data, evaluate, hits_by_sys
 from redhost.core.evaluation.judge import judge
 from redhost.core.label_scores import macro_f1
 from redhost.core.routers import build_router
+from redhost.core.routers.ridge import RidgeRouter
 from redhost.registry.errors import CompositionError, UsageError
 
 
@@ -115,8 +116,10 @@ def test_weights_of_a_built_in_router_that_are_no_numbers_may_come_from_a_card(
     options = RecomposeOptions(router="ridge")
     folders = list(expert_folders.values())
     model = compose(backbone_folder, folders, options=options).composed
+    router = model.bus.router
+    assert isinstance(router, RidgeRouter)
     with torch.no_grad():
-        model.bus.router.bias.fill_(torch.nan)
+        router.bias.fill_(torch.nan)
     h = model.backbone.encode([r.text for r in model.evaluation])
     with pytest.raises(CompositionError, match="under router 'ridge' does not answer"):
         judge(model, h, model.evaluation)

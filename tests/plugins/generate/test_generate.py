@@ -253,18 +253,21 @@ def test_a_text_can_be_json_of_a_schema(home, call) -> None:
     assert err == cut[2] and "the model reads 512 tokens" in err
 
 
-FILE, SCHEMA = "Correct the file, or name another", "Leave out what is named, or see https://"
+AFTER_READING, AFTER_PARSING = (
+    "Correct the file, or name another",
+    "Leave out what is named, or see https://",
+)
 
 
 @pytest.mark.parametrize(
     ("text", "printed", "hint"),
     [
-        ("{", "cannot be read: expected a file with one JSON object", FILE),
-        ("[]", "found no object", FILE),
-        (None, "found No such file or directory. ", FILE),
-        ("[" * 100_000, "cannot be read", FILE),
-        ('{"type": "thing"}', "llguidance supports, found Invalid type: thing", SCHEMA),
-        ('{"not": {}}', 'found Unimplemented keys: ["not"]', SCHEMA),
+        ("{", "cannot be read: expected a file with one JSON object", AFTER_READING),
+        ("[]", "found no object", AFTER_READING),
+        (None, "found No such file or directory. ", AFTER_READING),
+        ("[" * 100_000, "cannot be read", AFTER_READING),
+        ('{"type": "thing"}', "llguidance supports, found Invalid type: thing", AFTER_PARSING),
+        ('{"not": {}}', 'found Unimplemented keys: ["not"]', AFTER_PARSING),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_exit_2_and_a_line(home, call, text, printed, hint) -> None:

@@ -108,7 +108,7 @@ def _wires(part: Part) -> Pairs:
 
 def _by_hash(
     read: Callable[[], Mapping[str, Iterable[tuple[str, str]]]],
-    teams: Mapping[str, Sequence[str]],
+    teams: Mapping[str, Iterable[str]],
     part: Part,
     validation: bool,
 ) -> list[redhost.Row]:
@@ -163,7 +163,7 @@ def _diagnoses() -> dict[str, list[tuple[str, str]]]:
     return dict.fromkeys(CHAPTERS, pairs)
 
 
-def _unique(pairs: Iterable[tuple[str, str]], teams: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _unique(pairs: Iterable[tuple[str, str]], teams: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Return text → label, for the labels that teams have."""
     known = {y for labels in teams.values() for y in labels}
     return {" ".join(t.split()): y for y, t in pairs if y in known}
