@@ -118,25 +118,65 @@ def test_the_backbone_decides_what_is_answered(serve, shared) -> None:
 
 def test_each_text_ends_on_the_generation_it_began_with(speaking, serve) -> None:
     """Two at once, a swap in the middle: neither text is another than alone."""
+    prompt = "the cat sat down\n"  # generation 2 has no expert for it
+    models = {n: speaking.load(n) for n in (1, 2)}
+    assert len({m.chooser.route([prompt])[0].expert for m in models.values()}) == 2
     alone = {
-        n: [*redhost_generate.generate(speaking.load(n), PROMPT, max_tokens=400, temperature=0)]
-        for n in (1, 2)
+        n: [*redhost_generate.generate(m, prompt, max_tokens=400, temperature=0)]
+        for n, m in models.items()
     }
     assert [t.id for t in alone[1]] != [t.id for t in alone[2]]
+    asked = LONG | {"prompt": prompt}
     live = redhost.Live(speaking.session)
     with serve(live) as (url, service):
-        texts = [stream(url, LONG) for _ in range(2)]
+        texts = [stream(url, asked) for _ in range(2)]
         begun = [[next(text) for _ in range(3)] for text in texts]
         with live.composed.backbone.trunk.lock:  # both wait for their next token
             live.swap(2)
             assert len(service.writer) == 2 and live.alive() == (1, 2)
-        later = [*stream(url, LONG)]
+        later = [*stream(url, asked)]
         ended = [[*first, *text] for first, text in zip(begun, texts, strict=True)]
         for events, number in ((ended[0], 1), (ended[1], 1), (later, 2)):
             *tokens, (_, end) = events
             assert [t["id"] for _, t in tokens] == [t.id for t in alone[number]]
             assert end["generation"] == number
         assert live.alive() == (2,)
+
+
+@contextlib.contextmanager
+def passes_of(live: redhost.Live) -> Iterator[list[int]]:
+    """Yield the list of tokens in every pass of the encoder that is served."""
+    model = live.composed.backbone.trunk.model
+    sizes, forward = [], model.forward
+    model.forward = lambda *a, **k: sizes.append(k["input_ids"].shape[1]) or forward(*a, **k)
+    try:
+        yield sizes
+    finally:
+        del model.forward
+
+
+def test_texts_at_once_share_passes(speaking, serve) -> None:
+    """Each has the tokens that it has alone, and most tokens are read beside others."""
+    live = redhost.Live(speaking.session)
+
+    def ids(request: dict[str, Any]) -> list[int]:
+        return [body["id"] for kind, body in stream(url, request) if kind == "token"]
+
+    wanted = [LONG | {"prompt": prompt, "max_tokens": 60} for prompt in ("the ", "3 + ", "def ")]
+    with serve(live) as (url, service):
+        alone = [ids(one) for one in wanted]
+        with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
+            together = [*pool.map(ids, wanted)]
+        assert together == alone and len(service.writer) == 0
+    assert sizes.count(16) > 30
+
+
+def test_with_batches_of_one_a_text_is_read_alone(speaking, serve) -> None:
+    live = redhost.Live(speaking.session)
+    with serve(live, batch=1) as (url, _):
+        with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
+            [*pool.map(lambda _: [*stream(url, LONG | {"max_tokens": 20})], range(3))]
+    assert sizes.count(1) >= 57 and 16 not in sizes
 
 
 def test_texts_at_once_come_along_token_by_token(serve) -> None:

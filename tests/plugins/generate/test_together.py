@@ -1,0 +1,161 @@
+"""Texts that are continued at the same time: one pass, each text's own numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from redhost_generate import JsonGrammar, Sampling, generate, read_together
+from redhost_generate.sessions import DecodingSession
+from redhost_generate.together import step_together
+
+from .test_decode import ids_of
+
+PROMPTS = ("the cat sat ", "3 + 4 = ", "def f3(x):", "", "once upon a time there was a king who ")
+
+
+def passes_of(composed, monkeypatch) -> list[tuple[int, ...]]:
+    """Return the list that the shape of every pass of the encoder is appended to."""
+    model, shapes = composed.backbone.trunk.model, list[tuple[int, ...]]()
+    forward = model.forward
+
+    def note(*args, **kwargs):
+        shapes.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "forward", note)
+    return shapes
+
+
+def continued(texts, *, count: int) -> list[list]:
+    """Return the tokens of texts that are continued together."""
+    made = [[] for _ in texts]
+    for _ in range(count):
+        for mine, choose in zip(made, read_together(texts), strict=True):
+            mine.append(choose())
+    return [[t for t in mine if t is not None] for mine in made]
+
+
+def begun(composed, prompt: str) -> DecodingSession:
+    """Return a session that has read a prompt."""
+    session = DecodingSession(composed)
+    session.step(ids_of(composed, prompt))
+    return session
+
+
+@pytest.mark.parametrize("form", ["residual", "mixture"])
+def test_texts_in_company_are_the_texts_alone(composed, mixed, form) -> None:
+    model = composed if form == "residual" else mixed
+    alone = [list(generate(model, p, max_tokens=20, temperature=0)) for p in PROMPTS]
+    together = continued(
+        [generate(model, p, max_tokens=20, temperature=0) for p in PROMPTS], count=21
+    )
+    for mine, theirs in zip(together, alone, strict=True):
+        assert [t.id for t in mine] == [t.id for t in theirs]
+        assert "".join(t.text for t in mine) == "".join(t.text for t in theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.probability == pytest.approx(other.probability, abs=1e-5)
+            assert one.weights == pytest.approx(other.weights, abs=1e-5)
+
+
+def test_one_more_token_of_each_text_is_one_pass(composed, monkeypatch) -> None:
+    sessions = [begun(composed, p) for p in PROMPTS[:3]]
+    shapes = passes_of(composed, monkeypatch)
+    step_together(sessions, [[7]] * len(sessions))
+    assert shapes == [(1, 16)]
+    step_together(sessions[:1], [[7]])  # alone, it is computed as it always was
+    assert shapes == [(1, 16), (1, 1)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 16, 17])
+def test_a_token_does_not_depend_on_its_company(composed, count) -> None:
+    """Neither on how many there are up to a tile, nor on which, nor on its own place."""
+    states = []
+    for at in (0, count - 1):
+        sessions = [DecodingSession(composed) for _ in range(count)]
+        prompts = [ids_of(composed, PROMPTS[n % 3]) for n in range(count)]
+        prompts[at] = ids_of(composed, "a text of its own ")
+        for session, ids in zip(sessions, prompts, strict=True):
+            session.step(ids)
+        step_together(sessions, [[3 + n * (n != at)] for n in range(count)])
+        states.append(sessions[at].cache.layers[-1].values)
+    pair = [begun(composed, "a text of its own "), begun(composed, PROMPTS[1])]
+    step_together(pair, [[3], [9]])
+    assert torch.equal(states[0], states[1])
+    assert torch.equal(states[0], pair[0].cache.layers[-1].values)
+
+
+def test_a_text_keeps_its_seed_its_limits_and_its_penalties_in_company(composed) -> None:
+    def fresh() -> list:
+        return [
+            generate(composed, PROMPTS[0], max_tokens=12, seed=4),
+            generate(composed, PROMPTS[1], max_tokens=5, sampling=Sampling(top_k=3), seed=1),
+            generate(composed, PROMPTS[0], max_tokens=12, sampling=Sampling(repetition_penalty=2)),
+        ]
+
+    alone = [[t.id for t in text] for text in fresh()]
+    together = [[t.id for t in made] for made in continued(fresh(), count=14)]
+    assert together == alone and len(together[1]) == 5
+
+
+def test_a_text_joins_and_leaves_at_any_token(composed) -> None:
+    alone = [
+        [t.id for t in generate(composed, p, max_tokens=n, temperature=0)]
+        for p, n in zip(PROMPTS[:3], (4, 12, 8), strict=True)
+    ]
+    first, second, third = (
+        generate(composed, p, max_tokens=n, temperature=0)
+        for p, n in zip(PROMPTS[:3], (4, 12, 8), strict=True)
+    )
+    made: list[list[int]] = [[], [], []]
+    for turn in range(16):
+        texts = [(0, first), (1, second), (2, third)][: 2 if turn < 2 else 3]
+        for (n, _), choose in zip(texts, read_together([t for _, t in texts]), strict=True):
+            token = choose()
+            made[n] += [] if token is None else [token.id]
+    assert made == alone
+
+
+def test_one_that_is_json_of_a_schema_beside_one_that_is_not(composed) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "array", "items": {"type": "integer"}, "maxItems": 2}
+    grammar = JsonGrammar(composed, schema)
+    made = continued(
+        [
+            generate(composed, PROMPTS[1], max_tokens=40, temperature=0, grammar=grammar),
+            generate(composed, PROMPTS[0], max_tokens=10, temperature=0),
+        ],
+        count=41,
+    )
+    alone = generate(composed, PROMPTS[0], max_tokens=10, temperature=0)
+    assert "".join(t.text for t in made[0]).lstrip().startswith("[")
+    assert [t.id for t in made[1]] == [t.id for t in alone]
+
+
+def test_an_error_in_choosing_is_that_of_one_text(composed) -> None:
+    texts = [generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:2]]
+    alone = [t.id for t in generate(composed, PROMPTS[1], max_tokens=4, temperature=0)]
+    texts[0].sampler.draw = lambda p: 1 // 0
+    made = []
+    for _ in range(4):
+        wrong, right = read_together(texts)
+        with pytest.raises(ZeroDivisionError):
+            wrong()
+        made.append(right().id)
+    assert made == alone
+
+
+def test_an_error_in_a_pass_is_that_of_its_texts(composed) -> None:
+    """A prompt that cannot be read has a pass of its own; the others go on."""
+    texts = [generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:3]]
+    alone = [t.id for t in generate(composed, PROMPTS[1], max_tokens=4, temperature=0)]
+    texts[0].unread = [10**6]  # not in the vocabulary
+    made = []
+    for turn in range(4):
+        wrong, *right = read_together(texts if turn == 0 else texts[1:])
+        if turn == 0:
+            with pytest.raises(IndexError):
+                wrong()
+        else:
+            right = [wrong, *right]
+        made.append([choose().id for choose in right][0])
+    assert made == alone
