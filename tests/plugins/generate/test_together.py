@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from redhost_generate import JsonGrammar, Sampling, generate, read_together
@@ -11,6 +13,13 @@ from redhost_generate.together import step_together
 from .test_decode import ids_of
 
 PROMPTS = ("the cat sat ", "3 + 4 = ", "def f3(x):", "", "once upon a time there was a king who ")
+
+
+@pytest.fixture(autouse=True)
+def packed(composed, monkeypatch) -> None:
+    """The encoder reads texts in packs, as one with wider heads does."""
+    trunk = composed.backbone.trunk
+    monkeypatch.setattr(trunk, "tiles", dataclasses.replace(trunk.tiles, is_packed=True))
 
 
 def passes_of(composed, monkeypatch) -> list[tuple[int, ...]]:
@@ -146,16 +155,13 @@ def test_an_error_in_choosing_is_that_of_one_text(composed) -> None:
 
 def test_an_error_in_a_pass_is_that_of_its_texts(composed) -> None:
     """A prompt that cannot be read has a pass of its own; the others go on."""
-    texts = [generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:3]]
-    alone = [t.id for t in generate(composed, PROMPTS[1], max_tokens=4, temperature=0)]
-    texts[0].unread = [10**6]  # not in the vocabulary
-    made = []
-    for turn in range(4):
-        wrong, *right = read_together(texts if turn == 0 else texts[1:])
-        if turn == 0:
-            with pytest.raises(IndexError):
-                wrong()
-        else:
-            right = [wrong, *right]
-        made.append([choose().id for choose in right][0])
-    assert made == alone
+    wrong, *others = (generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:3])
+    wrong.unread = [10**6]  # not in the vocabulary
+    fail, *choices = read_together([wrong, *others])
+    with pytest.raises(IndexError):
+        fail()
+    first = [choose() for choose in choices]
+    made = continued(others, count=4)
+    for prompt, start, rest in zip(PROMPTS[1:3], first, made, strict=True):
+        alone = generate(composed, prompt, max_tokens=4, temperature=0)
+        assert [start.id, *(t.id for t in rest)] == [t.id for t in alone]

@@ -291,6 +291,14 @@ def test_one_that_is_trained_here_learns_its_domain_and_peft_reads_it(
     assert float(added.norm()) > 0.01
 
 
+@pytest.fixture
+def packed(adapted, monkeypatch) -> None:
+    """The encoder reads texts in packs, as one with wider heads does."""
+    trunk = adapted.backbone.trunk
+    monkeypatch.setattr(trunk, "tiles", dataclasses.replace(trunk.tiles, is_packed=True))
+
+
+@pytest.mark.usefixtures("packed")
 def test_texts_of_different_adapters_go_on_in_one_pass_each_as_pefts_generate(
     adapted, peft_says, monkeypatch
 ) -> None:
@@ -320,6 +328,7 @@ def test_texts_of_different_adapters_go_on_in_one_pass_each_as_pefts_generate(
     assert passes.count(16) == LONG - 1  # after five prompts
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("count", [2, 7])
 def test_an_adapters_rows_are_those_of_its_pass_alone(adapted, count) -> None:
     """Its additions are computed in the same tiles, whatever is in the other rows."""
@@ -334,6 +343,7 @@ def test_an_adapters_rows_are_those_of_its_pass_alone(adapted, count) -> None:
     assert torch.equal(*values)
 
 
+@pytest.mark.usefixtures("packed")
 def test_an_adapter_that_replaces_parameters_has_a_pass_of_its_own(adapted) -> None:
     name = next(iter(PROMPTS))
     sessions = [ChosenSession(adapted, [5, 7], expert=name) for _ in range(3)]

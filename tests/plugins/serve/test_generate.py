@@ -7,7 +7,7 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -118,23 +118,19 @@ def test_the_backbone_decides_what_is_answered(serve, shared) -> None:
 
 def test_each_text_ends_on_the_generation_it_began_with(speaking, serve) -> None:
     """Two at once, a swap in the middle: neither text is another than alone."""
-    prompt = "the cat sat down\n"  # generation 2 has no expert for it
-    models = {n: speaking.load(n) for n in (1, 2)}
-    assert len({m.chooser.route([prompt])[0].expert for m in models.values()}) == 2
     alone = {
-        n: [*redhost_generate.generate(m, prompt, max_tokens=400, temperature=0)]
-        for n, m in models.items()
+        n: [*redhost_generate.generate(speaking.load(n), PROMPT, max_tokens=400, temperature=0)]
+        for n in (1, 2)
     }
     assert [t.id for t in alone[1]] != [t.id for t in alone[2]]
-    asked = LONG | {"prompt": prompt}
     live = redhost.Live(speaking.session)
     with serve(live) as (url, service):
-        texts = [stream(url, asked) for _ in range(2)]
+        texts = [stream(url, LONG) for _ in range(2)]
         begun = [[next(text) for _ in range(3)] for text in texts]
         with live.composed.backbone.trunk.lock:  # both wait for their next token
             live.swap(2)
             assert len(service.writer) == 2 and live.alive() == (1, 2)
-        later = [*stream(url, asked)]
+        later = [*stream(url, LONG)]
         ended = [[*first, *text] for first, text in zip(begun, texts, strict=True)]
         for events, number in ((ended[0], 1), (ended[1], 1), (later, 2)):
             *tokens, (_, end) = events
@@ -145,8 +141,9 @@ def test_each_text_ends_on_the_generation_it_began_with(speaking, serve) -> None
 
 @contextlib.contextmanager
 def passes_of(live: redhost.Live) -> Iterator[list[int]]:
-    """Yield the list of tokens in every pass of the encoder that is served."""
-    model = live.composed.backbone.trunk.model
+    """Yield the list of tokens in every pass of the encoder that is served, one with wide heads."""
+    trunk = live.composed.backbone.trunk
+    trunk.tiles, model = replace(trunk.tiles, is_packed=True), trunk.model
     sizes, forward = [], model.forward
     model.forward = lambda *a, **k: sizes.append(k["input_ids"].shape[1]) or forward(*a, **k)
     try:
@@ -164,7 +161,7 @@ def test_texts_at_once_share_passes(speaking, serve) -> None:
 
     wanted = [LONG | {"prompt": prompt, "max_tokens": 60} for prompt in ("the ", "3 + ", "def ")]
     with serve(live) as (url, service):
-        alone = [ids(one) for one in wanted]
+        alone = [ids(one) for one in wanted]  # one at a time, so each is read alone
         with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
             together = [*pool.map(ids, wanted)]
         assert together == alone and len(service.writer) == 0
@@ -173,9 +170,10 @@ def test_texts_at_once_share_passes(speaking, serve) -> None:
 
 def test_with_batches_of_one_a_text_is_read_alone(speaking, serve) -> None:
     live = redhost.Live(speaking.session)
-    with serve(live, batch=1) as (url, _):
-        with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
-            [*pool.map(lambda _: [*stream(url, LONG | {"max_tokens": 20})], range(3))]
+    request = LONG | {"max_tokens": 20}
+    with serve(live, batch=1) as (url, _), passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
+        texts = [*pool.map(lambda _: [*stream(url, request)], range(3))]
+    assert texts[0] == texts[1] == texts[2]
     assert sizes.count(1) >= 57 and 16 not in sizes
 
 

@@ -19,7 +19,7 @@ from redhost_generate.sessions import Session, session_of
 from redhost_generate.together import passes, step_together
 from redhost_generate.tokens import generating_trunk, start_of, tokenize
 
-__all__ = ["Continuation", "Token", "TokenReader", "generate", "read_together"]
+__all__ = ["Continuation", "Token", "TokenReader", "generate", "read_together", "written_together"]
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that do not form a character yet."""
@@ -120,9 +120,7 @@ class Continuation(Iterator[Token]):
         sampler: Chooses each token.
     """
 
-    def __init__(
-        self, session: Session, ids: list[int], *, most: int, sampler: Sampler
-    ) -> None:
+    def __init__(self, session: Session, ids: list[int], *, most: int, sampler: Sampler) -> None:
         trunk, grammar = session.trunk, sampler.grammar
         self.session, self.unread, self.sampler = session, ids, sampler
         self.left = most if trunk.longest is None else min(most, trunk.longest - len(ids))
@@ -173,13 +171,28 @@ def read_together(texts: Sequence[Continuation]) -> list[Callable[[], Token | No
     for members in passes(sessions, unread):
         try:
             steps = step_together([sessions[n] for n in members], [unread[n] for n in members])
-        except Exception as e:  # noqa: BLE001  (raised again where the texts are read)
+        except Exception as e:
             for n in members:
                 choices[going[n]] = partial(_fail, e)
             continue
         for n, step in zip(members, steps, strict=True):
             choices[going[n]] = partial(texts[going[n]].choose, *step)
     return choices
+
+
+def written_together(texts: Sequence[Continuation]) -> list[str]:
+    """Return what follows each prompt, to its end; the texts share passes until then.
+
+    Args:
+        texts: Different texts.
+    """
+    made, going = [""] * len(texts), [*range(len(texts))]
+    while going:
+        drawn = [choose() for choose in read_together([texts[n] for n in going])]
+        for n, token in zip(going, drawn, strict=True):
+            made[n] += "" if token is None else token.text
+        going = [n for n, token in zip(going, drawn, strict=True) if token is not None]
+    return made
 
 
 def _nothing() -> None:

@@ -34,7 +34,7 @@ BY_CACHE = "redhost_by_cache"
 
 
 @runtime_checkable
-class ActsOnRows(Protocol):
+class ActsOnRows(Intervention, Protocol):
     """An intervention that can act on the rows of some texts of a pass."""
 
     @property
@@ -133,13 +133,11 @@ def _states(sessions: Sequence[Session], tokens: Sequence[int]) -> list[Tensor]:
 
 
 @contextmanager
-def _acting(
-    trunk: TextEncoder, pack: Pack, acts: Sequence[Intervention | None]
-) -> Iterator[None]:
+def _acting(trunk: TextEncoder, pack: Pack, acts: Sequence[Intervention | None]) -> Iterator[None]:
     """Let the interventions of every class act on the rows of their own texts."""
     with ExitStack() as stack:
-        for one in {type(a): a for a in acts if isinstance(a, ActsOnRows)}.values():
-            same = [a if type(a) is type(one) else None for a in acts]
+        for kind, one in {type(a): a for a in acts if isinstance(a, ActsOnRows)}.items():
+            same = [a if isinstance(a, kind) else None for a in acts]
             stack.enter_context(one.on_rows(trunk, pack, same))
         yield
 

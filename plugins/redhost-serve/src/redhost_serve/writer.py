@@ -105,6 +105,6 @@ def _done(work: Callable[[], T]) -> Future[T]:
     done = Future[T]()
     try:
         done.set_result(run_contained(work))
-    except Exception as e:  # noqa: BLE001  (raised again where the result is read)
+    except Exception as e:
         done.set_exception(e)
     return done
