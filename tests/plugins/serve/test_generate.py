@@ -165,7 +165,7 @@ def test_texts_at_once_share_passes(speaking, serve) -> None:
         with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
             together = [*pool.map(ids, wanted)]
         assert together == alone and len(service.writer) == 0
-    assert sizes.count(16) > 30
+    assert sizes.count(3) > 30
 
 
 def test_with_batches_of_one_a_text_is_read_alone(speaking, serve) -> None:
@@ -174,7 +174,7 @@ def test_with_batches_of_one_a_text_is_read_alone(speaking, serve) -> None:
     with serve(live, batch=1) as (url, _), passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
         texts = [*pool.map(lambda _: [*stream(url, request)], range(3))]
     assert texts[0] == texts[1] == texts[2]
-    assert sizes.count(1) >= 57 and 16 not in sizes
+    assert sizes.count(1) >= 57 and not {2, 3} & {*sizes}
 
 
 def test_texts_at_once_come_along_token_by_token(serve) -> None:

@@ -1,9 +1,9 @@
 """One pass of the encoder for the next tokens of several texts.
 
-    | token of text 1 | token of text 2 | … | padding |
+    | token of text 1 | token of text 2 | … |
 
-Linear layers see all rows, in tiles of one size (`backbones.tiles`): their weights, whose reading
-takes most of the time of a text that is alone, are read once for all. Attention is computed text by
+Linear layers see all rows at once: their weights, whose reading takes most of the time of a text
+that is alone, are read once for all. Attention is computed text by
 text, over the text's own KV cache. Adapters act on the rows of their own texts. A text's numbers
 differ from those without company by rounding alone.
 """
@@ -22,12 +22,10 @@ from torch import Tensor
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.packs import Pack
-from redhost.core.backbones.tiles import TILES, Run
+from redhost.core.backbones.tiles import Run
 from redhost_generate.sessions import Session, answers
 
 __all__ = ["ActsOnRows", "passes", "step_together"]
-
-TILE = min(TILES)
 
 BY_CACHE = "redhost_by_cache"
 """The name under which the attention of these passes is registered with transformers."""
@@ -115,21 +113,20 @@ def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
 def _states(sessions: Sequence[Session], tokens: Sequence[int]) -> list[Tensor]:
     """Return the states ``(1, D)`` of one more token of each session, computed in one pass."""
     trunk, caches = sessions[0].trunk, [s.cache for s in sessions]
-    places = [c.get_seq_length() for c in caches]
-    filling = [0] * (-len(tokens) % TILE)  # token 0 as padding: nothing reads its states
     pack = Pack(
         index=range(len(tokens)),
-        ids=torch.tensor([[*tokens, *filling]]),
-        places=torch.tensor([[*places, *filling]]),
+        ids=torch.tensor([tokens]),
+        places=torch.tensor([[c.get_seq_length() for c in caches]]),
         runs=(Run(start=0, texts=len(tokens), tokens=1),),
-        sections=((len(tokens) + len(filling), TILE),),
+        sections=((len(tokens), 1),),  # for adapters, whose rows may be single ones
     )
-    tiles = trunk.tiles.applied(TILE, sections=pack.sections, runs=pack.runs)
+    whole = ((len(tokens), len(tokens)),)
+    tiles = trunk.tiles.applied(len(tokens), sections=whole, runs=pack.runs)
     with trunk.lock, _acting(trunk, pack, [s.acts for s in sessions]), tiles, _attending(trunk):
         output = trunk.model(
             input_ids=pack.ids, position_ids=pack.places, caches=caches, use_cache=False
         )
-    return [*output.last_hidden_state[0, : len(tokens)].float().split(1)]
+    return [*output.last_hidden_state[0].float().split(1)]
 
 
 @contextmanager
@@ -185,10 +182,8 @@ def attend(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    # Zeros, not `empty`: padding would bring NaN into the sums of the next layer.
-    out = query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
-    for n, kept in enumerate(caches):
-        q, k, v = (x[:, :, n : n + 1].contiguous() for x in (query, key, value))
+    parts, rows = [], (torch.split(x, 1, dim=2) for x in (query, key, value))
+    for kept, q, k, v in zip(caches, *rows, strict=True):
         keys, values = kept.update(k, v, module.layer_idx)
-        out[:, n : n + 1] = sdpa_attention_forward(module, q, keys, values, None, **options)[0]
-    return out, None
+        parts.append(sdpa_attention_forward(module, q, keys, values, None, **options)[0])
+    return torch.cat(parts, dim=1), None
