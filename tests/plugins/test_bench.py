@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from red_lab.bench.models import open_trunk, texts
-from red_lab.bench.peers.domains import DOMAINS, NEWCOMER, domain_of, held_out, rows_of
 from red_lab.bench.peers.model import compare, load, rank_for, token_ids
 from red_lab.bench.peers.run import adapters_python, write_model
 from red_lab.bench.rounds import in_pairs, in_turns, overhead, share, spread
@@ -45,17 +44,14 @@ def test_the_page_is_written_from_the_sections_files(tmp_path) -> None:
 
 
 def test_a_target_that_is_missed_is_called_missed() -> None:
-    """Ten times redhost's overhead at three batches, and X-LoRA's seconds twice."""
+    """Ten times redhost's overhead at three batches."""
     metrics = json.loads((RESULTS / "peers.json").read_text("utf-8"))
     systems = metrics["forward"]["smollm2"]["systems"]
     for times, missed in ((9.99, 3), (10.01, 0)):
         for batch, cell in systems["peft five"].items():
             ours = systems["redhost bus"][batch]["overhead"]["ratio"]
             cell["overhead"]["ratio"] = times * ours
-        for x in metrics["adding"]["x-lora"].values():
-            x["seconds"] = 5 * times * metrics["adding"]["redhost"]["seconds"]
-        shown = page("peers", metrics)
-        assert shown.count("**missed**") == missed + 2 * (missed > 0)
+        assert page("peers", metrics).count("**missed**") == missed
 
 
 def test_texts_have_one_length_in_tokens(trunk) -> None:
@@ -128,15 +124,6 @@ def test_a_part_timed_apart_is_a_share_of_the_floor() -> None:
         -1 < systems["twice"]["1"]["overhead"]["low"] <= systems["twice"]["1"]["overhead"]["high"]
     )
     assert 0 < systems["part"]["2"]["overhead"]["ratio"] < 1
-
-
-def test_six_domains_share_all_rows() -> None:
-    parts = {d: {r.text for r in rows_of(d, "train")} for d in DOMAINS}
-    assert len(set.union(*parts.values())) == sum(len(p) for p in parts.values())
-    assert {domain_of(str(n)) for n in range(51, 61)} == {NEWCOMER} and domain_of("50") == "range3"
-    assert {r.domain for r in held_out()} == set(DOMAINS)
-    learnt = {r.text for d in DOMAINS for role in ("train", "fit") for r in rows_of(d, role)}
-    assert learnt.isdisjoint(r.text for r in held_out())
 
 
 def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:

@@ -1,54 +1,33 @@
-"""PEFT: adapters on the floor's model, random ones to time and trained ones of six domains."""
+"""PEFT: random adapters on the floor's model, to time."""
 
 from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import redhost
-from red_lab.arithmetic import ArithmeticRow
-from red_lab.bench.peers.domains import (
-    CUT,
-    DOMAINS,
-    PeerBatch,
-    accuracy,
-    held_out,
-    passes,
-    rows_of,
-)
 from red_lab.bench.peers.model import EXPERTS, TARGETS, Answers, Pass, load, rank_for
 
 __all__ = [
     "HINT",
-    "config",
     "five",
-    "load_adapters",
     "make_xlora",
     "merged",
     "mixed",
     "names",
     "one",
-    "oracle",
     "peft",
     "random_loras",
-    "train_adapters",
     "xlora",
 ]
 
-
 HINT = "Run 'make .venv/peers', or name other sections: 'redhost lab bench profile scale'."
-
-STEPS, BATCH, RATE = 300, 64, 2e-2
-PLACES = ("down_proj",)
-"""The best of eight tried on held-out rows of the hardest domain, range1, for 200 steps (q and v
-at 5e-3: 400): q and v at 1e-3, 5e-3 and 2e-2, all seven projections at 1e-3 (twice the size) and
-1e-2, the three of the feed-forward layer at 1e-2, its last alone at 4e-3 and 2e-2."""
 
 
 def peft() -> Any:
@@ -70,27 +49,17 @@ def names(count: int = EXPERTS) -> list[str]:
     return [str(n) for n in range(count)]
 
 
-def config(model: Answers, *, places: Sequence[str] = TARGETS, random: bool = False) -> Any:
-    """Return an adapter's settings: PEFT's defaults, without dropout, at an expert's size.
-
-    Args:
-        model: The model to adapt.
-        places: The adapted projections.
-        random: Draw both factors at random, so that an untrained adapter has an effect.
-    """
-    rank = rank_for(model, places)
-    return peft().LoraConfig(
-        r=rank,
-        lora_alpha=2 * rank,
-        target_modules=list(places),
-        init_lora_weights=not random,
-    )
-
-
 def random_loras(folder: Path, count: int = EXPERTS) -> Any:
-    """Return the model of a folder with `count` untrained adapters."""
+    """Return the model of a folder with `count` untrained adapters of an expert's size.
+
+    Both factors are drawn at random, so that an untrained adapter has an effect; the other settings
+    are PEFT's defaults.
+    """
     model = load(folder)
-    settings = config(model, random=True)
+    rank = rank_for(model)
+    settings = peft().LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules=list(TARGETS), init_lora_weights=False
+    )
     torch.manual_seed(0)
     first, *others = names(count)
     made = peft().get_peft_model(model, settings, adapter_name=first)
@@ -155,55 +124,3 @@ def make_xlora(model: Answers, adapters: Sequence[Path]) -> Any:
     )
     torch.manual_seed(0)
     return peft().get_peft_model(model, settings)
-
-
-def train_adapters(folder: Path, work: Path) -> Mapping[str, Path]:
-    """Train an adapter for every domain, and ``other``, another build of range3.
-
-    Args:
-        folder: The tiny model's folder.
-        work: The folder of the adapters; existing ones are not trained again.
-    """
-    folders = {}
-    for name, domain, seed in (*((d, d, 0) for d in DOMAINS), ("other", CUT, 1)):
-        saved = work / "adapters" / name
-        if not (saved / "adapter_config.json").exists():
-            _train(folder, rows_of(domain, "train"), saved, seed=seed)
-        folders[name] = saved
-    return folders
-
-
-def load_adapters(folder: Path, adapters: Mapping[str, Path]) -> Any:
-    """Return the model of a folder with saved adapters under their names."""
-    (first, path), *others = adapters.items()
-    made = peft().PeftModel.from_pretrained(load(folder), path, adapter_name=first)
-    for name, other in others:
-        made.load_adapter(other, name)
-    return made.eval()
-
-
-def oracle(model: Any) -> float:
-    """Return the accuracy on held-out rows if every row uses its domain's adapter."""
-
-    def answer(batch: PeerBatch) -> torch.Tensor:
-        logits: torch.Tensor = model(input_ids=batch.ids, adapter_names=list(batch.domains)).logits
-        return logits
-
-    return accuracy(answer, held_out())
-
-
-def _train(folder: Path, rows: list[ArithmeticRow], saved: Path, *, seed: int) -> None:
-    """Train one adapter alone; its settings are written last."""
-    torch.manual_seed(seed)
-    base = load(folder)
-    model = peft().get_peft_model(base, config(base, places=PLACES)).train()
-    weights = [p for p in model.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
-    for _, batch in zip(range(STEPS), passes(rows, BATCH, seed=seed), strict=False):
-        loss = nn.functional.cross_entropy(model(input_ids=batch.ids).logits, batch.answers)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        schedule.step()
-    model.save_pretrained(saved, save_embedding_layers=False)

@@ -86,12 +86,12 @@ def token_ids(folder: Path) -> Tensor:
     return torch.tensor(json.loads((folder / IDS).read_text("utf-8")))
 
 
-def rank_for(model: Answers, places: Sequence[str] = TARGETS) -> int:
+def rank_for(model: Answers) -> int:
     """Return the rank at which an adapter has approximately as many parameters as an expert.
 
     An expert of redhost has rank D/4, hence D²/2 parameters.
     """
-    shapes = [m.weight.shape for n, m in model.named_modules() if n.endswith(tuple(places))]
+    shapes = [m.weight.shape for n, m in model.named_modules() if n.endswith(TARGETS)]
     width = int(model.config.hidden_size)
     return max(1, round(width**2 / 2 / sum(sum(shape) for shape in shapes)))
 

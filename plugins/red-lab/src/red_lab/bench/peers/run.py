@@ -32,16 +32,6 @@ ADAPTERS = Path("build/peers-adapters")
 ROWS = 64
 """Texts whose token ids are written next to a model."""
 
-CAP = 100.0
-"""Maximum seconds of X-LoRA's training, whether or not it reaches the target."""
-
-ROLES = {"same rows": ["fit"], "all rows": ["fit", "train"]}
-"""Training rows of X-LoRA's router: those of redhost's router, or the experts' training rows too,
-since it has more to learn and gets closer with more rows."""
-
-SLACK = 0.01
-"""X-LoRA's target is this much below the lower of redhost's accuracy and its adapters' oracle."""
-
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
     """Measure everything; an interrupted run resumes.
@@ -55,22 +45,12 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     parts = work / f"parts-{settings.runs}"
     parts.mkdir(parents=True, exist_ok=True)
     folders = {name: write_model(name, work / name) for name in TRUNKS}
-    jobs = {
-        **_forward(folders, python, rounds=settings.runs),
-        **_changes(folders["tiny"], work, rounds=settings.runs),
-    }
-    found, bar = {}, Bar("peers", total=len(jobs) + 1)
+    jobs = _forward(folders, python, rounds=settings.runs)
+    found, bar = {}, Bar("peers", total=len(jobs))
     for n, (name, job) in enumerate(jobs.items(), start=1):
         found[name] = cached_json(parts / f"{name}.json", job)
         bar.update(n, name)
-    target = min(found["oracle"]["oracle"], found["redhost"]["add"]["accuracy"]) - SLACK
-    options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
-    xlora = {}
-    for name, roles in ROLES.items():
-        job = partial(ask, "peers.changes:measure_xlora", roles=roles, **options)
-        xlora[name] = cached_json(parts / f"x-lora {name}.json", job)
-    bar.update(len(jobs) + 1, "x-lora")
-    results = _tell(found, xlora, target=target, runs=settings.runs)
+    results = _tell(found, runs=settings.runs)
     shutil.rmtree(parts)  # all is measured: the next run starts anew
     return results
 
@@ -99,21 +79,8 @@ def _forward(
     return jobs
 
 
-def _changes(model: Path, work: Path, *, rounds: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return the jobs that measure changes and the router's training, by name."""
-    tiny, here = str(model), str(work)
-    return {
-        "redhost": partial(ask, "peers.changes:measure", work=here, rounds=rounds),
-        "oracle": partial(ask, "peers.changes:measure_oracle", folder=tiny, work=here),
-        "peft": partial(ask, "peers.changes:measure_peft", folder=tiny, work=here, rounds=rounds),
-    }
-
-
-def _tell(
-    found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
-) -> dict[str, Any]:
+def _tell(found: dict[str, Any], *, runs: int) -> dict[str, Any]:
     """Return the section's results."""
-    add = found["redhost"]["add"]
     return {
         "runs": runs,
         "threads": found["forward tiny"]["threads"],
@@ -132,21 +99,6 @@ def _tell(
             for name in TRUNKS
         },
         "memory": {name: _memory(found, name) for name in TRUNKS},
-        "changes": {
-            "redhost": found["redhost"],
-            "peft": found["peft"],
-        },
-        "adding": {
-            "target": target,
-            "cap": CAP,
-            "redhost": {
-                "seconds": add["seconds"]["median"],
-                "router_seconds": add["router_seconds"]["median"],
-                "accuracy": add["accuracy"],
-            },
-            "x-lora": xlora,
-            "oracle": found["oracle"]["oracle"],
-        },
     }
 
 
