@@ -1,4 +1,4 @@
-"""The study of uneven traffic: who is rare, what a gate sees, where gradients point, one page."""
+"""The study of uneven traffic: who is rare, what a gate sees, one page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe
 from red_lab.robust import gates as growing
 from red_lab.robust import study as running
-from red_lab.robust.conflict import cosines
 from red_lab.robust.finite import closed_forms, general, random_game, samples
 from red_lab.robust.gates import SETTINGS, centroid_gate, linear_gate, train_gate
 from red_lab.robust.study import STUDY
@@ -30,7 +29,6 @@ from red_lab.robust.traffic import (
     untrained,
 )
 from redhost_robust import mixture_losses
-from torch import nn
 
 from redhost.core.bus.bus import LayerNorm
 
@@ -155,12 +153,6 @@ def test_a_monolith_learns(traffic: UnevenTraffic) -> None:
     tests = traffic.by_domain(traffic.problem.test)
     with torch.no_grad():
         assert domain_losses(model, tests).max() < domain_losses(fresh, tests).max()
-
-
-def test_cosines_are_those_of_known_gradients() -> None:
-    w = nn.Linear(2, 1, bias=False)
-    inputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    assert cosines(w, lambda: w(inputs).squeeze(1)) == pytest.approx([0, -1, 0])
 
 
 def test_intervals_over_seeds_are_students() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,11 @@ from torch import Tensor
 from red_lab.matched.apart import (
     ClosedFormRouter,
     ComposedSystem,
-    alone,
     closed_form_router,
     train_experts,
     train_gate,
 )
 from red_lab.matched.data import DataPart, Problem
-from red_lab.matched.hessian import sharpness
 from red_lab.matched.systems import (
     Dense,
     Recipe,
@@ -114,12 +112,6 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
         tick: Called after each epoch of each system.
     """
     trained = train_all(problem, recipe=recipe, seed=seed, tick=tick)
-    curved: dict[str, list[dict[str, float]]] = {}
-    for name, t in trained.items():
-        if name != EVIDENCE:
-            curved[name] = [asdict(sharpness(t.system, problem.train))]
-    composed = curved[RED]
-    curved[RED] = curved[EVIDENCE] = _blocks(problem, trained[RED].system)
     with torch.inference_mode():
         every = {name: t.system.alpha(problem.test.z) for name, t in trained.items()}
     weights = {name: alpha for name, alpha in every.items() if alpha is not None}
@@ -139,11 +131,9 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
                 "multiply_adds": t.system.multiply_adds(),
                 "seconds": t.seconds,
                 "usage_entropy": usage_entropy(weights[name]) if name in weights else None,
-                "eigenvalues": curved[name],
             }
             for name, t in trained.items()
         },
-        "composed": composed[0],
         "gate": routed[RED],
         "listening": routed[EVIDENCE],
         "stored": _stored(trained[EVIDENCE].system),
@@ -161,18 +151,6 @@ def hits(system: System, part: DataPart) -> Tensor:
     """Return for each row whether the answer is correct, ``(N,)`` of 0.0 and 1.0."""
     with torch.inference_mode():
         return (system.log_p(part.h, part.z).argmax(-1) == part.target).double()
-
-
-def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
-    """Return the top eigenvalue of each expert's own loss, the blocks of RED's Hessian.
-
-    The loss of an expert does not depend on the parameters of other experts or of the router.
-    """
-    if not isinstance(red, ComposedSystem):
-        raise TypeError(f"expected a composition, found {type(red).__name__}")
-    return [
-        asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone(problem, red.parts()))
-    ]
 
 
 def _stored(system: System) -> int:

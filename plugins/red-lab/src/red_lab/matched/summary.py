@@ -38,55 +38,31 @@ def summarise(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "multiply_adds": own[n][0]["multiply_adds"],
                 "seconds": float(np.median([t["seconds"] for t in own[n]])),
                 "usage_entropy": mean_known([t["usage_entropy"] for t in own[n]]),
-                "eigenvalue": _top([t["eigenvalues"] for t in own[n]]),
             }
             for n in names
         },
         "paired": {
             f"{RED} - {n}": mean_within(hits[RED] - hits[n], clusters) for n in names if n != RED
         },
-        "composed": _top([[m["composed"]] for m in measured]),
         "routed": {k: float(np.mean([m[k] for m in measured])) for k in ("gate", "listening")},
         "stored": measured[0]["stored"],
     }
 
 
-def _top(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, float]:
-    """Return the largest eigenvalue of each seed's blocks: median, minimum, maximum over seeds."""
-    values = [max(block["value"] for block in blocks) for blocks in seeds]
-    every = [block for blocks in seeds for block in blocks]
-    return {
-        "median": float(np.median(values)),
-        "min": min(values),
-        "max": max(values),
-        "residual": max(block["residual"] for block in every),
-        "products": max(block["products"] for block in every),
-    }
-
-
 def draw(metrics: Mapping[str, Any], folder: Path) -> None:
-    """Draw accuracy, worst domain and top eigenvalue, a column for each data set."""
+    """Draw accuracy and worst domain, a column for each data set."""
     tasks = metrics["tasks"]
-    size: dict[str, Any] = {"figsize": (8, 4.5), "nrows": 2, "ncols": len(tasks)}
-    with drawing(folder / "systems.svg", salt="matched", sharex=True, sharey="row", **size) as axes:
-        for top, bottom, (task, results) in zip(*axes, tasks.items(), strict=True):
+    size: dict[str, Any] = {"figsize": (8, 3), "ncols": len(tasks), "sharey": True}
+    with drawing(folder / "systems.svg", salt="matched", **size) as [columns]:
+        for axes, (task, results) in zip(columns, tasks.items(), strict=True):
             systems = list(results["systems"].values())
-            places = range(len(systems))
-            pairs = [(s["accuracy"], s["eigenvalue"]) for s in systems]
-            _points(top, [(a["mean"], a["low"], a["high"]) for a, _ in pairs], "all rows")
+            places, accuracies = range(len(systems)), [s["accuracy"] for s in systems]
+            error = [[abs(a[end] - a["mean"]) for a in accuracies] for end in ("low", "high")]
+            means = [a["mean"] for a in accuracies]
+            axes.errorbar(places, means, yerr=error, fmt="o", capsize=3, label="all rows")
             worst = [min(s["domains"].values()) for s in systems]
-            top.plot(places, worst, "v", markersize=5, label="worst domain")
-            top.set_title(task)
-            _points(bottom, [(e["median"], e["min"], e["max"]) for _, e in pairs], "seeds")
-            bottom.set_yscale("log")
-            bottom.set_xticks(places, list(results["systems"]), rotation=25, ha="right")
-        axes[0][0].set_ylabel("accuracy")
-        axes[1][0].set_ylabel("top eigenvalue")
-        axes[0][0].legend()
-
-
-def _points(axes: Any, intervals: Sequence[tuple[float, float, float]], label: str) -> None:
-    """Draw one point a system, (middle, low, high)."""
-    middle = [m for m, _, _ in intervals]
-    error = [[m - low for m, low, _ in intervals], [high - m for m, _, high in intervals]]
-    axes.errorbar(range(len(middle)), middle, yerr=error, fmt="o", capsize=3, label=label)
+            axes.plot(places, worst, "v", markersize=5, label="worst domain")
+            axes.set_title(task)
+            axes.set_xticks(places, list(results["systems"]), rotation=25, ha="right")
+        columns[0].set_ylabel("accuracy")
+        columns[0].legend()

@@ -20,7 +20,6 @@ PLACE = 0.3
 
 ABLATIONS = {
     "rank": "Rank of every expert; experts are trained separately for each rank",
-    "nested": "Nested ranks: experts are trained once, then truncated to a rank",
     "recipe": "Training recipe of experts and router",
     "noise": "A router trained with noise of variance p · abs(z); noisy z has p = 0.5",
 }
@@ -85,11 +84,8 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
         _routing(axes[0][0], metrics["confusion"])
     curves = {}
     if "ablations" in metrics:
-        titles = {"rank": "trained at its rank", "nested": "cut from one training"}
         curves["ranks.svg", "rank of every expert"] = {
-            title: {setting: row["RED"]["mean"] for setting, row in table.items()}
-            for kind, title in titles.items()
-            for table in [metrics["ablations"][kind]]
+            "RED": {rank: row["RED"]["mean"] for rank, row in metrics["ablations"]["rank"].items()}
         }
     if "shares" in metrics:
         systems = next(iter(metrics["shares"].values()))

@@ -37,16 +37,6 @@ def summarise(measured: Sequence[Seed]) -> dict[str, Any]:
             }
             for scene, systems in scenes.items()
         },
-        "conflicts": {
-            model: {
-                when: {
-                    key: over_seeds([m["conflicts"][model][when][key] for m in measured])
-                    for key in cosines
-                }
-                for when, cosines in times.items()
-            }
-            for model, times in measured[0]["conflicts"].items()
-        },
         "growth": {name: _curve(measured, name) for name in measured[0]["growth"]},
     }
 
