@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from red_lab.bench import page, write_page
 from red_lab.bench.models import open_trunk, texts
-from red_lab.bench.peers.model import compare, load, rank_for, token_ids
-from red_lab.bench.peers.run import adapters_python, write_model
+from red_lab.bench.peers import adapters_python, write_model
+from red_lab.bench.peers_model import compare, load, rank_for, token_ids
+from red_lab.bench.processes import ask
 from red_lab.bench.rounds import in_pairs, in_turns, overhead, share, spread
-from red_lab.bench.section import page, write_page
-from red_lab.bench.worker import ask
 from warm_start import warm_command
 
 import redhost
@@ -142,10 +143,16 @@ def test_the_bench_says_what_is_missing_in_one_line(tmp_path) -> None:
 
 
 def test_a_side_measures_in_a_process_of_its_own_and_tells_its_peak(folder) -> None:
-    result = ask("peers.forward:memory", folder=str(folder), system="floor")
+    result = ask("peers_here:memory", folder=str(folder), system="floor")
     assert set(result) == {"peak_bytes"} and result["peak_bytes"] > 50 * 2**20
     with pytest.raises(redhost.MissingError, match=r"rounds:spread.*TypeError: spread\(\) got"):
         ask("rounds:spread", system="nobody")
+
+
+def test_the_environment_of_adapterhub_needs_no_redhost() -> None:
+    absent = "import sys; sys.modules['redhost'] = sys.modules['click'] = None"
+    script = f"{absent}; import red_lab.bench.processes, red_lab.bench.peers_hub"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 # -- what needs PEFT -------------------------------------------------------------------------------
@@ -154,7 +161,7 @@ def test_a_side_measures_in_a_process_of_its_own_and_tells_its_peak(folder) -> N
 @pytest.fixture
 def lora():
     pytest.importorskip("peft", reason="PEFT is not installed: make .venv/peers")
-    from red_lab.bench.peers import lora as module
+    from red_lab.bench import peers_here as module
 
     return module
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import redhost
-from red_lab.bench.section import SECTIONS, SectionSettings, run
+from red_lab.bench import SECTIONS, SectionSettings, run
 from red_lab.readme import refresh_here
 from red_lab.study import WORK
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from red_lab.bench.processes import REDHOST, run_command
+from red_lab.bench import Section, SectionSettings
+from red_lab.bench.processes import run_command
 from red_lab.bench.profile_child import Clock
-from red_lab.bench.section import Section, SectionSettings
 from redhost.registry.environment import python_command
 
 __all__ = ["PREDICT", "RECOMPOSE", "SECTION"]
@@ -96,7 +96,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         home, cold = Path(folder, "home"), Path(folder, "cold")
-        run_command([*REDHOST, "recompose", "--home", str(home)])
+        run_command(python_command("-m", "redhost", "recompose", "--home", str(home)))
         ask = ["predict", "--json", "--home", str(home), QUESTION]
         predict = [_run(ask, PREDICT, repeats=REPEATS) for _ in range(settings.runs)]
         fresh = ["recompose", "--json", "--home", str(cold)]

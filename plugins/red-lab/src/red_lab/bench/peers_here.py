@@ -1,29 +1,51 @@
-"""PEFT: random adapters on the floor's model, to time."""
+"""redhost's bus and PEFT: forward passes in the environment of redhost, to time.
+
+Adapters are random, since times depend on shapes alone.
+"""
 
 from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import redhost
-from red_lab.bench.peers.model import EXPERTS, TARGETS, Answers, Pass, load, rank_for
+from red_lab.bench.peers_model import (
+    EXPERTS,
+    TARGETS,
+    Answers,
+    Pass,
+    compare,
+    floor,
+    load,
+    peak_memory,
+    rank_for,
+    token_ids,
+)
+from red_lab.cost_measure import Load, build_bus
+from redhost import Bus, MissingError
 
 __all__ = [
+    "APART",
     "HINT",
+    "SYSTEMS",
+    "bus_alone",
     "five",
     "make_xlora",
+    "measure",
+    "memory",
     "merged",
     "mixed",
     "names",
     "one",
     "peft",
     "random_loras",
+    "redhost",
     "xlora",
 ]
 
@@ -39,7 +61,7 @@ def peft() -> Any:
     try:
         return importlib.import_module("peft")
     except ImportError as e:
-        raise redhost.MissingError(
+        raise MissingError(
             "the peers are not installed", expected="peft 0.21", found="none", hint=HINT
         ) from e
 
@@ -124,3 +146,66 @@ def make_xlora(model: Answers, adapters: Sequence[Path]) -> Any:
     )
     torch.manual_seed(0)
     return peft().get_peft_model(model, settings)
+
+
+def redhost(folder: Path, *, router: str = "evidence") -> Pass:
+    """Return redhost's pass: the trunk, then the bus."""
+    model = load(folder)
+    bus = _bus(model, router)
+
+    def run(ids: Tensor) -> Tensor:
+        answer: Tensor = bus(_features(model, ids))[0]
+        return answer
+
+    return run
+
+
+def bus_alone(folder: Path, *, router: str = "evidence") -> Pass:
+    """Return the bus without the trunk, whose features of a batch are cached."""
+    model, known = load(folder), {}
+    bus = _bus(model, router)
+
+    def run(ids: Tensor) -> Tensor:
+        if len(ids) not in known:
+            known[len(ids)] = _features(model, ids)
+        answer: Tensor = bus(known[len(ids)])[0]
+        return answer
+
+    return run
+
+
+def _features(model: Answers, ids: Tensor) -> Tensor:
+    h: Tensor = model.model(input_ids=ids).last_hidden_state[:, -1]
+    return h
+
+
+def _bus(model: Answers, router: str) -> Bus:
+    load_ = Load(config="", experts=EXPERTS)
+    return build_bus(router, load_, width=int(model.config.hidden_size))
+
+
+SYSTEMS: Mapping[str, Callable[[Path], Pass]] = {
+    "floor": floor,
+    "redhost": redhost,
+    "peft one": one,
+    "peft five": five,
+    "peft mixed": mixed,
+    "peft merged": merged,
+    "x-lora": xlora,
+}
+
+APART: Mapping[str, Callable[[Path], Pass]] = {
+    "redhost bus": bus_alone,
+    "redhost bus, linear": partial(bus_alone, router="linear"),
+}
+
+
+def measure(*, folder: str, rounds: int) -> dict[str, Any]:
+    """Time all systems against the plain forward pass."""
+    passes = {name: make(Path(folder)) for name, make in SYSTEMS.items()}
+    plain = passes.pop("floor")
+    apart = {name: make(Path(folder)) for name, make in APART.items()}
+    return compare(plain, passes, token_ids(Path(folder)), rounds=rounds, apart=apart)
+
+
+memory = partial(peak_memory, SYSTEMS)

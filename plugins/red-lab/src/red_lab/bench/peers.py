@@ -1,4 +1,7 @@
-"""Measure all libraries, each in its own processes; the systems of one process take turns."""
+"""Section `peers`: redhost compared with other adapter libraries, on the same work in one run.
+
+Each library has its own processes; the systems of one process take turns.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,16 @@ import safetensors.torch
 import torch
 
 import redhost
+from red_lab.bench import Section, SectionSettings, peers_here, peers_hub
 from red_lab.bench.models import TRUNKS, open_trunk, plain, token_ids
-from red_lab.bench.peers import forward, hub
-from red_lab.bench.peers.lora import HINT, peft
-from red_lab.bench.peers.model import CLASSIFIER, IDS
-from red_lab.bench.section import SectionSettings
-from red_lab.bench.worker import ask
+from red_lab.bench.peers_here import HINT, peft
+from red_lab.bench.peers_model import CLASSIFIER, IDS
+from red_lab.bench.processes import ask
 from red_lab.cost_measure import CLASSES
 from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 
-__all__ = ["adapters_python", "measure", "write_model"]
+__all__ = ["SECTION", "adapters_python", "measure", "write_model"]
 
 ADAPTERS = Path("build/peers-adapters")
 """AdapterHub requires an older transformers, so it has its own virtual environment."""
@@ -62,19 +64,17 @@ def _forward(
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, path in folders.items():
         folder = str(path)
-        jobs[f"forward {name}"] = partial(
-            ask, "peers.forward:measure", folder=folder, rounds=rounds
-        )
+        jobs[f"forward {name}"] = partial(ask, "peers_here:measure", folder=folder, rounds=rounds)
         jobs[f"hub {name}"] = partial(
-            ask, "peers.hub:measure", python=python, folder=folder, rounds=rounds
+            ask, "peers_hub:measure", python=python, folder=folder, rounds=rounds
         )
-        for system in forward.SYSTEMS:
+        for system in peers_here.SYSTEMS:
             jobs[f"memory {name} {system}"] = partial(
-                ask, "peers.forward:memory", folder=folder, system=system
+                ask, "peers_here:memory", folder=folder, system=system
             )
-        for system in hub.SYSTEMS:
+        for system in peers_hub.SYSTEMS:
             jobs[f"memory {name} {_hubs(system)}"] = partial(
-                ask, "peers.hub:memory", python=python, folder=folder, system=system
+                ask, "peers_hub:memory", python=python, folder=folder, system=system
             )
     return jobs
 
@@ -108,7 +108,7 @@ def _hubs(system: str) -> str:
 
 
 def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:
-    systems = (*forward.SYSTEMS, *map(_hubs, hub.SYSTEMS))
+    systems = (*peers_here.SYSTEMS, *map(_hubs, peers_hub.SYSTEMS))
     return {s: found[f"memory {name} {s}"]["peak_bytes"] for s in systems}
 
 
@@ -156,3 +156,6 @@ def _classifier(name: str, width: int) -> torch.Tensor:
             return weight.clone()
     generator = torch.Generator().manual_seed(0)
     return torch.randn(CLASSES, width, generator=generator).div(width**0.5)
+
+
+SECTION = Section(name="peers", measure=measure)
