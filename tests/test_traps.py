@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from red_lab.hotswap_measure import Site
+from red_lab.hotswap import Site
 from redhost_author import ExpertPlan, write_project
 from redhost_author.project import write_plan
 from redhost_author.testing import backbone_project, expert_project

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import redhost_author
@@ -28,12 +29,14 @@ from redhost.registry.package.manifest import BackboneRef, Training
 
 __all__ = [
     "EXPERT",
+    "IDS",
     "RangeTrainingContext",
     "accuracy",
     "build_expert",
     "digest_of",
     "open_range_training",
     "role_rows",
+    "shipped",
     "train",
 ]
 
@@ -48,6 +51,9 @@ EXPERT = redhost_author.ExpertSettings(
     off_domain=1e-2,
 )
 """Chosen on fold 3 with folds 0, 1 and 2 untouched; see the lab notes."""
+
+
+IDS = tuple(name for name, _, _ in RANGES)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,6 +192,25 @@ def train(
         settings=settings,
         background=context.norm(context.features(others)) if others else None,
     ).expert
+
+
+def shipped() -> tuple[Path, list[Path]]:
+    """Return the folders of the shipped backbone and its experts.
+
+    Raises:
+        MissingError: If one is not installed.
+    """
+    backbone, *experts = (
+        _folder(name) for name in ("red_backbone_tiny", *(f"red_expert_{i}" for i in IDS))
+    )
+    return backbone, experts
+
+
+def _folder(module: str) -> Path:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise redhost.MissingError(f"{module} is not installed", hint="Run 'make demo' first.")
+    return Path(spec.origin).parent
 
 
 def role_rows(split: Split, role: str, name: str | None = None) -> list[ArithmeticRow]:

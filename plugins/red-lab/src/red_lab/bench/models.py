@@ -27,7 +27,7 @@ def open_trunk(name: str) -> redhost.plugins.TextEncoder:
         MissingError: If its package is not installed.
     """
     if name == "tiny":
-        from red_lab.hotswap_measure import shipped
+        from red_lab.ranges import shipped
 
         return redhost.Backbone.load(f"hf:{shipped()[0]}").trunk
     from red_lab.red.run import open_source

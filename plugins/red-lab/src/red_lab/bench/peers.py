@@ -22,7 +22,7 @@ from red_lab.bench.models import TRUNKS, open_trunk, plain, token_ids
 from red_lab.bench.peers_here import HINT, peft
 from red_lab.bench.peers_model import CLASSIFIER, IDS
 from red_lab.bench.processes import ask
-from red_lab.cost_measure import CLASSES
+from red_lab.cost import CLASSES
 from red_lab.metrics import cached_json
 from red_lab.progress import Bar
 
@@ -149,7 +149,7 @@ def _classifier(name: str, width: int) -> torch.Tensor:
     if name == "tiny":
         from redhost_author.training.context import open_backbone
 
-        from red_lab.hotswap_measure import shipped
+        from red_lab.ranges import shipped
 
         weight = open_backbone(shipped()[0])[1].classifier
         if weight is not None:

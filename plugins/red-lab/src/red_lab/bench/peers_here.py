@@ -27,7 +27,7 @@ from red_lab.bench.peers_model import (
     rank_for,
     token_ids,
 )
-from red_lab.cost_measure import Load, build_bus
+from red_lab.cost import Load, build_bus
 from redhost import Bus, MissingError
 
 __all__ = [

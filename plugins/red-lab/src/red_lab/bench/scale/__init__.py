@@ -17,8 +17,8 @@ from typing import Any
 from red_lab.bench import Section, SectionSettings
 from red_lab.bench.processes import ask, run_command
 from red_lab.bench.scale.family import SIZES, SLICES, SumDomain, install
-from red_lab.hotswap_measure import shipped
 from red_lab.metrics import cached_json, drawing
+from red_lab.ranges import shipped
 from redhost.registry.environment import python_command
 
 __all__ = ["SECTION"]
