@@ -20,20 +20,20 @@ PAGES = {
     "generative": "red_lab.generative.study",
     "hotswap": "red_lab.hotswap",
     "kills": "kills.report",
-    "matched": "red_lab.matched.study:STUDY",
+    "matched": "red_lab.matched:STUDY",
     "mutants": "mutants.report",
     "red": "red_lab.red.report",
-    "robust": "red_lab.robust.study:STUDY",
+    "robust": "red_lab.robust:STUDY",
     "text": "red_lab.text.study:STUDY",
     "tiny-ranges": "red_lab.results",
-    "toy": "red_lab.toy.report",
+    "toy": "red_lab.toy",
 }
 """The folder of a study's results → the module, or the study, that writes its page."""
 
 DRAWN = {
-    "matched": "red_lab.matched.summary",
+    "matched": "red_lab.matched",
     "red": "red_lab.red.report",
-    "robust": "red_lab.robust.summary",
+    "robust": "red_lab.robust",
 }
 
 ELSEWHERE = {"bench", "gateway", "install", "mutation", "serve"}

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from red_lab.intervals import over_seeds
 from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe
+from red_lab.robust import STUDY
 from red_lab.robust import gates as growing
-from red_lab.robust import study as running
 from red_lab.robust.finite import closed_forms, general, random_game, samples
 from red_lab.robust.gates import SETTINGS, centroid_gate, linear_gate, train_gate
-from red_lab.robust.study import STUDY
-from red_lab.robust.summary import over_seeds
 from red_lab.robust.traffic import (
     RARER,
     UnevenTraffic,
@@ -173,7 +172,7 @@ def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr("red_lab.matched.data.load", lambda _, **__: made_up("labels"))
-    monkeypatch.setattr(running, "recipe", lambda _: SHORT)
+    monkeypatch.setattr("red_lab.robust.recipe", lambda _: SHORT)
     short = dataclasses.replace(SETTINGS, steps=20)
     for name in ("SETTINGS", "AGAIN"):
         monkeypatch.setattr(f"red_lab.robust.measure.{name}", short)

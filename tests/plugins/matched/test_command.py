@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from click.testing import CliRunner
-from red_lab.matched import study
+from red_lab.matched import STUDY, TRAININGS, matched
 from red_lab.matched.data import Problem, arithmetic, load
 from red_lab.matched.measure import choose, measure
-from red_lab.matched.study import STUDY, matched
 from red_lab.newsgroups import TEAMS, owner
 from red_lab.red import queries
 from red_lab.red.base import BaseSettings
@@ -34,7 +33,7 @@ def test_the_same_seed_twice_measures_the_same_but_for_seconds(problem) -> None:
         for system in metrics["systems"].values():
             assert system.pop("seconds") >= 0
     assert one == two
-    assert len(ticks) == 2 * study.TRAININGS * SHORT.epochs
+    assert len(ticks) == 2 * TRAININGS * SHORT.epochs
     other = measure(problem, recipe=SHORT, seed=2, tick=no_progress)
     assert other["systems"] != one["systems"]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import redhost_author
-from red_lab.matched.measure import RED
-from red_lab.matched.study import STUDY
+from red_lab.matched import RED, STUDY
 from red_lab.matched.systems import ARITHMETIC, TEXT
 
 from .conftest import SYSTEMS

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from red_lab.bench.command import bench
-from red_lab.matched.study import matched
+from red_lab.matched import matched
 from red_lab.readme import refresh_here
 from red_lab.red.command import red
-from red_lab.robust.study import robust
+from red_lab.robust import robust
 from red_lab.seeds import seeds
 from red_lab.study import WORK, out_option, seeds_option
 from red_lab.text.study import text
@@ -116,7 +116,7 @@ def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:
 @out_option("toy")
 def toy(*, seeds: int, out: Path) -> None:
     """Measure which toy experts can be mixed, on sums of two."""
-    from red_lab.toy.report import run
+    from red_lab.toy import run
 
     click.echo(run(seeds=seeds, out=out))
 

@@ -1,4 +1,4 @@
-"""Train every system with the same number of parameters, evaluate it, and measure its curvature.
+"""Train every system with the same number of parameters, and evaluate it.
 
 The number of epochs is the one with the best mean validation accuracy over all systems.
 """
@@ -16,6 +16,7 @@ import torch
 from redhost_mechanisms import usage_entropy
 from torch import Tensor
 
+from red_lab.matched import EVIDENCE, RED
 from red_lab.matched.apart import (
     ClosedFormRouter,
     ComposedSystem,
@@ -36,9 +37,8 @@ from red_lab.matched.systems import (
 )
 from red_lab.training import one_thread
 
-__all__ = ["EPOCHS", "EVIDENCE", "RED", "choose", "hits", "measure", "train_all"]
+__all__ = ["EPOCHS", "choose", "hits", "measure", "train_all"]
 
-RED, EVIDENCE = "RED", "RED, evidence router"
 ACTIVE = 2
 """k of the sparse mixture."""
 
