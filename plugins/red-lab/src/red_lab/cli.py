@@ -11,11 +11,11 @@ import click
 from red_lab.bench.command import bench
 from red_lab.matched import matched
 from red_lab.readme import refresh_here
-from red_lab.red.command import red
+from red_lab.red import red
 from red_lab.robust import robust
 from red_lab.seeds import seeds
 from red_lab.study import WORK, out_option, seeds_option
-from red_lab.text.study import text
+from red_lab.text import text
 from redhost.commands.lazy import PluginGroup
 
 __all__ = [
@@ -105,7 +105,7 @@ def results(*, splits: int, out: Path, work: Path) -> None:
 @WORK
 def generative(*, backbone: str, seeds: int, out: Path, work: Path) -> None:
     """Compare routers and monoliths of a causal language model."""
-    from red_lab.generative.study import run
+    from red_lab.generative import run
 
     say = partial(click.echo, err=True)
     click.echo(run(source=backbone, seeds=seeds, out=out, work=work, say=say))

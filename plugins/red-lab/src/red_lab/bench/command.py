@@ -68,7 +68,7 @@ def bench(
         server_bench().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
         return
     if "adapters" in sections:
-        from red_lab.adapters.measure import run as choose
+        from red_lab.adapters import run as choose
 
         click.echo(choose(out=out or RESULTS / "adapters", work=work / "adapters", runs=runs))
         sections = [name for name in sections if name != "adapters"]
