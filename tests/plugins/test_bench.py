@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from red_lab.bench import page, write_page
-from red_lab.bench.models import open_trunk, texts
-from red_lab.bench.peers import adapters_python, write_model
+from red_lab.bench.peers import adapters_python, open_trunk, texts, write_model
 from red_lab.bench.peers_model import compare, load, rank_for, token_ids
 from red_lab.bench.processes import ask
 from red_lab.bench.rounds import in_pairs, in_turns, overhead, share, spread

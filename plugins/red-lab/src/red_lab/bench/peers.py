@@ -5,6 +5,7 @@ Each library has its own processes; the systems of one process take turns.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -15,22 +16,27 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from redhost_author.training.context import open_backbone
+from torch import Tensor
 
 import redhost
+from red_lab.arithmetic import prompt
 from red_lab.bench import Section, SectionSettings, peers_here, peers_hub
-from red_lab.bench.models import TRUNKS, open_trunk, plain, token_ids
 from red_lab.bench.peers_here import HINT, peft
 from red_lab.bench.peers_model import CLASSIFIER, IDS
 from red_lab.bench.processes import ask
 from red_lab.cost import CLASSES
 from red_lab.metrics import cached_json
+from red_lab.models import open_source, plain
 from red_lab.progress import Bar
+from red_lab.ranges import shipped
 
-__all__ = ["SECTION", "adapters_python", "measure", "write_model"]
+__all__ = ["SECTION", "adapters_python", "measure", "open_trunk", "texts", "write_model"]
 
 ADAPTERS = Path("build/peers-adapters")
 """AdapterHub requires an older transformers, so it has its own virtual environment."""
 
+TRUNKS = ("smollm2", "tiny")
 ROWS = 64
 """Texts whose token ids are written next to a model."""
 
@@ -129,6 +135,31 @@ def adapters_python(folder: Path = ADAPTERS) -> Path:
     return python.absolute()
 
 
+def open_trunk(name: str) -> redhost.plugins.TextEncoder:
+    """Open the trunk of a backbone with transformers, on which every system is measured.
+
+    Args:
+        name: ``smollm2``, or ``tiny`` for the installed one.
+
+    Raises:
+        MissingError: If its package is not installed.
+    """
+    if name == "tiny":
+        return redhost.Backbone.load(f"hf:{shipped()[0]}").trunk
+    return open_source(name, seed=0, work=Path()).trunk
+
+
+def texts(count: int) -> list[str]:
+    """Return questions of two numbers of two digits each."""
+    pairs = itertools.product(range(10, 51), repeat=2)
+    return [prompt(a, b) for a, b in itertools.islice(pairs, 0, None, 7)][:count]
+
+
+def token_ids(trunk: redhost.plugins.TextEncoder, count: int) -> Tensor:
+    """Return the token ids ``(N, T)`` of texts of one length."""
+    return torch.tensor([trunk.tokens(text) for text in texts(count)])
+
+
 def write_model(name: str, folder: Path) -> Path:
     """Write a trunk, its classifier and the token ids of real texts, unless they exist.
 
@@ -145,12 +176,8 @@ def write_model(name: str, folder: Path) -> Path:
     return folder
 
 
-def _classifier(name: str, width: int) -> torch.Tensor:
+def _classifier(name: str, width: int) -> Tensor:
     if name == "tiny":
-        from redhost_author.training.context import open_backbone
-
-        from red_lab.ranges import shipped
-
         weight = open_backbone(shipped()[0])[1].classifier
         if weight is not None:
             return weight.clone()

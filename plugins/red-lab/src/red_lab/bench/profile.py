@@ -124,9 +124,8 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 def _warm_smollm2(*, runs: int, work: Path) -> list[dict[str, float]]:
     """Answer on SmolLM2-135M with five random experts; return the seconds by step of each run."""
-    from red_lab.bench.models import in_memory  # torch, once the commands are done
-    from red_lab.cost import Load, build_bus
-    from red_lab.red.run import open_source
+    from red_lab.cost import Load, build_bus  # torch, once the commands are done
+    from red_lab.models import in_memory, open_source
 
     backbone = open_source("smollm2", seed=0, work=work)
     bus = build_bus("linear", Load(config="smollm2-135m"), width=backbone.width)

@@ -36,7 +36,7 @@ from red_lab.generative.tiny import tiny_language_model
 from red_lab.generative.training import train_monolith, train_one
 from red_lab.intervals import over_seeds
 from red_lab.metrics import Metrics, cached_json, render, write_results
-from red_lab.red.run import smollm2_file
+from red_lab.models import smollm2_file
 
 __all__ = ["page", "ratio", "recovered", "regrets", "run", "study"]
 

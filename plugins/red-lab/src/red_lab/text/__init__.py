@@ -107,7 +107,7 @@ def _systems(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def names(_: Metrics) -> Mapping[str, object]:
     """Return what the page names, and the kinds of newcomers in order."""
-    from red_lab.text.encoders import ENCODERS
+    from red_lab.models import ENCODERS
     from red_lab.text.joins import HONEST, KINDS
     from red_lab.text.systems import SETS
 
