@@ -5,7 +5,6 @@ The number of epochs is the one with the best mean validation accuracy over all 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from red_lab.matched.systems import (
     descend,
     matched_width,
 )
+from red_lab.metrics import cached_json
 from red_lab.training import one_thread
 
 __all__ = ["EPOCHS", "choose", "hits", "measure", "train_all"]
@@ -178,7 +178,8 @@ def choose(
         shown: Label and epochs of a training → its progress.
         epochs: The candidates; ties go to the earlier one.
     """
-    if not file.exists():
+
+    def candidates() -> dict[str, Any]:
         problem, valid = open_problem(), {}
         for number in epochs:
             given, tick = replace(recipe, epochs=number), shown(f"{number} epochs", number)
@@ -189,7 +190,8 @@ def choose(
                 for n, t in trained.items()
                 if n != EVIDENCE  # its confidences are measured on these rows
             }
-        file.write_text(json.dumps({"valid": valid, "rows": len(problem.valid)}), "utf-8")
-    measured: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return {"valid": valid, "rows": len(problem.valid)}
+
+    measured = cached_json(file, candidates)
     means = {int(n): sum(v.values()) / len(v) for n, v in measured["valid"].items()}
     return {**measured, "epochs": max(means, key=lambda n: means[n])}
