@@ -149,7 +149,7 @@ def test_a_word_of_a_label_is_evidence_for_it(home) -> None:
 def test_the_expert_that_answers_is_explained_though_another_is_heavier(home) -> None:
     host = redhost.Host.open(home)
     model, [answer] = host.composed, host.predict(TEXTS[:1])
-    z = model.bus.norm(model.backbone.encode(TEXTS[:1]))[0]
+    z = model.bus.layout.router_input(model.bus.norm(model.backbone.encode(TEXTS[:1])))[0]
     other = dataclasses.replace(answer, weights={"fruit": 0.6, "sport": 0.3, BACKBONE: 0.1})
     plain, (expert, router) = (word_evidence(model, a, z=z) for a in (answer, other))
     assert answer.label == expert.label == router.label == "chess"
