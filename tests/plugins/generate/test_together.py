@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 import torch
-from redhost_generate import JsonGrammar, Sampling, generate, read_together
+from redhost_generate import JsonGrammar, Sampling, generate, read_together, together
 from redhost_generate.sessions import DecodingSession
-from redhost_generate.together import step_together
+from redhost_generate.together import passes, step_together
 
 from .test_decode import ids_of
 
@@ -150,11 +150,35 @@ def test_an_error_in_choosing_is_that_of_one_text(composed) -> None:
     assert made == alone
 
 
-def test_an_error_in_a_pass_is_that_of_its_texts(composed) -> None:
-    """A prompt that cannot be read has a pass of its own; the others go on."""
-    wrong, *others = (generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:3])
-    wrong.unread = [10**6]  # not in the vocabulary
-    fail, *choices = read_together([wrong, *others])
+def test_prompts_are_read_in_one_pass_beside_single_tokens(composed, monkeypatch) -> None:
+    shapes = passes_of(composed, monkeypatch)
+    first = generate(composed, PROMPTS[0], max_tokens=9, temperature=0)
+    made = [next(first)]
+    others = [generate(composed, p, max_tokens=9, temperature=0) for p in PROMPTS[1:]]
+    tokens = [len(ids_of(composed, p)) if p else 1 for p in PROMPTS]
+    choices = read_together([first, *others])
+    assert shapes == [(1, tokens[0]), (1, 1 + sum(tokens[1:]))]
+    starts = [choose() for choose in choices]
+    rest = continued([first, *others], count=9)
+    for n, (start, later) in enumerate(zip(starts, rest, strict=True)):
+        alone = [t.id for t in generate(composed, PROMPTS[n], max_tokens=9, temperature=0)]
+        assert [t.id for t in ([*made] if n == 0 else []) + [start, *later]] == alone
+
+
+def test_a_pass_has_so_many_tokens_at_most(composed, monkeypatch) -> None:
+    monkeypatch.setattr(together, "PASS_TOKENS", 20)
+    sessions = [DecodingSession(composed) for _ in range(6)]
+    lengths = (8, 12, 1, 30, 19, 2)
+    assert passes(sessions, [[7] * n for n in lengths]) == [[0, 1], [2], [3], [4], [5]]
+
+
+def test_an_error_in_a_pass_is_that_of_its_texts(composed, monkeypatch) -> None:
+    monkeypatch.setattr(together, "PASS_TOKENS", 30)
+    *others, wrong = (
+        generate(composed, PROMPTS[n], max_tokens=4, temperature=0) for n in (1, 2, 4)
+    )
+    wrong.unread = [*wrong.unread, 10**6]  # not in the vocabulary
+    *choices, fail = read_together([*others, wrong])
     with pytest.raises(IndexError):
         fail()
     first = [choose() for choose in choices]
