@@ -8,21 +8,6 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ..registry.home.locks import Lease
-from ..registry.package.checked import Violation
-
-
-class Report(TypedDict):
-    """The result of a check.
-
-    Attributes:
-        target: The target as typed, or the id of an installed expert.
-        ok: Whether there are no violations.
-        violations: The violations, the first failure first.
-    """
-
-    target: str
-    ok: bool
-    violations: list[Violation]
 
 
 class RolledBack(TypedDict):

@@ -1,8 +1,8 @@
 """The manifests ``expert.json`` and ``backbone.json``: a closed schema of one version.
 
 An unknown key is a violation and is never ignored, because the host might miss its meaning. The
-structs below *are* the schema; `json_schema` prints them. A manifest of another version is refused
-because of that version, before any of its keys is reported as unknown.
+structs below *are* the schema; `redhost schema` prints them. A manifest of another version is
+refused because of that version, before any of its keys is reported as unknown.
 """
 
 from __future__ import annotations
@@ -472,11 +472,6 @@ def parse_backbone(data: bytes) -> BackboneManifest:
 def dumps(value: Struct) -> bytes:
     """Write a struct as the canonical JSON of this project: indented, with a final newline."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-
-
-def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a manifest."""
-    return msgspec.json.schema(ExpertManifest if kind == "expert" else BackboneManifest)
 
 
 @checked

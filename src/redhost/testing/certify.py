@@ -6,8 +6,6 @@ Public as `redhost.testing`. Importing this module does not import torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
     from ..core.bus.bus import Bus
     from ..core.model.composed import ComposedModel
-    from ..registry.queries.check import Target
 
 
 def judge_expert(
@@ -57,46 +54,6 @@ def judge_expert(
         hint = "Install the version that was composed, or recompose."
         return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
     return files.digest
-
-
-def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
-    """Check an expert as `redhost check` does: every promise of its manifest, including the canary.
-
-    Args:
-        target: A project or package folder, a wheel, or the id of an installed expert.
-        backbone: The backbone to check against; by default the one its manifest names, if that is
-            installed.
-
-    Raises:
-        AssertionError: Lists every broken promise, one per line.
-    """
-    from ..core.model.verify import Verifier
-    from ..registry.queries.check import resolve_targets, static_check
-    from ..registry.queries.settings import resolve_home
-
-    broken = []
-    for resolved in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
-        checked = resolved if backbone is not None else _beside_its_own(resolved)
-        violations = static_check(checked)
-        if not violations and checked.files is not None:
-            violations = Verifier().expert(checked.files, backbone=checked.backbone)
-        broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
-    assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
-
-
-def _beside_its_own(target: Target) -> Target:
-    """Return a target with the installed backbone that its manifest names, or with none."""
-    from ..registry.errors import RedhostError
-    from ..registry.package.discover import discover
-    from ..registry.package.readers import read_backbone
-    from ..registry.queries.settings import choose_backbone
-
-    if target.files is None:
-        return target
-    with suppress(RedhostError):  # an expert can be valid without an installed backbone
-        package = choose_backbone(discover("backbone"), target.files.manifest.backbone.name)
-        return replace(target, backbone=read_backbone(package).value)
-    return replace(target, backbone=None)
 
 
 def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:

@@ -8,6 +8,7 @@ import pytest
 import redhost_author
 import torch
 from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.testing import assert_expert_contract
 from redhost_author.training.recipes import train_package
 from redhost_generate.documents import split_documents
 
@@ -20,7 +21,6 @@ from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import check_compatible
-from redhost.testing import assert_expert_contract
 
 
 def files_of(folder) -> dict[str, bytes]:
