@@ -301,11 +301,6 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         at_end = self.reads.tap == self.writes.tap == FINAL
         return (self.form,) if at_end else (self.form, INSIDE)
 
-    @property
-    def implied_task(self) -> str | None:
-        """The task of its backbone, if this manifest alone shows that a plugin's is needed."""
-        return "spans" if self.span_rules else None
-
 
 class Base(_Closed, frozen=True, kw_only=True):
     """The source of the trunk's tensors.

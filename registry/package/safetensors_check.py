@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .checked import Refused, Violation, checked
+from .checked import Refused, Violation, checked, unique_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -204,19 +204,10 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
     if max(counts) > MAX_TENSORS:
         raise _HeaderError(f"at most {MAX_TENSORS:,} tensors", "more")
     try:
-        raw: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
+        raw: dict[str, Any] = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as e:
         raise _HeaderError("a JSON object", str(e)) from e
     return raw, _LENGTH + size
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in fields:
-            raise _HeaderError("every name once", f"{key[:80]!r} twice")
-        fields[key] = value
-    return fields
 
 
 def _tensor(name: str, raw: object, base: int) -> TensorInfo:

@@ -5,55 +5,17 @@ Public as `redhost.testing`. Importing this module does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.label_sets import DECLINED
-from ..registry.package.checked import Violation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.bus.bus import Bus
     from ..core.model.composed import ComposedModel
-
-
-def judge_expert(
-    source: Path | Mapping[str, bytes], *, digest: str | None = None
-) -> str | tuple[Violation, ...]:
-    """Check an expert's bytes as attaching does; stop where attaching would stop.
-
-    Every byte is checked, the card is read and the canary computed; plugins are not used.
-
-    Args:
-        source: A wheel, or the bytes of a package by file name.
-        digest: The digest in a lock or a generation; any other content is refused.
-
-    Returns:
-        The digest of the expert that would be attached, or all violations.
-    """
-    from ..core.model.verify import Verifier
-    from ..core.plugins.manager import Plugins
-    from ..registry.errors import short
-    from ..registry.package.readers import read_expert
-    from ..registry.wheel.wheel import read_wheel
-
-    if isinstance(source, Path):
-        wheel = read_wheel(source)
-        if wheel.value is None:
-            return wheel.violations
-        source = wheel.value.files
-    read = read_expert(source)
-    if read.value is None:
-        return read.violations
-    files = read.value
-    if broken := Verifier(plugins=Plugins(())).expert(files, backbone=None):
-        return broken
-    if digest not in {None, files.digest}:
-        hint = "Install the version that was composed, or recompose."
-        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
-    return files.digest
 
 
 def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:

@@ -142,7 +142,7 @@ def _verify(
     """Check by computing what passed every static check; torch is imported only if needed."""
     if not passed:
         return {}
-    from redhost.core.model.verify import Verifier
+    from redhost_author.verifying import Verifier
 
     verifier = Verifier()
     bases = [(t, t.backbone) for t in passed if t.kind == "backbone"]

@@ -3,18 +3,57 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redhost.registry.package.checked import Violation
 from redhost.testing import tiny_backbone
 
 if TYPE_CHECKING:
     from .targets import Target
 
-__all__ = ["assert_expert_contract", "backbone_project", "expert_project"]
+__all__ = ["assert_expert_contract", "backbone_project", "expert_project", "judge_expert"]
+
+
+def judge_expert(
+    source: Path | Mapping[str, bytes], *, digest: str | None = None
+) -> str | tuple[Violation, ...]:
+    """Check an expert's bytes as attaching does; stop where attaching would stop.
+
+    Every byte is checked, the card is read and the canary computed; plugins are not used.
+
+    Args:
+        source: A wheel, or the bytes of a package by file name.
+        digest: The digest in a lock or a generation; any other content is refused.
+
+    Returns:
+        The digest of the expert that would be attached, or all violations.
+    """
+    from redhost.core.plugins.manager import Plugins
+    from redhost.registry.errors import short
+    from redhost.registry.package.readers import read_expert
+    from redhost.registry.wheel.wheel import read_wheel
+
+    from .verifying import Verifier
+
+    if isinstance(source, Path):
+        wheel = read_wheel(source)
+        if wheel.value is None:
+            return wheel.violations
+        source = wheel.value.files
+    read = read_expert(source)
+    if read.value is None:
+        return read.violations
+    files = read.value
+    if broken := Verifier(plugins=Plugins(())).expert(files, backbone=None):
+        return broken
+    if digest not in {None, files.digest}:
+        hint = "Install the version that was composed, or recompose."
+        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
+    return files.digest
 
 
 def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
@@ -28,10 +67,10 @@ def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -
     Raises:
         AssertionError: Lists every broken promise, one per line.
     """
-    from redhost.core.model.verify import Verifier
     from redhost.registry.queries.settings import resolve_home
 
     from .targets import resolve_targets, static_check
+    from .verifying import Verifier
 
     broken = []
     for resolved in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):

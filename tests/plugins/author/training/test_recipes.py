@@ -101,7 +101,8 @@ def train(tmp_path, context, *, seed: int = 0, epochs: int = 30, progress=None, 
 
 @pytest.mark.parametrize("form", ["residual", "linear", "mlp"])
 def test_an_expert_with_labels_of_its_own_learns_and_passes_every_check(tmp_path, context, form):
-    from redhost.core.model.verify import Verifier
+    from redhost_author.verifying import Verifier
+
     from redhost.registry.package.readers import read_expert
 
     manifest = train(tmp_path, context, form=form)
