@@ -58,12 +58,6 @@ tolerance_option = click.option(
 )
 """Adds ``--tolerance``."""
 
-seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
-)
-"""Adds ``--seed``."""
-
-
 key_option = click.option(
     "--key",
     "keys",

@@ -168,12 +168,14 @@ def test_workers_without_their_plugin_say_what_to_install(call, monkeypatch, com
 
 
 @pytest.mark.parametrize(
-    "option", [("--mixtures",), ("--plot", "x.svg"), ("--curves", "x.svg")], ids=lambda o: o[0]
+    "option",
+    [("--mixtures",), ("--plot", "x.svg"), ("--curves", "x.svg"), ("--labels",), ("--routing",)],
+    ids=lambda o: o[0],
 )
 def test_more_of_evaluate_without_its_plugin_says_what_to_install(home, call, monkeypatch, option):
     monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
     code, out, err = call("evaluate", *option)
-    what = "evaluate with --outside, --mixtures, --plot or --curves"
+    what = "evaluate with --outside, --mixtures, --plot, --curves, --labels or --routing"
     line = f"{what} is part of redhost-report. {how_to_install('report')}"
     assert (code, out, err) == (3, "", f"redhost: {line}\n")
 

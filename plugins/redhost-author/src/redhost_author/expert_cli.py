@@ -18,10 +18,10 @@ from redhost.commands.common import (
     home_option,
     json_option,
     print_json,
-    seed_option,
 )
 from redhost.registry.errors import MissingError, SettingsError, UnknownNameError, UsageError
 from redhost.registry.package.forms import DEFAULT_TASK
+from redhost_author.options import seed_option
 
 from .trained import print_trained
 
