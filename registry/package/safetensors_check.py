@@ -33,6 +33,12 @@ DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """Bytes per element of every accepted dtype."""
 
 _FLOATS, _INTEGERS = ("F32", "F16", "BF16"), ("I64",)
+_BITS = {
+    "F32": ("<u4", 0x7FFFFFFF, 0x7F800000),
+    "F16": ("<u2", 0x7FFF, 0x7C00),
+    "BF16": ("<u2", 0x7FFF, 0x7F80),
+}
+"""Dtype → its bits as an integer, all of them but the sign, and those of infinity."""
 _KINDS = {_FLOATS: "F32, F16 or BF16", _INTEGERS: "I64"}
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 _ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,15}\s*,\s*(\d{1,15})\s*\]')
@@ -252,14 +258,9 @@ def magnitude(data: bytes, info: TensorInfo) -> float:
         return 0.0
     import numpy as np
 
-    kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
     # Without the sign bit, floats sort like their bits as integers; infinity and NaN, whose
     # exponent is all ones, come last.
-    unsigned, infinity = {
-        "F32": (0x7FFFFFFF, 0x7F800000),
-        "F16": (0x7FFF, 0x7C00),
-        "BF16": (0x7FFF, 0x7F80),
-    }[info.dtype]
+    kind, unsigned, infinity = _BITS[info.dtype]
     width, worst = DTYPES[info.dtype], 0
     for place in range(info.start, info.end, _CHUNK * width):
         count = min(_CHUNK, (info.end - place) // width)
@@ -274,8 +275,7 @@ def read_floats(data: bytes, info: TensorInfo) -> NDArray[np.float32]:
     """Return a float tensor of a checked file, in its shape."""
     import numpy as np
 
-    kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
-    bits = np.frombuffer(data, kind, math.prod(info.shape), info.start)
+    bits = np.frombuffer(data, _BITS[info.dtype][0], math.prod(info.shape), info.start)
     return _as_floats(bits, info.dtype).reshape(info.shape)
 
 
