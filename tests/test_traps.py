@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from red_lab.bench.processes import PYTHON, REDHOST
-from red_lab.hotswap_measure import Site
+from red_lab.hotswap import Site
 from redhost_author import ExpertPlan, write_project
 from redhost_author.project import write_plan
 from redhost_author.testing import backbone_project, expert_project
@@ -182,8 +181,8 @@ def test_commands_of_plugins(
     with serving(compose_home(tmp_path / "home").home) as process:
         assert process.url.startswith("http://127.0.0.1:")
     Site(tmp_path / "lab", backbone="tiny", router="evidence").switch("range1", on=False)
-    for command in (*PYTHON, "import json"), (*REDHOST, "--help"):
-        subprocess.run(command, check=True, capture_output=True)
+    for arguments in ("-c", "import json"), ("-m", "redhost", "--help"):
+        subprocess.run(python_command(*arguments), check=True, capture_output=True)
     assert trapped.sprung == []
 
 

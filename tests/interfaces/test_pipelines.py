@@ -84,6 +84,14 @@ def test_texts_have_the_shape_of_the_real_ones(generating, speaker_model, inputs
     assert one["generated_text"] == ("3 + 4 = " if full else "") + text
 
 
+def test_several_prompts_are_continued_together(generating) -> None:
+    ours, prompts = pipeline(home=generating), ["3 + 4 = ", "the cat sat ", "def f3(x):"]
+    alone = [ours(prompt, max_new_tokens=9, seed=2) for prompt in prompts]
+    assert ours(prompts, max_new_tokens=9, seed=2, batch_size=2) == alone
+    with pytest.raises(redhost.UsageError):
+        ours(prompts, batch_size=0)
+
+
 def test_another_task_than_the_backbones_is_refused(home, generating) -> None:
     with pytest.raises(redhost.UsageError):
         pipeline("text-generation", home=home)

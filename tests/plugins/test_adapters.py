@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import red_lab.adapters
 import safetensors.torch
 import torch
-from red_lab.adapters import measure, mixtures, study, training
+from red_lab.adapters import mixtures, page, run, study, training
 from red_lab.adapters.judge import Ledger, score
 from red_lab.adapters.study import (
     DOMAINS,
@@ -211,14 +212,14 @@ def test_the_study_runs_from_texts_to_its_page(tmp_path, monkeypatch) -> None:
             "smollm2_file": lambda: None,
         },
         mixtures: {"STEPS": 2},
-        measure: {"BATCHES": {2: 1}},
+        red_lab.adapters: {"BATCHES": {2: 1}},
     }.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
     out = tmp_path / "out"
-    measure.run(out=out, work=tmp_path / "work", runs=1)
+    run(out=out, work=tmp_path / "work", runs=1)
     metrics = read_metrics(out)
-    assert (out / "README.md").read_text("utf-8") == measure.page(metrics)
+    assert (out / "README.md").read_text("utf-8") == page(metrics)
     assert metrics["systems"].keys() == read_metrics(RESULTS)["systems"].keys()
     assert metrics["systems"]["oracle"]["share"] == 1.0
     assert all(0 < x["mean"] < 20 for x in metrics["systems"].values())
@@ -284,19 +285,19 @@ def test_sentences_follow_the_figures() -> None:
     for name in systems:
         if name not in {"oracle", "ridge:k=1"}:
             systems[name]["share"] = 0.5
-    text = measure.page(metrics)
+    text = page(metrics)
     assert "the target was 99%: met" in text and "No other system in the table keeps more" in text
     systems["ridge:k=1"]["share"], systems["PEFT's Arrow"]["share"] = 0.9, 0.95
     metrics["mistakes"]["ridge:k=1"] = {"tales → greek": 2}
     systems["joint adapter"]["mean"] = systems["oracle"]["mean"]
-    text = measure.page(metrics)
+    text = page(metrics)
     assert "the target was 99%: missed" in text and "Systems that keep more: PEFT's Arrow." in text
     assert "tales → greek (2)" in text and "one adapter trained on them" not in text
     passes = metrics["cost"]["passes"]["1"]["over_backbone"]["top half"]
     for ratio, reached in ((1.6, "met"), (1.61, "missed")):
         passes["ratio"] = ratio
         row = f"| one adapter, top half, batch 1: at most 1.6 × | {ratio:.2f} × | {reached} |"
-        assert row in measure.page(metrics)
+        assert row in page(metrics)
 
 
 MERGED = {

@@ -102,3 +102,37 @@ def test_ports_keep_their_share_and_bad_encoders_are_refused() -> None:
     assert all((share > 0.9) == ("-next" in name) for name, share in shares.items())
     adapters = found["adapters"]["systems"]
     assert adapters["frozen"]["mean"] >= adapters["retrained"]["mean"]
+
+
+def test_mixtures_are_sharper_than_the_dense_head_and_red_is_sharpest() -> None:
+    for task in metrics("sharpness").values():
+        top = {name: found["median"] for name, found in task["systems"].items()}
+        dense = top.pop("dense head")
+        assert dense < min(top.values()) and max(top.values()) == top["RED"]
+        assert all(found["residual"] < 0.05 for found in task["systems"].values())
+
+
+def test_gradients_of_domains_oppose_one_another_less_where_experts_are_apart() -> None:
+    for task in metrics("gradients").values():
+        for when in ("start", "end"):
+            whole, apart = (task[m][when]["mean"]["mean"] for m in ("monolith", "modular"))
+            assert whole < 0 and abs(apart) < abs(whole)
+
+
+def test_truncated_experts_lose_some_points_on_smollm2_and_none_on_the_tiny_backbone() -> None:
+    """Beside experts of that rank, which are still measured."""
+    for run, nested in metrics("nested").items():
+        ranks = metrics(f"red/{run}")["ablations"]["rank"]
+        lost = [ranks[r]["RED"]["mean"] - nested[r]["RED"]["mean"] for r in nested]
+        least, most = (0.01, 0.05) if run.startswith("smollm2") else (-0.001, 0.001)
+        assert least < min(lost) and max(lost) < most, run
+
+
+def test_a_change_takes_the_host_less_than_a_tenth_of_a_second_and_misses_its_aim() -> None:
+    found = metrics("changes")
+    host, peft = (found["changes"][who].values() for who in ("redhost", "peft"))
+    assert all(change["seconds"]["median"] < 0.1 for change in host)
+    assert all(change["seconds"]["median"] < 0.01 for change in peft)
+    added = found["adding"]
+    times = added["x-lora"]["all rows"]["seconds"] / added["redhost"]["seconds"]
+    assert round(times) == 17  # the aim was 50

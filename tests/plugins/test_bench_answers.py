@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from red_lab.bench import page
 from red_lab.bench.answers.subject import pick, training_rows
 from red_lab.bench.answers.systems import FLOOR, LARGE, SYSTEMS, Case, cases, works
 from red_lab.bench.rounds import in_turns_over, percentile, times
-from red_lab.bench.section import page
 from red_lab.newsgroups import TEAMS, lines, rows
 
 import redhost

@@ -7,11 +7,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from red_lab.bench import profile_child
+from red_lab.bench import page, profile_child
 from red_lab.bench.processes import run_command
 from red_lab.bench.profile import PREDICT, RECOMPOSE
 from red_lab.bench.profile_child import Clock, find
-from red_lab.bench.section import page
 
 
 @pytest.mark.parametrize("steps", [PREDICT, RECOMPOSE], ids=["predict", "recompose"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from red_lab.cost import cost, run
-from red_lab.cost_measure import ROUTERS, Load, build_bus, make_trunk, measure, parameters
+from red_lab.cli import cost
+from red_lab.cost import ROUTERS, Load, build_bus, make_trunk, measure, parameters, run
 
 import redhost
 

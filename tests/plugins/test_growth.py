@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
+from red_lab.bench import page
 from red_lab.bench.growth import AXES, Shape, exponent, measure_shape
-from red_lab.bench.section import page
 
 SMALL = Shape(experts=3, labels=2, width=16)
 

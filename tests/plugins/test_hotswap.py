@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from red_lab.hotswap_measure import (
+from red_lab.hotswap import (
     BUILDS,
     Site,
     Step,
@@ -18,9 +18,9 @@ from red_lab.hotswap_measure import (
     bytes_changed,
     levels_of,
     orders,
-    shipped,
     swaps,
 )
+from red_lab.ranges import shipped
 
 import redhost
 

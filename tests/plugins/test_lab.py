@@ -190,6 +190,7 @@ def test_lab_commands_say_what_they_do() -> None:
         text=True,
     )
     assert {"build", "results", "bench", "toy"} <= set(done.stdout.split())
+    assert len(done.stdout.splitlines()) <= 40, "it fits a screen"
 
 
 STUDY = "import click\n@click.command()\ndef tides() -> None:\n    click.echo('high water')\n"

@@ -14,26 +14,26 @@ from red_lab.metrics import cached_json, read_metrics, write_json, write_results
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
-    "adapters": "red_lab.adapters.measure",
+    "adapters": "red_lab.adapters",
     "cost": "red_lab.cost",
     "fleet": "redhost_fleet.study.report",
-    "generative": "red_lab.generative.study",
+    "generative": "red_lab.generative",
     "hotswap": "red_lab.hotswap",
     "kills": "kills.report",
-    "matched": "red_lab.matched.study:STUDY",
+    "matched": "red_lab.matched:STUDY",
     "mutants": "mutants.report",
     "red": "red_lab.red.report",
-    "robust": "red_lab.robust.study:STUDY",
-    "text": "red_lab.text.study:STUDY",
+    "robust": "red_lab.robust:STUDY",
+    "text": "red_lab.text:STUDY",
     "tiny-ranges": "red_lab.results",
-    "toy": "red_lab.toy.report",
+    "toy": "red_lab.toy",
 }
 """The folder of a study's results → the module, or the study, that writes its page."""
 
 DRAWN = {
-    "matched": "red_lab.matched.summary",
+    "matched": "red_lab.matched",
     "red": "red_lab.red.report",
-    "robust": "red_lab.robust.summary",
+    "robust": "red_lab.robust",
 }
 
 ELSEWHERE = {"bench", "gateway", "install", "mutation", "serve"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from red_lab.robust.study import robust
+from red_lab.robust import robust
 
 import redhost
 

@@ -1,4 +1,4 @@
-"""The study of uneven traffic: who is rare, what a gate sees, where gradients point, one page."""
+"""The study of uneven traffic: who is rare, what a gate sees, one page."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from red_lab.intervals import over_seeds
 from red_lab.matched.apart import Alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe
+from red_lab.robust import STUDY
 from red_lab.robust import gates as growing
-from red_lab.robust import study as running
-from red_lab.robust.conflict import cosines
 from red_lab.robust.finite import closed_forms, general, random_game, samples
 from red_lab.robust.gates import SETTINGS, centroid_gate, linear_gate, train_gate
-from red_lab.robust.study import STUDY
-from red_lab.robust.summary import over_seeds
 from red_lab.robust.traffic import (
     RARER,
     UnevenTraffic,
@@ -30,7 +28,6 @@ from red_lab.robust.traffic import (
     untrained,
 )
 from redhost_robust import mixture_losses
-from torch import nn
 
 from redhost.core.bus.bus import LayerNorm
 
@@ -157,12 +154,6 @@ def test_a_monolith_learns(traffic: UnevenTraffic) -> None:
         assert domain_losses(model, tests).max() < domain_losses(fresh, tests).max()
 
 
-def test_cosines_are_those_of_known_gradients() -> None:
-    w = nn.Linear(2, 1, bias=False)
-    inputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    assert cosines(w, lambda: w(inputs).squeeze(1)) == pytest.approx([0, -1, 0])
-
-
 def test_intervals_over_seeds_are_students() -> None:
     interval = over_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
     half = 2.776 * math.sqrt(2.5) / math.sqrt(5)
@@ -181,7 +172,7 @@ def test_the_same_command_twice_gives_one_page_and_goes_on_from_what_is_there(
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr("red_lab.matched.data.load", lambda _, **__: made_up("labels"))
-    monkeypatch.setattr(running, "recipe", lambda _: SHORT)
+    monkeypatch.setattr("red_lab.robust.recipe", lambda _: SHORT)
     short = dataclasses.replace(SETTINGS, steps=20)
     for name in ("SETTINGS", "AGAIN"):
         monkeypatch.setattr(f"red_lab.robust.measure.{name}", short)

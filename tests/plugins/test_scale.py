@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from red_lab.arithmetic import pairs_in
+from red_lab.bench import load, page
 from red_lab.bench.scale.family import SIZES, SumDomain, install, sites
-from red_lab.bench.section import load, page
 from redhost_author.testing import assert_expert_contract
 
 from redhost.registry.package.discover import from_folder

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from red_lab.shrink import shrink
-from red_lab.shrink_files import Small, aligned, find_blocks, keep_last, read_state, shrink_file
+from red_lab.cli import shrink
+from red_lab.shrink import Small, aligned, find_blocks, keep_last, read_state, shrink_file
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 from red_lab.metrics import Metrics, read_metrics
-from red_lab.text import joins, pooled, systems
+from red_lab.models import ENCODERS, MPNET, FrozenEncoder
+from red_lab.text import STUDY, TITLES, joins, pooled, systems
 from red_lab.text.corpora import CORPORA, Corpus, dealt
-from red_lab.text.encoders import ENCODERS, MPNET, FrozenEncoder
 from red_lab.text.forgeries import HIJACKS, Package
-from red_lab.text.study import STUDY, TITLES
 from redhost_words.counts import Counts
 from redhost_words.places import UNIT, Words
 from scipy import sparse

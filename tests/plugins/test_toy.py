@@ -12,10 +12,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 from red_lab.cli import toy
-from red_lab.toy import bus, linear, nonlinear, propositions, residual
+from red_lab.toy import Effort, bus, linear, nonlinear, page, propositions, residual, run
 from red_lab.toy.data import PLACES, UNITS, grid, oracle, score
 from red_lab.toy.mlp import LAYERS, MLPRecipe, average, fit, forward, start
-from red_lab.toy.report import Effort, page, run
 from red_lab.training import one_thread
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "toy"
@@ -244,9 +243,7 @@ def test_the_committed_results_say_what_the_seed_says(committed) -> None:
 
 def test_the_command_writes_where_its_option_says(tmp_path, monkeypatch) -> None:
     seen = {}
-    monkeypatch.setattr(
-        "red_lab.toy.report.run", lambda **given: seen.update(given) or given["out"]
-    )
+    monkeypatch.setattr("red_lab.toy.run", lambda **given: seen.update(given) or given["out"])
     done = CliRunner().invoke(toy, ["--seeds", "2", "--out", str(tmp_path)])
     assert done.exit_code == 0 and seen == {"seeds": 2, "out": tmp_path}
 

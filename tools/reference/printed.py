@@ -8,7 +8,7 @@ from operator import itemgetter
 from types import GenericAlias
 from typing import Any
 
-from red_lab.shrink_files import shrink_file
+from red_lab.shrink import shrink_file
 from redhost_robust import solve_json
 
 from redhost.cli import main

@@ -7,7 +7,8 @@ import itertools
 
 import pytest
 import torch
-from redhost_generate.decode import DecodingSession, TokenReader, generate, routes_once
+from redhost_generate.decode import TokenReader, generate
+from redhost_generate.sessions import DecodingSession, routes_once
 from redhost_generate.tokens import Tokens, start_of, tokenize
 
 import redhost

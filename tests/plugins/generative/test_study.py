@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from red_lab.generative import page, study
 from red_lab.generative.context import StudyContext, StudySetting
 from red_lab.generative.corpora import Sizes, read_corpora, read_general
 from red_lab.generative.gates import LEAST, RARER, TrainedGates, frequencies, regret_of
 from red_lab.generative.judge import GateRows, Tables, answer_log_p, residual_log_p
 from red_lab.generative.sources import Find
-from red_lab.generative.study import page, study
 from red_lab.generative.tiny import GenerativeShape, learn_tokenizer, make_language_model
 from red_lab.generative.training import untrained
 from redhost_robust import mixture_losses

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from red_lab.generative import ratio, recovered, regrets
 from red_lab.generative.judge import (
     GateRows,
     bayes_gate,
@@ -16,8 +17,7 @@ from red_lab.generative.judge import (
     passage_posterior,
     token_divergence,
 )
-from red_lab.generative.study import ratio, recovered, regrets
-from red_lab.robust.summary import over_seeds
+from red_lab.intervals import over_seeds
 from redhost_robust import Sequences, constant_causal_gate
 
 PATHS = Sequences(symbols=2, steps=4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from red_lab.matched import EVIDENCE, RED
 from red_lab.matched.apart import ComposedSystem, train_experts, train_gate
 from red_lab.matched.data import DataPart, Problem
-from red_lab.matched.measure import EVIDENCE, RED
 from red_lab.matched.systems import Recipe
 
 from redhost.core.bus.bus import LayerNorm

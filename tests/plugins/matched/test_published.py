@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import redhost_author
-from red_lab.matched.measure import RED
-from red_lab.matched.study import STUDY
+from red_lab.matched import RED, STUDY
 from red_lab.matched.systems import ARITHMETIC, TEXT
 
 from .conftest import SYSTEMS
@@ -28,7 +27,7 @@ def committed() -> dict:
     return json.loads((RESULTS / "metrics.json").read_text("utf-8"))
 
 
-def test_the_committed_systems_are_of_one_size_and_their_curvature_settled(committed) -> None:
+def test_the_committed_systems_are_of_one_size(committed) -> None:
     assert committed["schema"] == STUDY.schema and list(committed["tasks"]) == [
         "arithmetic",
         "text",
@@ -39,4 +38,3 @@ def test_the_committed_systems_are_of_one_size_and_their_curvature_settled(commi
         for system in task["systems"].values():
             assert system["parameters"] == pytest.approx(size, rel=0.01)
             assert system["accuracy"]["low"] <= system["accuracy"]["mean"]
-            assert system["eigenvalue"]["residual"] < 0.05

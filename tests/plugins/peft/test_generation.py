@@ -15,8 +15,10 @@ import redhost_author
 import torch
 from redhost_author.project import ExpertPlan, package_in
 from redhost_author.training.recipes import train_package
-from redhost_generate.decode import ChosenSession, generate, routes_once, session_of
+from redhost_generate.decode import generate, read_together
 from redhost_generate.documents import split_documents
+from redhost_generate.sessions import ChosenSession, routes_once, session_of
+from redhost_generate.together import passes, step_together
 from redhost_generate.tokens import start_of, tokenize
 
 import redhost
@@ -287,3 +289,78 @@ def test_one_that_is_trained_here_learns_its_domain_and_peft_reads_it(
         expected = theirs(input_ids=ids).last_hidden_state[:, -1]
     torch.testing.assert_close(h + added, expected, rtol=1e-4, atol=1e-5)
     assert float(added.norm()) > 0.01
+
+
+@pytest.fixture
+def packed(adapted, monkeypatch) -> None:
+    """The encoder reads texts in packs, as one with wider heads does."""
+    trunk = adapted.backbone.trunk
+    monkeypatch.setattr(trunk, "tiles", dataclasses.replace(trunk.tiles, is_packed=True))
+
+
+@pytest.mark.usefixtures("packed")
+def test_texts_of_different_adapters_go_on_in_one_pass_each_as_pefts_generate(
+    adapted, peft_says, monkeypatch
+) -> None:
+    names = [*PROMPTS, "backbone"]
+    alone = {n: [*generate(adapted, PROMPTS["code"], expert=n, max_tokens=LONG)] for n in names}
+    trunk, passes = adapted.backbone.trunk, []
+    forward = trunk.model.forward
+    monkeypatch.setattr(
+        trunk.model,
+        "forward",
+        lambda *a, **k: passes.append(k["input_ids"].shape[1]) or forward(*a, **k),
+    )
+    texts = [generate(adapted, PROMPTS["code"], expert=n, max_tokens=LONG) for n in names]
+    greedy = generate(adapted, PROMPTS["tales"], expert="tales", max_tokens=LONG, temperature=0)
+    made: dict[int, list[Any]] = {n: [] for n in range(5)}
+    for _ in range(LONG + 1):
+        for n, choose in enumerate(read_together([*texts, greedy])):
+            token = choose()
+            made[n] += [] if token is None else [token]
+    for n, name in enumerate(names):
+        assert [t.id for t in made[n]] == [t.id for t in alone[name]]
+        for one, other in zip(made[n], alone[name], strict=True):
+            assert one.probability == pytest.approx(other.probability, abs=1e-5)
+    expected = peft_says("tales", ids_of(adapted, PROMPTS["tales"]), LONG)
+    end = trunk.tokenizer.eos_token_id
+    assert [t.id for t in made[4]] == [t for t in expected if t != end][: len(made[4])]
+    assert passes.count(5) == LONG - 1  # after five prompts
+
+
+@pytest.mark.usefixtures("packed")
+@pytest.mark.parametrize("count", [2, 7])
+def test_an_adapters_rows_are_those_of_its_pass_alone(adapted, count) -> None:
+    """They get its additions alone, whatever is in the other rows."""
+    names = [*PROMPTS]
+    alone = ChosenSession(adapted, [5, 7, 9], expert=names[0])
+    for ids in ([5, 7, 9], [11]):
+        alone.step(ids)
+    for company in ([names[0]] * count, [names[n % 3] for n in range(count)]):
+        sessions = [ChosenSession(adapted, [5, 7, 9], expert=name) for name in company]
+        for session in sessions:
+            session.step([5, 7, 9])
+        step_together(sessions, [[11]] * count)
+        last, *others = (s.cache.layers[-1].values for s in sessions)
+        assert torch.allclose(last, alone.cache.layers[-1].values, atol=1e-5)
+        for values, name in zip(others, company[1:], strict=True):
+            assert torch.allclose(values, last, atol=1e-5) == (name == names[0])
+
+
+@pytest.mark.usefixtures("packed")
+def test_an_adapter_that_replaces_parameters_has_a_pass_of_its_own(adapted) -> None:
+    name = next(iter(PROMPTS))
+    sessions = [ChosenSession(adapted, [5, 7], expert=name) for _ in range(3)]
+    alone = ChosenSession(adapted, [5, 7], expert=name)
+    lora = sessions[0].acts
+    replaced = [(lora.layers[0][1], "weight", lora.layers[0][1].weight)]
+    sessions[0].acts = dataclasses.replace(lora, own=replaced)
+    assert not sessions[0].acts.acts_on_rows and sessions[1].acts.acts_on_rows
+    for session in (*sessions, alone):
+        session.step([5, 7])
+    assert passes(sessions, [[9]] * 3) == [[0], [1, 2]]
+    for n in ([0], [1, 2]):
+        step_together([sessions[k] for k in n], [[9]] * len(n))
+    alone.step([9])
+    assert torch.equal(sessions[0].cache.layers[-1].values, alone.cache.layers[-1].values)
+    assert not torch.equal(sessions[1].cache.layers[-1].values, alone.cache.layers[-1].values)

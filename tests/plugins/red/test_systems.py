@@ -7,7 +7,6 @@ import torch
 from red_lab.red.experts import Budget, Outputs, train_family, train_monolith
 from red_lab.red.gate import GateSettings, centroid, oracle, shaken, train_supervised
 from red_lab.red.judge import hits
-from red_lab.red.nested import cut_to, train_nested
 
 from .conftest import made_up, rows
 
@@ -72,22 +71,6 @@ def test_the_router_learns_what_centroids_cannot() -> None:
     learnt = (gate.weights(base.h).argmax(-1) == wanted).float().mean()
     nearest = (centroid(base, train, base.h).argmax(-1) == wanted).float().mean()
     assert learnt > 0.95 > nearest
-
-
-def test_nested_experts_cut_to_their_full_rank_are_themselves_and_beat_plain_cuts() -> None:
-    base, train = made_up(200, 64), rows(200)
-    budget = Budget(epochs=60, learning_rate=1e-2, rank=32)
-    nested = train_nested(base, train, ranks=(4, 32), budget=budget, seed=0)
-    plain = train_family(base, train, form="residual", budget=budget, seed=0)
-
-    def right(family) -> float:
-        outputs = family.outputs(base.h, base.classifier)
-        return float(hits(outputs.residual(oracle(train)), train).mean())
-
-    whole = cut_to(nested, 32).outputs(base.h, base.classifier)
-    assert torch.equal(whole.add, nested.outputs(base.h, base.classifier).add)
-    assert right(nested) > 0.9
-    assert right(cut_to(nested, 4)) > right(cut_to(plain, 4)) + 0.05
 
 
 def test_noise_of_the_router_grows_with_activity() -> None:

@@ -18,7 +18,6 @@ from red_lab.red.gate import (
     train_jointly,
     train_supervised,
 )
-from red_lab.red.nested import cut_to, train_nested
 from red_lab.red.queries import LABELS
 from redhost_author.training.expert import ExpertRows, train_expert
 from torch import nn
@@ -202,38 +201,3 @@ def test_router_and_experts_go_on_together() -> None:
         family.seconds,
     )
     assert not any(p.requires_grad for m in (joint, *moved.experts) for p in m.parameters())
-
-
-def test_a_nested_expert_trains_one_of_its_ranks_a_step() -> None:
-    ranks = (3, 12)
-    family = train_nested(BASE, TRAIN, ranks=ranks, budget=BUDGET, seed=5)
-    for name, found in zip(NAMES, family.experts, strict=True):
-        mine = [q for q in TRAIN if q.domain == name]
-        h, target = BASE.h[BASE.rows(mine)], torch.tensor([TARGET[q.text] for q in mine])
-        generator = torch.Generator().manual_seed(5)
-        first = torch.randn(12, WIDTH, generator=generator) / WIDTH**0.5
-        U, V = nn.Parameter(first), nn.Parameter(torch.zeros(WIDTH, 12))
-
-        def loss(index, h=h, target=target, U=U, V=V, generator=generator) -> torch.Tensor:
-            rank = ranks[int(torch.randint(2, (), generator=generator))]
-            delta = nn.functional.gelu(normed(h)[index] @ U[:rank].T) @ V[:, :rank].T
-            scores = (h[index] + delta) @ BASE.classifier.T
-            return nn.functional.cross_entropy(scores, target[index])
-
-        descend(
-            [U, V],
-            loss,
-            len(mine),
-            epochs=BUDGET.epochs,
-            batch=BUDGET.batch,
-            learning_rate=BUDGET.learning_rate,
-            weight_decay=BUDGET.weight_decay,
-            generator=generator,
-        )
-        assert alike(found, nn.ParameterList([U, V]))
-    cut = cut_to(family, 3)
-    assert (family.form, family.parameters) == ("residual", 5 * 2 * 12 * WIDTH)
-    assert (cut.form, cut.parameters) == ("residual", 5 * 2 * 3 * WIDTH)
-    assert not any(
-        p.requires_grad for f in (family, cut) for e in f.experts for p in e.parameters()
-    )

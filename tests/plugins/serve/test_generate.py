@@ -7,7 +7,7 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -137,6 +137,44 @@ def test_each_text_ends_on_the_generation_it_began_with(speaking, serve) -> None
             assert [t["id"] for _, t in tokens] == [t.id for t in alone[number]]
             assert end["generation"] == number
         assert live.alive() == (2,)
+
+
+@contextlib.contextmanager
+def passes_of(live: redhost.Live) -> Iterator[list[int]]:
+    """Yield the list of tokens in every pass of the encoder that is served, one with wide heads."""
+    trunk = live.composed.backbone.trunk
+    trunk.tiles, model = replace(trunk.tiles, is_packed=True), trunk.model
+    sizes, forward = [], model.forward
+    model.forward = lambda *a, **k: sizes.append(k["input_ids"].shape[1]) or forward(*a, **k)
+    try:
+        yield sizes
+    finally:
+        del model.forward
+
+
+def test_texts_at_once_share_passes(speaking, serve) -> None:
+    """Each has the tokens that it has alone, and most tokens are read beside others."""
+    live = redhost.Live(speaking.session)
+
+    def ids(request: dict[str, Any]) -> list[int]:
+        return [body["id"] for kind, body in stream(url, request) if kind == "token"]
+
+    wanted = [LONG | {"prompt": prompt, "max_tokens": 60} for prompt in ("the ", "3 + ", "def ")]
+    with serve(live) as (url, service):
+        alone = [ids(one) for one in wanted]  # one at a time, so each is read alone
+        with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
+            together = [*pool.map(ids, wanted)]
+        assert together == alone and len(service.writer) == 0
+    assert sizes.count(3) > 30
+
+
+def test_with_batches_of_one_a_text_is_read_alone(speaking, serve) -> None:
+    live = redhost.Live(speaking.session)
+    request = LONG | {"max_tokens": 20}
+    with serve(live, batch=1) as (url, _), passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
+        texts = [*pool.map(lambda _: [*stream(url, request)], range(3))]
+    assert texts[0] == texts[1] == texts[2]
+    assert sizes.count(1) >= 57 and not {2, 3} & {*sizes}
 
 
 def test_texts_at_once_come_along_token_by_token(serve) -> None:

@@ -244,6 +244,20 @@ def test_several_choices_for_a_prompt_have_seeds_of_their_own(speaking, texts) -
         shown = [c.text for p in chunks for c in p.choices if c.index == index]
         assert "".join(shown) == want[index]
     assert chunks[-1].usage.prompt_tokens == chunks[-1].usage.total_tokens - 24
+    order = [c.index for p in chunks for c in p.choices]
+    assert order[:4] == [0, 1, 0, 1]  # they are generated together
+
+
+def test_a_choice_that_ends_leaves_the_others_going(speaking, texts) -> None:
+    whole = ["".join(t.text for t in expected(speaking, p)) for p in (PROMPT, "the cat sat ")]
+    stop = whole[0][3:6]
+    ask = partial(texts.completions.create, model="auto", prompt=[PROMPT, "the cat sat "], **SAME)
+    want = [text.partition(stop)[0] for text in whole]
+    assert [c.text for c in ask(stop=stop).choices] == want
+    chunks = [*ask(stop=stop, stream=True)]
+    for index in (0, 1):
+        shown = [c.text for p in chunks for c in p.choices if c.index == index]
+        assert "".join(shown) == want[index]
 
 
 @pytest.mark.parametrize(

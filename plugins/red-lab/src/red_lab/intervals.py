@@ -1,4 +1,7 @@
-"""Paired intervals, clustered by operand pair: a pair and its swap are one observation."""
+"""Intervals: paired ones, clustered by operand pair, and those over a few random seeds.
+
+A pair and its swap are one observation.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "cluster_means", "interval", "mean_known", "mean_within"]
+__all__ = ["Array", "cluster_means", "interval", "mean_known", "mean_within", "over_seeds"]
 
 Array = npt.NDArray[np.float64]
+
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Half-width of a 95 % interval in standard errors (Student's t), by number of seeds."""
 
 
 def cluster_means(values: Array, clusters: Sequence[str]) -> tuple[Array, Array]:
@@ -65,3 +71,13 @@ def mean_known(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that are known; None if none is."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, float]:
+    """Return mean and 95 % interval (Student's t) over seeds."""
+    mean = float(np.mean(values))
+    count = len(values)
+    if count == 1:
+        return {"mean": mean, "low": mean, "high": mean}
+    half = T95.get(count, 1.96) * float(np.std(values, ddof=1)) / count**0.5
+    return {"mean": mean, "low": mean - half, "high": mean + half}

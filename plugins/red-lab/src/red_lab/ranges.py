@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import redhost_author
@@ -28,15 +29,15 @@ from redhost.registry.package.manifest import BackboneRef, Training
 
 __all__ = [
     "EXPERT",
+    "IDS",
     "RangeTrainingContext",
     "accuracy",
     "build_expert",
     "digest_of",
     "open_range_training",
     "role_rows",
+    "shipped",
     "train",
-    "train_on",
-    "write_expert",
 ]
 
 EXPERT = redhost_author.ExpertSettings(
@@ -50,6 +51,9 @@ EXPERT = redhost_author.ExpertSettings(
     off_domain=1e-2,
 )
 """Chosen on fold 3 with folds 0, 1 and 2 untouched; see the lab notes."""
+
+
+IDS = tuple(name for name, _, _ in RANGES)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +106,7 @@ def build_expert(
     seed: int = 0,
     settings: redhost_author.ExpertSettings = EXPERT,
 ) -> Path:
-    """Train one range expert alone and write it as a package.
+    """Train one range expert alone and write it as a package; the manifest is written last.
 
     Args:
         context: The backbone and the split.
@@ -118,79 +122,56 @@ def build_expert(
     settings = dataclasses.replace(settings, seed=seed)
     expert = train(context, parts["train"], name=name, settings=settings)
     low, high = next((low, high) for n, low, high in RANGES if n == name)
-    return write_expert(
-        context,
-        name,
+    folder = redhost_author.write_project(
         project,
-        expert=expert,
-        parts=parts,
-        settings=settings,
+        kind="expert",
+        package_id=name,
         summary=f"redhost expert: sums from {low} to {high} on the tiny arithmetic backbone",
-        domain=f"'{prompt(20, 22)}' with answers from {low} to {high}",
     )
+    domain = f"'{prompt(20, 22)}' with answers from {low} to {high}"
+    save_expert(folder, _draft(context, name, expert, parts, settings=settings, domain=domain))
+    return folder
 
 
-def write_expert(
+def _draft(
     context: RangeTrainingContext,
     name: str,
-    project: Path,
-    *,
     expert: redhost.Expert,
     parts: Mapping[str, Sequence[ArithmeticRow]],
+    *,
     settings: redhost_author.ExpertSettings,
-    summary: str,
     domain: str,
-) -> Path:
-    """Write a trained expert as a package; the manifest is written last.
-
-    Args:
-        context: The backbone it was trained on.
-        name: The expert's id.
-        project: The project folder to write.
-        expert: The expert.
-        parts: Its rows: ``train``, and ``fit`` and ``gate`` of the card.
-        settings: Its training settings.
-        summary: Summary of the distribution.
-        domain: Description of its domain.
-
-    Returns:
-        The package's folder.
-    """
-    folder = redhost_author.write_project(project, kind="expert", package_id=name, summary=summary)
+) -> ExpertDraft:
+    """Return what a trained expert's package says of it; its rows are those of train, fit, gate."""
 
     def read(texts: Sequence[str]) -> Tensor:
         z: Tensor = context.norm(context.features(texts))
         return z
 
-    save_expert(
-        folder,
-        ExpertDraft(
-            expert=expert,
-            id=name,
-            backbone=context.reference,
-            domain=domain,
-            card=texts_card(
-                [
-                    CardRow(text=r.text, label=r.label, part=part)
-                    for part in ("fit", "gate")
-                    for r in parts[part]
-                ]
-            ),
-            canary=read([r.text for r in parts["train"][:8]]),
-            off_domain=measure_off_domain(
-                expert, name, context.backbone, context.background, read=read
-            ),
-            training=Training(
-                data=digest_of(parts["train"]),
-                seed=settings.seed,
-                epochs=settings.epochs,
-                metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
-                versions=library_versions(),
-                note="trained alone, everything else frozen, with the off-domain penalty",
-            ),
+    card = [
+        CardRow(text=r.text, label=r.label, part=part)
+        for part in ("fit", "gate")
+        for r in parts[part]
+    ]
+    return ExpertDraft(
+        expert=expert,
+        id=name,
+        backbone=context.reference,
+        domain=domain,
+        card=texts_card(card),
+        canary=read([r.text for r in parts["train"][:8]]),
+        off_domain=measure_off_domain(
+            expert, name, context.backbone, context.background, read=read
+        ),
+        training=Training(
+            data=digest_of(parts["train"]),
+            seed=settings.seed,
+            epochs=settings.epochs,
+            metrics={n: accuracy(context, expert, parts[n]) for n in ("train", "gate")},
+            versions=library_versions(),
+            note="trained alone, everything else frozen, with the off-domain penalty",
         ),
     )
-    return folder
 
 
 def train(
@@ -203,18 +184,6 @@ def train(
     """Train an adapter on rows; with a name, it is trained to change nothing outside that range."""
     labels = [y for y in context.backbone.labels if name is None or range_of(int(y)) == name]
     others = [r.text for r in context.background if name is not None and r.domain != name]
-    return train_on(context, data, labels=labels, others=others, settings=settings)
-
-
-def train_on(
-    context: RangeTrainingContext,
-    data: Sequence[ArithmeticRow],
-    *,
-    labels: Sequence[str],
-    others: Sequence[str],
-    settings: redhost_author.ExpertSettings,
-) -> redhost.Expert:
-    """Train an adapter on rows with some labels, with a penalty on changing other texts."""
     h = context.features([r.text for r in data])
     return train_expert(
         ExpertRows(h=h, z=context.norm(h), answers=[r.label for r in data]),
@@ -223,6 +192,25 @@ def train_on(
         settings=settings,
         background=context.norm(context.features(others)) if others else None,
     ).expert
+
+
+def shipped() -> tuple[Path, list[Path]]:
+    """Return the folders of the shipped backbone and its experts.
+
+    Raises:
+        MissingError: If one is not installed.
+    """
+    backbone, *experts = (
+        _folder(name) for name in ("red_backbone_tiny", *(f"red_expert_{i}" for i in IDS))
+    )
+    return backbone, experts
+
+
+def _folder(module: str) -> Path:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise redhost.MissingError(f"{module} is not installed", hint="Run 'make demo' first.")
+    return Path(spec.origin).parent
 
 
 def role_rows(split: Split, role: str, name: str | None = None) -> list[ArithmeticRow]:

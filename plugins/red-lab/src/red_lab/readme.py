@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.section import page
+from red_lab.bench import page
 from red_lab.metrics import render
 
 __all__ = ["BLOCKS", "PAGES", "refresh", "refresh_here"]

@@ -1,4 +1,4 @@
-from .decode import Token, generate
+from .decode import Continuation, Token, generate, read_together
 from .documents import read_documents, split_documents
 from .grammar import Grammar, JsonGrammar
 from .pipeline import TextGeneration
@@ -6,6 +6,7 @@ from .sampling import Sampling
 from .tokens import byte_counts, context_layout, contexts
 
 __all__ = [
+    "Continuation",
     "Grammar",
     "JsonGrammar",
     "Sampling",
@@ -16,5 +17,6 @@ __all__ = [
     "contexts",
     "generate",
     "read_documents",
+    "read_together",
     "split_documents",
 ]

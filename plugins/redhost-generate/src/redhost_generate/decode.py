@@ -1,48 +1,25 @@
-"""Generate text token by token: the encoder's step, the running context, the bus.
-
-Experts that act after the blocks leave the KV cache unchanged, whatever their weights. An adapter
-needs a cache of its own: in compositions with adapters the prompt is routed once, and the column
-with the largest weight generates alone (`ChosenSession`).
-"""
+"""Generate text token by token, one text alone or several together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-import torch
 from torch import Tensor
 
 from redhost.core.backbones.encoder import TextEncoder
-from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.layout import intervention_of
-from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
 from redhost.core.types import as_list
-from redhost.registry.errors import UnknownNameError, UsageError
+from redhost.registry.errors import UsageError
 from redhost_generate.grammar import Grammar
 from redhost_generate.sampling import Sampler, Sampling
-from redhost_generate.tokens import (
-    RunningContext,
-    generating_trunk,
-    last_row,
-    start_of,
-    tokenize,
-    update_context,
-)
+from redhost_generate.sessions import Session, session_of
+from redhost_generate.together import passes, step_together
+from redhost_generate.tokens import generating_trunk, start_of, tokenize
 
-__all__ = [
-    "ChosenSession",
-    "DecodingSession",
-    "Token",
-    "TokenReader",
-    "generate",
-    "routes_once",
-    "session_of",
-]
+__all__ = ["Continuation", "Token", "TokenReader", "generate", "read_together", "written_together"]
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that do not form a character yet."""
@@ -79,8 +56,8 @@ def generate(
     expert: str | None = None,
     sampling: Sampling | None = None,
     grammar: Grammar | None = None,
-) -> Iterator[Token]:
-    """Yield the tokens that follow a prompt, each as soon as it is chosen.
+) -> Continuation:
+    """Return the tokens that follow a prompt, each chosen when it is asked for.
 
     Generation ends before the tokenizer's end-of-text token, at the model's longest input, or with
     the grammar.
@@ -119,7 +96,7 @@ def generate(
     sampler = Sampler(
         ids, temperature=temperature, seed=seed, sampling=sampling or Sampling(), grammar=grammar
     )
-    return _continue(session, ids, max_tokens, sampler)
+    return Continuation(session, ids, most=max_tokens, sampler=sampler)
 
 
 def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
@@ -133,31 +110,97 @@ def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
     return ids
 
 
-def _continue(
-    session: DecodingSession | ChosenSession,
-    ids: list[int],
-    max_tokens: int,
-    sampler: Sampler,
-) -> Iterator[Token]:
-    trunk, columns = session.trunk, session.bus.columns
-    grammar = sampler.grammar
-    end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
-    reader = TokenReader(trunk, ids)
-    room = max_tokens if trunk.longest is None else trunk.longest - len(ids)
-    for _ in range(min(max_tokens, room)):
-        p, alpha = session.step(ids)
-        token = sampler.draw(p)
-        if token == end:
-            return
-        yield Token(
-            text=reader.read(token),
-            id=token,
-            probability=float(p[token]),
-            weights=dict(zip(columns, alpha.tolist(), strict=True)),
+class Continuation(Iterator[Token]):
+    """The tokens that follow a prompt, each chosen when it is asked for.
+
+    Args:
+        session: The text in progress; nothing of it is read yet.
+        ids: The tokens of its prompt, including its start.
+        most: The most tokens to generate.
+        sampler: Chooses each token.
+    """
+
+    def __init__(self, session: Session, ids: list[int], *, most: int, sampler: Sampler) -> None:
+        trunk, grammar = session.trunk, sampler.grammar
+        self.session, self.unread, self.sampler = session, ids, sampler
+        self.left = most if trunk.longest is None else min(most, trunk.longest - len(ids))
+        self.end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
+        self.reader = TokenReader(trunk, ids)
+
+    def __next__(self) -> Token:
+        """Return the next token."""
+        [choose] = read_together([self])
+        if (token := choose()) is None:
+            raise StopIteration
+        return token
+
+    def choose(self, p: Tensor, alpha: Tensor) -> Token | None:
+        """Return a token drawn from p ``(V,)``; None if the text ends before it.
+
+        Args:
+            p: p(x_t+1 | x_≤t).
+            alpha: α ``(K,)``.
+        """
+        number, grammar = self.sampler.draw(p), self.sampler.grammar
+        self.left -= 1
+        if number == self.end or (grammar is not None and grammar.finished):
+            self.left = 0
+        if number == self.end:
+            return None
+        self.unread = [number]
+        return Token(
+            text=self.reader.read(number),
+            id=number,
+            probability=float(p[number]),
+            weights=dict(zip(self.session.bus.columns, alpha.tolist(), strict=True)),
         )
-        if grammar is not None and grammar.finished:
-            return
-        ids = [token]
+
+
+def read_together(texts: Sequence[Continuation]) -> list[Callable[[], Token | None]]:
+    """Read each text's last token, in shared passes; return functions that choose the next tokens.
+
+    A function is to be called once. It returns None if its text has ended, and raises the error of
+    its text or of its text's pass. In company, numbers differ from those alone by rounding.
+
+    Args:
+        texts: Different texts.
+    """
+    choices: list[Callable[[], Token | None]] = [_nothing] * len(texts)
+    going = [n for n, text in enumerate(texts) if text.left > 0]
+    sessions, unread = [texts[n].session for n in going], [texts[n].unread for n in going]
+    for members in passes(sessions, unread):
+        try:
+            steps = step_together([sessions[n] for n in members], [unread[n] for n in members])
+        except Exception as e:
+            for n in members:
+                choices[going[n]] = partial(_fail, e)
+            continue
+        for n, step in zip(members, steps, strict=True):
+            choices[going[n]] = partial(texts[going[n]].choose, *step)
+    return choices
+
+
+def written_together(texts: Sequence[Continuation]) -> list[str]:
+    """Return what follows each prompt, to its end; the texts share passes until then.
+
+    Args:
+        texts: Different texts.
+    """
+    made, going = [""] * len(texts), [*range(len(texts))]
+    while going:
+        drawn = [choose() for choose in read_together([texts[n] for n in going])]
+        for n, token in zip(going, drawn, strict=True):
+            made[n] += "" if token is None else token.text
+        going = [n for n, token in zip(going, drawn, strict=True) if token is not None]
+    return made
+
+
+def _nothing() -> None:
+    """Return no token: the text has ended."""
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 class TokenReader:
@@ -183,105 +226,3 @@ class TokenReader:
 
     def _text(self) -> str:
         return str(self.trunk.tokenizer.decode(self.ids, clean_up_tokenization_spaces=False))
-
-
-def session_of(
-    model: ComposedModel, prompt: list[int], *, expert: str | None = None
-) -> DecodingSession | ChosenSession:
-    """Return the session that continues a prompt.
-
-    Args:
-        model: A composition on a generating backbone.
-        prompt: The tokens of the prompt, including its start.
-        expert: The column that generates alone; None uses the router's weights.
-
-    Raises:
-        UnknownNameError: If there is no such column.
-    """
-    if expert is None and not routes_once(model):
-        return DecodingSession(model)
-    return ChosenSession(model, prompt, expert=expert)
-
-
-class DecodingSession:
-    """A text in progress: the encoder's KV cache, and the running context.
-
-    Args:
-        model: A composition on a generating backbone.
-    """
-
-    def __init__(self, model: ComposedModel) -> None:
-        self.backbone, self.bus, self.trunk = model.backbone, model.bus, model.backbone.trunk
-        self.cache: Any = None
-        self.context = RunningContext.empty(self.backbone.width)
-
-    @torch.inference_mode()
-    def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` after more tokens."""
-        with (trunk := self.trunk).lock:
-            tokens = torch.tensor([ids], device=trunk.device)
-            states, self.cache = trunk.decode_step(tokens, self.cache)
-        h = states[0].float().cpu()
-        c = h
-        for z in torch.nn.functional.layer_norm(h, h.shape[1:], eps=self.backbone.eps):
-            self.context, c = update_context(self.context, z)
-        p, alpha = self.bus(torch.cat([h[-1], c])[None])
-        return p[0], alpha[0]
-
-
-def routes_once(model: ComposedModel) -> bool:
-    """Return whether the prompt is routed once for all tokens, as an adapter has its own cache."""
-    return any(segment.own_pass for segment in model.bus.layout.segments)
-
-
-class ChosenSession:
-    """A text that one column generates at weight 1: the top one after its prompt, or a given one.
-
-    Args:
-        model: A composition on a generating backbone.
-        prompt: The tokens of the prompt, including its start.
-        expert: The column; None uses the router's choice.
-
-    Raises:
-        UnknownNameError: If there is no such column.
-    """
-
-    def __init__(
-        self, model: ComposedModel, prompt: list[int], *, expert: str | None = None
-    ) -> None:
-        self.trunk, self.bus = model.backbone.trunk, model.bus
-        self.cache: Any = None
-        self.alpha = _weights(model, prompt, expert)
-        self.column = int(self.alpha.argmax())
-        acts = None
-        if self.column < len(self.bus.ids):
-            part = self.bus.parts()[self.column]
-            step = part.step if isinstance(part, InTrunkExpert) else part
-            acts = intervention_of(step, model.backbone)
-        self.acts: Intervention | None = acts
-
-    @torch.inference_mode()
-    def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        """Return p(x_t+1 | x_≤t) ``(V,)`` after more tokens, and α ``(K,)`` of the prompt."""
-        trunk, bus, acts = self.trunk, self.bus, self.acts
-        with trunk.lock, nullcontext() if acts is None else acts.apply(trunk):
-            tokens = torch.tensor([ids], device=trunk.device)
-            states, self.cache = trunk.decode_step(tokens, self.cache)
-        h = states[0, -1:].float().cpu()
-        if acts is not None and bus.classifier is not None:
-            return bus.task.head.output(h @ bus.classifier.T)[0], self.alpha
-        wide = bus.layout.pad(h)
-        return bus.alone(wide, bus.norm(wide), self.column)[0], self.alpha
-
-
-def _weights(model: ComposedModel, prompt: list[int], expert: str | None) -> Tensor:
-    """Return α ``(K,)`` after a prompt, or one-hot weights on a given column."""
-    columns = model.bus.columns
-    if expert is None:
-        with torch.inference_mode():
-            backbone = model.backbone
-            row = last_row(backbone.trunk, prompt, width=backbone.width, eps=backbone.eps)
-            return model.chooser.weights_of(row)[0]
-    if expert not in columns:
-        raise UnknownNameError("expert", expert, columns)
-    return torch.tensor([float(c == expert) for c in columns])

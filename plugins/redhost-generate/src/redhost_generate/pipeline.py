@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from redhost.core.types import as_list
-from redhost_generate.decode import generate
+from redhost.registry.errors import UsageError
+from redhost_generate.decode import generate, written_together
 from redhost_generate.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class TextGeneration:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         return_full_text: bool = True,
+        batch_size: int = 1,
     ) -> list[Any]:
         """Return the continuations of prompts.
 
@@ -52,6 +54,11 @@ class TextGeneration:
             repetition_penalty: See `Sampling`.
             seed: The seed of sampling.
             return_full_text: Whether the prompt precedes its continuation.
+            batch_size: How many prompts are continued together, in shared passes of the encoder;
+                more than one changes probabilities by rounding.
+
+        Raises:
+            UsageError: If a number is out of its range.
 
         Returns:
             A list with one dictionary, with ``generated_text``; for several prompts, a list of
@@ -60,16 +67,24 @@ class TextGeneration:
         one, prompts = isinstance(text_inputs, str), as_list(text_inputs, str, "text")
         t, model = temperature if do_sample else 0.0, self.host.composed
         sampling = Sampling(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
-        made = []
-        for prompt in prompts:
-            tokens = generate(
-                model,
-                prompt,
-                max_tokens=max_new_tokens,
-                temperature=t,
-                seed=seed,
-                sampling=sampling,
-            )
-            text = "".join(token.text for token in tokens)
-            made.append([{"generated_text": prompt + text if return_full_text else text}])
+        if batch_size < 1:
+            raise UsageError("no such batch", expected="at least 1 text", found=str(batch_size))
+        texts = list[str]()
+        for start in range(0, len(prompts), batch_size):
+            some = [
+                generate(
+                    model,
+                    prompt,
+                    max_tokens=max_new_tokens,
+                    temperature=t,
+                    seed=seed,
+                    sampling=sampling,
+                )
+                for prompt in prompts[start : start + batch_size]
+            ]
+            texts += written_together(some)
+        made = [
+            [{"generated_text": prompt + text if return_full_text else text}]
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
         return made[0] if one else made

@@ -209,7 +209,7 @@ class Tokens(Unit[TextEncoder]):
 
     def first_output(self, model: ComposedModel) -> Mapping[str, Sequence[float]]:
         """Return p and α after the start token."""
-        from redhost_generate.decode import session_of
+        from redhost_generate.sessions import session_of
 
         ids = [start_of(model.backbone.trunk)]
         p, alpha = session_of(model, ids).step(ids)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.encoder import TextEncoder, blocks_of
 from redhost.core.backbones.interventions import hooked
+from redhost.core.backbones.packs import Pack
 from redhost.core.backbones.tiles import tiled
 from redhost.core.bus.experts import Expert, Space
 from redhost.registry.package.checked import Refused, Violation, listed, refuse
@@ -42,7 +43,7 @@ from .peft_adapter import (
     read_adapter,
     saved_module,
 )
-from .rows import RowPasses, shares_passes
+from .rows import RowPasses, by_rows, shares_passes
 
 
 class LoraLayer(nn.Module):
@@ -139,6 +140,17 @@ class Lora:
     def shared_passes(self, encoder: TextEncoder) -> RowPasses | None:
         """Return how texts share passes with those of other adapters; None if they cannot."""
         return RowPasses(encoder) if shares_passes(encoder) else None
+
+    @property
+    def acts_on_rows(self) -> bool:
+        """Whether other texts may share its pass: no parameter of the encoder is replaced."""
+        return not self.own
+
+    def on_rows(
+        self, encoder: TextEncoder, pack: Pack, acts: Sequence[Lora | None]
+    ) -> AbstractContextManager[None]:
+        """Return the context in which each text of a pack has an adapter of its own, or none."""
+        return by_rows(encoder, pack, acts)
 
 
 def _add(

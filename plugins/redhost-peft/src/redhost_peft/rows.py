@@ -137,7 +137,7 @@ def _side_by_side(pack: Pack, states: Sequence[Tensor]) -> Tensor:
 
 def _acting(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora]) -> AbstractContextManager[None]:
     """Activate the adapter of each text of a pack."""
-    return acts[0].apply(encoder) if acts[0].own else _by_rows(encoder, pack, acts)
+    return acts[0].apply(encoder) if acts[0].own else by_rows(encoder, pack, acts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,11 +156,19 @@ class _Part:
 
 
 @contextmanager
-def _by_rows(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora]) -> Iterator[None]:
-    """Apply each adapter to the rows of its own texts."""
+def by_rows(encoder: TextEncoder, pack: Pack, acts: Sequence[Lora | None]) -> Iterator[None]:
+    """Apply each adapter to the rows of its own texts, within a ``with`` block.
+
+    Args:
+        encoder: The encoder.
+        pack: The texts.
+        acts: The adapter of each; None for none. None of them has parameters of its own.
+    """
     by_id: dict[int, Lora] = {}
     spans = dict[int, list[tuple[int, int, int]]]()
     for one, part in zip(acts, _each(pack), strict=True):
+        if one is None:
+            continue
         by_id[id(one)], tile = one, tile_at(pack, part.start)
         own = spans.setdefault(id(one), [])
         if own and own[-1][1:] == (part.start, tile):

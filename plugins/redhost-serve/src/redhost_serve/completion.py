@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Completion",
+    "Piece",
     "Shape",
     "UntilStop",
     "grammar_of",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import struct
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from itertools import product
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -19,6 +20,7 @@ from starlette.responses import Response
 import redhost
 from redhost_serve.completion import (
     Completion,
+    Piece,
     Shape,
     UntilStop,
     grammar_of,
@@ -261,10 +263,9 @@ class OpenAiRoutes:
             if wanted.stream:
                 counted = wanted.stream_options is not None and wanted.stream_options.include_usage
                 return EventStream(_events(shape, begun, counted=counted), under_way.pop_all())
-            for completion, tokens in begun:
-                async for _ in completion.chunks(tokens):
-                    if await request.is_disconnected():  # the client disconnected
-                        break
+            async for _ in _turns(begun):
+                if await request.is_disconnected():  # the client disconnected
+                    break
         return reply(shape.whole([completion for completion, _ in begun]))
 
 
@@ -277,14 +278,42 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """Yield an event for each piece of each choice in turn, then the end, or an error."""
     try:
-        for index, (completion, tokens) in enumerate(begun):
-            async for piece in completion.chunks(tokens):
-                yield shape.event(index, piece)
-            yield shape.end(index, completion)
+        async for turn in _turns(begun):
+            for index, piece in turn:
+                completion, _ = begun[index]
+                yield shape.end(index, completion) if piece is None else shape.event(index, piece)
     except HttpProblem as e:
         yield event("error", failure_at("/v1/completions", e))
         return
     yield shape.last([completion for completion, _ in begun], counted=counted)
+
+
+async def _turns(
+    begun: Sequence[Begun],
+) -> AsyncGenerator[list[tuple[int, Piece | None]], None]:
+    """Yield the next piece of every choice that goes on, by its index; None after its last one.
+
+    Pieces of a turn are waited for together, so that their tokens are read in one pass.
+    """
+    going = {n: completion.chunks(tokens) for n, (completion, tokens) in enumerate(begun)}
+    while going:
+        found = await asyncio.gather(
+            *(_next(pieces) for pieces in going.values()), return_exceptions=True
+        )
+        turn = list[tuple[int, Piece | None]]()
+        for index, piece in zip(going, found, strict=True):
+            if isinstance(piece, BaseException):
+                raise piece
+            turn.append((index, piece))
+        yield turn
+        for index, piece in turn:
+            if piece is None:
+                del going[index]
+                await begun[index][1].aclose()  # after a stop text, no pass waits for more
+
+
+async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
+    return await anext(pieces, None)
 
 
 async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:

@@ -149,7 +149,11 @@ class Service:
             lambda texts: embed(self.live.composed, texts)
         )
         self.choosing = self._batcher(self.live.route)
-        self.writer = Writer(queue=self.options.queue)
+        self.writer = Writer(
+            queue=self.options.queue,
+            texts=self.options.batch,
+            together=lambda texts: _generating().read_together(texts) if texts else (),
+        )
         self._chats = ChatProcess()
         self.conversations: Batcher[Conversation, str] = Batcher(
             lambda chats: [self._chats.render(*chat) for chat in chats],
@@ -413,7 +417,7 @@ class Service:
                 backbone does not generate text, 404 if the expert is not composed.
         """
         tokens = self._written(
-            lambda: _generate()(
+            lambda: _generating().generate(
                 model,
                 prompt,
                 max_tokens=max_tokens,
@@ -574,15 +578,15 @@ class Service:
         self._chats.close()
 
 
-def _generate() -> Callable[..., Iterator[Token]]:
-    """Return the function that continues a prompt.
+def _generating() -> Any:
+    """Return the plugin that generates text.
 
     Raises:
-        MissingError: If its plugin is not installed.
+        MissingError: If it is not installed.
     """
     try:
-        from redhost_generate import generate
+        import redhost_generate
     except ImportError as e:
         hint = "Run: pip install 'redhost[generate]'"
         raise redhost.MissingError("text generation is part of redhost-generate", hint=hint) from e
-    return generate
+    return redhost_generate

@@ -1,17 +1,32 @@
-"""Text generation: one thread generates a token of each text in turn, so all make progress."""
+"""Text generation: one thread generates a token of each text in turn, so all make progress.
+
+The texts that wait for a token when it is free are continued together, in one pass of the encoder.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
-from functools import partial
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 from redhost_serve.batcher import Batcher, FullError
+from redhost_serve.threads import run_contained
 
 __all__ = ["Writer"]
 
 T = TypeVar("T")
+
+GATHER = 0.005
+"""Seconds for which a pass waits for all texts in progress: their last tokens are on their way."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Next(Generic[T]):
+    """The step to a text's next token."""
+
+    text: Iterator[T]
 
 
 class Writer:
@@ -19,12 +34,21 @@ class Writer:
 
     Args:
         queue: Maximum number of concurrent texts.
+        texts: Maximum number of texts in a pass.
+        together: Texts in progress → for each, a function that returns its next token, None after
+            the last one, or raises.
     """
 
-    def __init__(self, *, queue: int) -> None:
-        self.queue, self.under_way = queue, 0
-        self._steps: Batcher[Callable[[], Any], Any] = Batcher(
-            lambda steps: [step() for step in steps], queue=sys.maxsize, texts=1
+    def __init__(
+        self,
+        *,
+        queue: int,
+        texts: int,
+        together: Callable[[Sequence[Any]], Sequence[Callable[[], Any]]],
+    ) -> None:
+        self.queue, self.texts, self.together, self.under_way = queue, texts, together, 0
+        self._steps: Batcher[Callable[[], Any] | _Next[Any], Future[Any]] = Batcher(
+            self._advance, queue=sys.maxsize, texts=1, wait=GATHER
         )
 
     def __len__(self) -> int:
@@ -47,19 +71,40 @@ class Writer:
         """
         if self.under_way >= self.queue:
             raise FullError
-        self.under_way += 1
+        self._count(1)
         try:
-            tokens = await self._call(begin)
+            text = await self._call(begin)
             yield None
-            while (token := await self._call(partial(next, tokens, None))) is not None:
-                yield token
+            while (token := await self._call(_Next(text))) is not None:
+                yield cast("T", token)
         finally:
-            self.under_way -= 1
+            self._count(-1)
 
-    async def _call(self, step: Callable[[], T]) -> T:
-        [result] = await self._steps.ask([step])
-        return cast("T", result)
+    def _count(self, more: int) -> None:
+        """Note that texts begin or end: a pass is full with all that are in progress."""
+        self.under_way += more
+        self._steps.texts = max(1, min(self.under_way, self.texts))
+
+    async def _call(self, step: Callable[[], Any] | _Next[Any]) -> Any:
+        [done] = await self._steps.ask([step])
+        return done.result()
+
+    def _advance(self, steps: Sequence[Callable[[], Any] | _Next[Any]]) -> list[Future[Any]]:
+        """Begin texts, and continue the others together; an error is that of one step."""
+        going = [s.text for s in steps if isinstance(s, _Next)]
+        choices = iter(self.together(going))
+        return [_done(next(choices) if isinstance(s, _Next) else s) for s in steps]
 
     def close(self) -> None:
         """Generate the requested tokens, then stop."""
         self._steps.close()
+
+
+def _done(work: Callable[[], T]) -> Future[T]:
+    """Return what work returned or raised."""
+    done = Future[T]()
+    try:
+        done.set_result(run_contained(work))
+    except Exception as e:
+        done.set_exception(e)
+    return done

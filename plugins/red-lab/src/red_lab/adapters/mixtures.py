@@ -24,7 +24,7 @@ from torch import Tensor
 from red_lab.adapters import training
 from red_lab.adapters.judge import Read
 from red_lab.adapters.training import files_of, silent
-from red_lab.bench.peers.lora import make_xlora
+from red_lab.bench.peers_here import make_xlora
 from red_lab.progress import shown
 
 __all__ = ["STEPS", "arrow", "train_xlora", "xlora"]

@@ -37,8 +37,8 @@ from red_lab.generative.sources import (
     rows_of,
     table_documents,
 )
+from red_lab.models import smollm2_file
 from red_lab.progress import shown
-from red_lab.red.run import smollm2_file
 from redhost.core.types import BackgroundRow
 
 __all__ = [

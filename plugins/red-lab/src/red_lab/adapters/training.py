@@ -22,7 +22,7 @@ from redhost_peft.lora_run import FORMAT
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from torch import Tensor, nn
 
-from red_lab.red.run import smollm2_file
+from red_lab.models import smollm2_file
 from red_lab.training import resume, store
 
 __all__ = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import redhost
-from red_lab.bench.section import SECTIONS, SectionSettings, run
+from red_lab.bench import SECTIONS, SectionSettings, run
 from red_lab.readme import refresh_here
 from red_lab.study import WORK
 
@@ -68,7 +68,7 @@ def bench(
         server_bench().main(["--out", str(out or RESULTS / "serve")], standalone_mode=False)
         return
     if "adapters" in sections:
-        from red_lab.adapters.measure import run as choose
+        from red_lab.adapters import run as choose
 
         click.echo(choose(out=out or RESULTS / "adapters", work=work / "adapters", runs=runs))
         sections = [name for name in sections if name != "adapters"]

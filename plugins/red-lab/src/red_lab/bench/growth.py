@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import redhost
+from red_lab.bench import Section, SectionSettings
 from red_lab.bench.rounds import in_turns, spread
-from red_lab.bench.section import Section, SectionSettings
 from red_lab.training import built_in_router
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.experts import Linear

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 import redhost
+from red_lab.bench import Section, SectionSettings
 from red_lab.bench.answers.subject import MAX_TOKENS
-from red_lab.bench.models import in_memory
 from red_lab.bench.rounds import in_turns, overhead, spread
-from red_lab.bench.section import Section, SectionSettings
+from red_lab.models import in_memory
 from red_lab.newsgroups import encoder, lines
 from red_lab.training import built_in_router, one_thread
 from redhost.core.bus.bus import LayerNorm, Readout

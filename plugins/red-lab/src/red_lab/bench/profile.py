@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from red_lab.bench.processes import REDHOST, run_command
+from red_lab.bench import Section, SectionSettings
+from red_lab.bench.processes import run_command
 from red_lab.bench.profile_child import Clock
-from red_lab.bench.section import Section, SectionSettings
 from redhost.registry.environment import python_command
 
 __all__ = ["PREDICT", "RECOMPOSE", "SECTION"]
@@ -96,7 +96,7 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     """Run the commands; every cold run is a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         home, cold = Path(folder, "home"), Path(folder, "cold")
-        run_command([*REDHOST, "recompose", "--home", str(home)])
+        run_command(python_command("-m", "redhost", "recompose", "--home", str(home)))
         ask = ["predict", "--json", "--home", str(home), QUESTION]
         predict = [_run(ask, PREDICT, repeats=REPEATS) for _ in range(settings.runs)]
         fresh = ["recompose", "--json", "--home", str(cold)]
@@ -124,9 +124,8 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
 
 def _warm_smollm2(*, runs: int, work: Path) -> list[dict[str, float]]:
     """Answer on SmolLM2-135M with five random experts; return the seconds by step of each run."""
-    from red_lab.bench.models import in_memory  # torch, once the commands are done
-    from red_lab.cost_measure import Load, build_bus
-    from red_lab.red.run import open_source
+    from red_lab.cost import Load, build_bus  # torch, once the commands are done
+    from red_lab.models import in_memory, open_source
 
     backbone = open_source("smollm2", seed=0, work=work)
     bus = build_bus("linear", Load(config="smollm2-135m"), width=backbone.width)

@@ -1,14 +1,13 @@
-"""Train every system with the same number of parameters, evaluate it, and measure its curvature.
+"""Train every system with the same number of parameters, and evaluate it.
 
 The number of epochs is the one with the best mean validation accuracy over all systems.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ import torch
 from redhost_mechanisms import usage_entropy
 from torch import Tensor
 
+from red_lab.matched import EVIDENCE, RED
 from red_lab.matched.apart import (
     ClosedFormRouter,
     ComposedSystem,
-    alone,
     closed_form_router,
     train_experts,
     train_gate,
 )
 from red_lab.matched.data import DataPart, Problem
-from red_lab.matched.hessian import sharpness
 from red_lab.matched.systems import (
     Dense,
     Recipe,
@@ -36,11 +34,11 @@ from red_lab.matched.systems import (
     descend,
     matched_width,
 )
+from red_lab.metrics import cached_json
 from red_lab.training import one_thread
 
-__all__ = ["EPOCHS", "EVIDENCE", "RED", "choose", "hits", "measure", "train_all"]
+__all__ = ["EPOCHS", "choose", "hits", "measure", "train_all"]
 
-RED, EVIDENCE = "RED", "RED, evidence router"
 ACTIVE = 2
 """k of the sparse mixture."""
 
@@ -114,12 +112,6 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
         tick: Called after each epoch of each system.
     """
     trained = train_all(problem, recipe=recipe, seed=seed, tick=tick)
-    curved: dict[str, list[dict[str, float]]] = {}
-    for name, t in trained.items():
-        if name != EVIDENCE:
-            curved[name] = [asdict(sharpness(t.system, problem.train))]
-    composed = curved[RED]
-    curved[RED] = curved[EVIDENCE] = _blocks(problem, trained[RED].system)
     with torch.inference_mode():
         every = {name: t.system.alpha(problem.test.z) for name, t in trained.items()}
     weights = {name: alpha for name, alpha in every.items() if alpha is not None}
@@ -139,11 +131,9 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, tick: Tick) -> dict[
                 "multiply_adds": t.system.multiply_adds(),
                 "seconds": t.seconds,
                 "usage_entropy": usage_entropy(weights[name]) if name in weights else None,
-                "eigenvalues": curved[name],
             }
             for name, t in trained.items()
         },
-        "composed": composed[0],
         "gate": routed[RED],
         "listening": routed[EVIDENCE],
         "stored": _stored(trained[EVIDENCE].system),
@@ -161,18 +151,6 @@ def hits(system: System, part: DataPart) -> Tensor:
     """Return for each row whether the answer is correct, ``(N,)`` of 0.0 and 1.0."""
     with torch.inference_mode():
         return (system.log_p(part.h, part.z).argmax(-1) == part.target).double()
-
-
-def _blocks(problem: Problem, red: System) -> list[dict[str, float]]:
-    """Return the top eigenvalue of each expert's own loss, the blocks of RED's Hessian.
-
-    The loss of an expert does not depend on the parameters of other experts or of the router.
-    """
-    if not isinstance(red, ComposedSystem):
-        raise TypeError(f"expected a composition, found {type(red).__name__}")
-    return [
-        asdict(sharpness(a, problem.train.of(k))) for k, a in enumerate(alone(problem, red.parts()))
-    ]
 
 
 def _stored(system: System) -> int:
@@ -200,7 +178,8 @@ def choose(
         shown: Label and epochs of a training → its progress.
         epochs: The candidates; ties go to the earlier one.
     """
-    if not file.exists():
+
+    def candidates() -> dict[str, Any]:
         problem, valid = open_problem(), {}
         for number in epochs:
             given, tick = replace(recipe, epochs=number), shown(f"{number} epochs", number)
@@ -211,7 +190,8 @@ def choose(
                 for n, t in trained.items()
                 if n != EVIDENCE  # its confidences are measured on these rows
             }
-        file.write_text(json.dumps({"valid": valid, "rows": len(problem.valid)}), "utf-8")
-    measured: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return {"valid": valid, "rows": len(problem.valid)}
+
+    measured = cached_json(file, candidates)
     means = {int(n): sum(v.values()) / len(v) for n, v in measured["valid"].items()}
     return {**measured, "epochs": max(means, key=lambda n: means[n])}

@@ -16,7 +16,6 @@ from red_lab.red.experts import Budget, Family, normed, train_family, train_mono
 from red_lab.red.gate import Gate, GateSettings, oracle, shaken, train_supervised
 from red_lab.red.judge import hits
 from red_lab.red.measure import RedSetting
-from red_lab.red.nested import cut_to, train_nested
 from red_lab.red.queries import Data, Query
 
 __all__ = ["BASE_SHARES", "DIVISORS", "LITERAL", "NOISES", "Table", "ablate", "at_share"]
@@ -51,24 +50,13 @@ def ablate(
     gate = train_supervised(base, data.train, settings=setting.gate)
     rows = base.h[base.rows(data.test)]
     alpha = gate.weights(rows)
-
-    def evaluated(family: Family) -> dict[str, list[float]]:
-        return _red(base, family, rows, alpha, data.test)
-
     width = base.h.shape[1]
-    ranks = {d: max(1, width // d) for d in DIVISORS}
-    tables: dict[str, Table] = {"rank": {}, "nested": {}, "recipe": {}, "noise": {}}
-    for divisor, rank in ranks.items():
+    tables: dict[str, Table] = {"rank": {}}
+    for divisor in DIVISORS:
         progress(f"rank D/{divisor}")
-        budget = replace(setting.budget, rank=rank)
+        budget = replace(setting.budget, rank=max(1, width // divisor))
         family = train_family(base, data.train, form="residual", budget=budget, seed=setting.seed)
-        tables["rank"][f"D/{divisor}"] = evaluated(family)
-    progress("nested ranks")
-    family = train_nested(
-        base, data.train, ranks=sorted(ranks.values()), budget=setting.budget, seed=setting.seed
-    )
-    for divisor, rank in ranks.items():
-        tables["nested"][f"D/{divisor}"] = evaluated(cut_to(family, rank))
+        tables["rank"][f"D/{divisor}"] = _red(base, family, rows, alpha, data.test)
     progress("the seed's literal recipe")
     tables["recipe"] = _recipes(base, data, rows, setting)
     progress("noise")

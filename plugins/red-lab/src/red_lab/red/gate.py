@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from red_lab.red.base import FrozenBase
 from red_lab.red.experts import NAMES, Family, Outputs, normed
 from red_lab.red.queries import LABELS, Query
+from red_lab.training import descend_over
 
 __all__ = [
     "Gate",
@@ -40,6 +41,7 @@ class GateSettings:
         epochs: Passes over the distinct questions.
         batch: Rows a step.
         learning_rate: AdamW's peak, decayed along a cosine.
+        weight_decay: AdamW's.
         poisson: Activity-scaled noise: standard deviation √(poisson · |z|).
         seed: Random seed of weights, order and noise.
     """
@@ -48,6 +50,7 @@ class GateSettings:
     epochs: int = 60
     batch: int = 128
     learning_rate: float = 1e-3
+    weight_decay: float = 0.01
     poisson: float = 0.0
     seed: int = 0
 
@@ -160,20 +163,18 @@ def shaken(z: Tensor, noise: float, generator: torch.Generator) -> Tensor:
 
 
 def _descend(
-    module: nn.Module, z: Tensor, loss: Callable[[Tensor, Tensor], Tensor], settings: GateSettings
+    module: nn.Module,
+    z: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    settings: GateSettings,
 ) -> None:
-    """Run AdamW with a cosine schedule over shuffled batches of rows of z."""
+    """Train a module in place on rows z ``(N, D)`` with noise; it is frozen afterwards."""
     generator = torch.Generator().manual_seed(settings.seed)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=settings.learning_rate)
-    steps = settings.epochs * -(-len(z) // settings.batch)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-    for _ in range(settings.epochs):
-        for index in torch.split(torch.randperm(len(z), generator=generator), settings.batch):
-            noisy = shaken(z[index], settings.poisson, generator)
-            optimizer.zero_grad()
-            loss(index, noisy).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+
+    def noisy_loss(index: Tensor) -> Tensor:
+        return loss(index, shaken(z[index], settings.poisson, generator))
+
+    descend_over(module, len(z), noisy_loss, recipe=settings, generator=generator)
     module.requires_grad_(False)
 
 

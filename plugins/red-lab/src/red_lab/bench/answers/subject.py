@@ -23,9 +23,8 @@ from redhost_author.backbone.making import BackbonePlan, new_backbone
 from torch import Tensor, nn
 
 import redhost
-from red_lab.bench.models import plain
+from red_lab.models import plain, smollm2_file
 from red_lab.newsgroups import TEAMS, encoder, lines, rows
-from red_lab.red.run import smollm2_file
 from redhost.core.backbones.bfloat16 import BF16, is_capable
 from redhost.core.types import BackgroundRow
 from redhost.registry.environment.trust import trust

@@ -14,12 +14,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from red_lab.bench.processes import REDHOST, run_command
+from red_lab.bench import Section, SectionSettings
+from red_lab.bench.processes import ask, run_command
 from red_lab.bench.scale.family import SIZES, SLICES, SumDomain, install
-from red_lab.bench.section import Section, SectionSettings
-from red_lab.bench.worker import ask
-from red_lab.hotswap_measure import shipped
 from red_lab.metrics import cached_json, drawing
+from red_lab.ranges import shipped
+from redhost.registry.environment import python_command
 
 __all__ = ["SECTION"]
 
@@ -49,7 +49,7 @@ def _point(work: Path, folders: Sequence[Path], count: int, *, runs: int) -> dic
     home = work / f"home-{count}"
     shutil.rmtree(home, ignore_errors=True)
     for point in entry_points(group="redhost.experts"):
-        run_command([*REDHOST, "disable", point.name, "--home", str(home)])
+        run_command(python_command("-m", "redhost", "disable", point.name, "--home", str(home)))
     chosen = [s for s, (first, _) in zip(folders, SLICES, strict=True) if first < count]
     return ask("scale.point:measure", sites=chosen, count=count, home=str(home), runs=runs)
 

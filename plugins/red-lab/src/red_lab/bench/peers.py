@@ -1,7 +1,11 @@
-"""Measure all libraries, each in its own processes; the systems of one process take turns."""
+"""Section `peers`: redhost compared with other adapter libraries, on the same work in one run.
+
+Each library has its own processes; the systems of one process take turns.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -12,35 +16,29 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from redhost_author.training.context import open_backbone
+from torch import Tensor
 
 import redhost
-from red_lab.bench.models import TRUNKS, open_trunk, plain, token_ids
-from red_lab.bench.peers import forward, hub
-from red_lab.bench.peers.lora import HINT, peft
-from red_lab.bench.peers.model import CLASSIFIER, IDS
-from red_lab.bench.section import SectionSettings
-from red_lab.bench.worker import ask
-from red_lab.cost_measure import CLASSES
+from red_lab.arithmetic import prompt
+from red_lab.bench import Section, SectionSettings, peers_here, peers_hub
+from red_lab.bench.peers_here import HINT, peft
+from red_lab.bench.peers_model import CLASSIFIER, IDS
+from red_lab.bench.processes import ask
+from red_lab.cost import CLASSES
 from red_lab.metrics import cached_json
+from red_lab.models import open_source, plain
 from red_lab.progress import Bar
+from red_lab.ranges import shipped
 
-__all__ = ["adapters_python", "measure", "write_model"]
+__all__ = ["SECTION", "adapters_python", "measure", "open_trunk", "texts", "write_model"]
 
 ADAPTERS = Path("build/peers-adapters")
 """AdapterHub requires an older transformers, so it has its own virtual environment."""
 
+TRUNKS = ("smollm2", "tiny")
 ROWS = 64
 """Texts whose token ids are written next to a model."""
-
-CAP = 100.0
-"""Maximum seconds of X-LoRA's training, whether or not it reaches the target."""
-
-ROLES = {"same rows": ["fit"], "all rows": ["fit", "train"]}
-"""Training rows of X-LoRA's router: those of redhost's router, or the experts' training rows too,
-since it has more to learn and gets closer with more rows."""
-
-SLACK = 0.01
-"""X-LoRA's target is this much below the lower of redhost's accuracy and its adapters' oracle."""
 
 
 def measure(settings: SectionSettings) -> dict[str, Any]:
@@ -55,22 +53,12 @@ def measure(settings: SectionSettings) -> dict[str, Any]:
     parts = work / f"parts-{settings.runs}"
     parts.mkdir(parents=True, exist_ok=True)
     folders = {name: write_model(name, work / name) for name in TRUNKS}
-    jobs = {
-        **_forward(folders, python, rounds=settings.runs),
-        **_changes(folders["tiny"], work, rounds=settings.runs),
-    }
-    found, bar = {}, Bar("peers", total=len(jobs) + 1)
+    jobs = _forward(folders, python, rounds=settings.runs)
+    found, bar = {}, Bar("peers", total=len(jobs))
     for n, (name, job) in enumerate(jobs.items(), start=1):
         found[name] = cached_json(parts / f"{name}.json", job)
         bar.update(n, name)
-    target = min(found["oracle"]["oracle"], found["redhost"]["add"]["accuracy"]) - SLACK
-    options = {"folder": str(folders["tiny"]), "work": str(work), "target": target, "cap": CAP}
-    xlora = {}
-    for name, roles in ROLES.items():
-        job = partial(ask, "peers.changes:measure_xlora", roles=roles, **options)
-        xlora[name] = cached_json(parts / f"x-lora {name}.json", job)
-    bar.update(len(jobs) + 1, "x-lora")
-    results = _tell(found, xlora, target=target, runs=settings.runs)
+    results = _tell(found, runs=settings.runs)
     shutil.rmtree(parts)  # all is measured: the next run starts anew
     return results
 
@@ -82,38 +70,23 @@ def _forward(
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, path in folders.items():
         folder = str(path)
-        jobs[f"forward {name}"] = partial(
-            ask, "peers.forward:measure", folder=folder, rounds=rounds
-        )
+        jobs[f"forward {name}"] = partial(ask, "peers_here:measure", folder=folder, rounds=rounds)
         jobs[f"hub {name}"] = partial(
-            ask, "peers.hub:measure", python=python, folder=folder, rounds=rounds
+            ask, "peers_hub:measure", python=python, folder=folder, rounds=rounds
         )
-        for system in forward.SYSTEMS:
+        for system in peers_here.SYSTEMS:
             jobs[f"memory {name} {system}"] = partial(
-                ask, "peers.forward:memory", folder=folder, system=system
+                ask, "peers_here:memory", folder=folder, system=system
             )
-        for system in hub.SYSTEMS:
+        for system in peers_hub.SYSTEMS:
             jobs[f"memory {name} {_hubs(system)}"] = partial(
-                ask, "peers.hub:memory", python=python, folder=folder, system=system
+                ask, "peers_hub:memory", python=python, folder=folder, system=system
             )
     return jobs
 
 
-def _changes(model: Path, work: Path, *, rounds: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return the jobs that measure changes and the router's training, by name."""
-    tiny, here = str(model), str(work)
-    return {
-        "redhost": partial(ask, "peers.changes:measure", work=here, rounds=rounds),
-        "oracle": partial(ask, "peers.changes:measure_oracle", folder=tiny, work=here),
-        "peft": partial(ask, "peers.changes:measure_peft", folder=tiny, work=here, rounds=rounds),
-    }
-
-
-def _tell(
-    found: dict[str, Any], xlora: dict[str, Any], *, target: float, runs: int
-) -> dict[str, Any]:
+def _tell(found: dict[str, Any], *, runs: int) -> dict[str, Any]:
     """Return the section's results."""
-    add = found["redhost"]["add"]
     return {
         "runs": runs,
         "threads": found["forward tiny"]["threads"],
@@ -132,21 +105,6 @@ def _tell(
             for name in TRUNKS
         },
         "memory": {name: _memory(found, name) for name in TRUNKS},
-        "changes": {
-            "redhost": found["redhost"],
-            "peft": found["peft"],
-        },
-        "adding": {
-            "target": target,
-            "cap": CAP,
-            "redhost": {
-                "seconds": add["seconds"]["median"],
-                "router_seconds": add["router_seconds"]["median"],
-                "accuracy": add["accuracy"],
-            },
-            "x-lora": xlora,
-            "oracle": found["oracle"]["oracle"],
-        },
     }
 
 
@@ -156,7 +114,7 @@ def _hubs(system: str) -> str:
 
 
 def _memory(found: dict[str, Any], name: str) -> dict[str, Any]:
-    systems = (*forward.SYSTEMS, *map(_hubs, hub.SYSTEMS))
+    systems = (*peers_here.SYSTEMS, *map(_hubs, peers_hub.SYSTEMS))
     return {s: found[f"memory {name} {s}"]["peak_bytes"] for s in systems}
 
 
@@ -177,6 +135,31 @@ def adapters_python(folder: Path = ADAPTERS) -> Path:
     return python.absolute()
 
 
+def open_trunk(name: str) -> redhost.plugins.TextEncoder:
+    """Open the trunk of a backbone with transformers, on which every system is measured.
+
+    Args:
+        name: ``smollm2``, or ``tiny`` for the installed one.
+
+    Raises:
+        MissingError: If its package is not installed.
+    """
+    if name == "tiny":
+        return redhost.Backbone.load(f"hf:{shipped()[0]}").trunk
+    return open_source(name, seed=0, work=Path()).trunk
+
+
+def texts(count: int) -> list[str]:
+    """Return questions of two numbers of two digits each."""
+    pairs = itertools.product(range(10, 51), repeat=2)
+    return [prompt(a, b) for a, b in itertools.islice(pairs, 0, None, 7)][:count]
+
+
+def token_ids(trunk: redhost.plugins.TextEncoder, count: int) -> Tensor:
+    """Return the token ids ``(N, T)`` of texts of one length."""
+    return torch.tensor([trunk.tokens(text) for text in texts(count)])
+
+
 def write_model(name: str, folder: Path) -> Path:
     """Write a trunk, its classifier and the token ids of real texts, unless they exist.
 
@@ -193,14 +176,13 @@ def write_model(name: str, folder: Path) -> Path:
     return folder
 
 
-def _classifier(name: str, width: int) -> torch.Tensor:
+def _classifier(name: str, width: int) -> Tensor:
     if name == "tiny":
-        from redhost_author.training.context import open_backbone
-
-        from red_lab.hotswap_measure import shipped
-
         weight = open_backbone(shipped()[0])[1].classifier
         if weight is not None:
             return weight.clone()
     generator = torch.Generator().manual_seed(0)
     return torch.randn(CLASSES, width, generator=generator).div(width**0.5)
+
+
+SECTION = Section(name="peers", measure=measure)

@@ -11,8 +11,16 @@ from typing import Any
 
 import torch
 
-from red_lab.bench.peers.model import EXPERTS, Answers, Pass, compare, floor, load, token_ids
-from red_lab.bench.rounds import peak_bytes
+from red_lab.bench.peers_model import (
+    EXPERTS,
+    Answers,
+    Pass,
+    compare,
+    floor,
+    load,
+    peak_memory,
+    token_ids,
+)
 
 __all__ = ["SYSTEMS", "measure", "memory"]
 
@@ -45,12 +53,7 @@ def measure(*, folder: str, rounds: int) -> dict[str, Any]:
     return {**results, "versions": versions}
 
 
-def memory(*, folder: str, system: str) -> dict[str, Any]:
-    """Build one system and let it answer the largest batch; return the process's peak memory."""
-    run = SYSTEMS[system](Path(folder))
-    with torch.inference_mode():
-        run(token_ids(Path(folder)))
-    return {"peak_bytes": peak_bytes()}
+memory = partial(peak_memory, SYSTEMS)
 
 
 def _model(folder: Path) -> Answers:

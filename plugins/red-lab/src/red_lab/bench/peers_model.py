@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from red_lab.bench.rounds import in_pairs, overhead, share, spread
+from red_lab.bench.rounds import in_pairs, overhead, peak_bytes, share, spread
 
 __all__ = [
     "BATCHES",
@@ -30,6 +30,7 @@ __all__ = [
     "compare",
     "floor",
     "load",
+    "peak_memory",
     "rank_for",
     "token_ids",
 ]
@@ -86,12 +87,12 @@ def token_ids(folder: Path) -> Tensor:
     return torch.tensor(json.loads((folder / IDS).read_text("utf-8")))
 
 
-def rank_for(model: Answers, places: Sequence[str] = TARGETS) -> int:
+def rank_for(model: Answers) -> int:
     """Return the rank at which an adapter has approximately as many parameters as an expert.
 
     An expert of redhost has rank D/4, hence D²/2 parameters.
     """
-    shapes = [m.weight.shape for n, m in model.named_modules() if n.endswith(tuple(places))]
+    shapes = [m.weight.shape for n, m in model.named_modules() if n.endswith(TARGETS)]
     width = int(model.config.hidden_size)
     return max(1, round(width**2 / 2 / sum(sum(shape) for shape in shapes)))
 
@@ -138,3 +139,13 @@ def compare(
                 "overhead": beside(values, before),
             }
     return {"systems": systems, "threads": torch.get_num_threads(), "tokens": int(ids.shape[1])}
+
+
+def peak_memory(
+    systems: Mapping[str, Callable[[Path], Pass]], *, folder: str, system: str
+) -> dict[str, Any]:
+    """Build one system and let it answer the largest batch; return the process's peak memory."""
+    run = systems[system](Path(folder))
+    with torch.inference_mode():
+        run(token_ids(Path(folder))[: max(BATCHES)])
+    return {"peak_bytes": peak_bytes()}

@@ -1,0 +1,164 @@
+"""Texts that are continued at the same time: one pass, each text's own numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from redhost_generate import JsonGrammar, Sampling, generate, read_together
+from redhost_generate.sessions import DecodingSession
+from redhost_generate.together import step_together
+
+from .test_decode import ids_of
+
+PROMPTS = ("the cat sat ", "3 + 4 = ", "def f3(x):", "", "once upon a time there was a king who ")
+
+
+@pytest.fixture(autouse=True)
+def packed(composed, monkeypatch) -> None:
+    """The encoder reads texts in packs, as one with wider heads does."""
+    trunk = composed.backbone.trunk
+    monkeypatch.setattr(trunk, "tiles", dataclasses.replace(trunk.tiles, is_packed=True))
+
+
+def passes_of(composed, monkeypatch) -> list[tuple[int, ...]]:
+    """Return the list that the shape of every pass of the encoder is appended to."""
+    model, shapes = composed.backbone.trunk.model, list[tuple[int, ...]]()
+    forward = model.forward
+
+    def note(*args, **kwargs):
+        shapes.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "forward", note)
+    return shapes
+
+
+def continued(texts, *, count: int) -> list[list]:
+    """Return the tokens of texts that are continued together."""
+    made = [[] for _ in texts]
+    for _ in range(count):
+        for mine, choose in zip(made, read_together(texts), strict=True):
+            mine.append(choose())
+    return [[t for t in mine if t is not None] for mine in made]
+
+
+def begun(composed, prompt: str) -> DecodingSession:
+    """Return a session that has read a prompt."""
+    session = DecodingSession(composed)
+    session.step(ids_of(composed, prompt))
+    return session
+
+
+@pytest.mark.parametrize("form", ["residual", "mixture"])
+def test_texts_in_company_are_the_texts_alone(composed, mixed, form) -> None:
+    model = composed if form == "residual" else mixed
+    alone = [list(generate(model, p, max_tokens=20, temperature=0)) for p in PROMPTS]
+    together = continued(
+        [generate(model, p, max_tokens=20, temperature=0) for p in PROMPTS], count=21
+    )
+    for mine, theirs in zip(together, alone, strict=True):
+        assert [t.id for t in mine] == [t.id for t in theirs]
+        assert "".join(t.text for t in mine) == "".join(t.text for t in theirs)
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.probability == pytest.approx(other.probability, abs=1e-5)
+            assert one.weights == pytest.approx(other.weights, abs=1e-5)
+
+
+def test_one_more_token_of_each_text_is_one_pass(composed, monkeypatch) -> None:
+    sessions = [begun(composed, p) for p in PROMPTS[:3]]
+    shapes = passes_of(composed, monkeypatch)
+    step_together(sessions, [[7]] * len(sessions))
+    assert shapes == [(1, 3)]
+    step_together(sessions[:1], [[7]])  # alone, it is computed as it always was
+    assert shapes == [(1, 3), (1, 1)]
+
+
+@pytest.mark.parametrize("count", [2, 7, 33])
+def test_a_token_reads_its_own_text_in_any_company(composed, count) -> None:
+    """Wherever it stands, and whatever stands beside it."""
+    alone = begun(composed, "a text of its own ")
+    alone.step([3])
+    for at in (0, count - 1):
+        sessions = [begun(composed, PROMPTS[n % 3]) for n in range(count)]
+        sessions[at] = begun(composed, "a text of its own ")
+        step_together(sessions, [[3 + n * (n != at)] for n in range(count)])
+        for mine, theirs in zip(sessions[at].cache.layers, alone.cache.layers, strict=True):
+            assert torch.allclose(mine.keys, theirs.keys, atol=1e-5)
+            assert torch.allclose(mine.values, theirs.values, atol=1e-5)
+        assert torch.allclose(sessions[at].context.sums, alone.context.sums, atol=1e-4)
+
+
+def test_a_text_keeps_its_seed_its_limits_and_its_penalties_in_company(composed) -> None:
+    def fresh() -> list:
+        return [
+            generate(composed, PROMPTS[0], max_tokens=12, seed=4),
+            generate(composed, PROMPTS[1], max_tokens=5, sampling=Sampling(top_k=3), seed=1),
+            generate(composed, PROMPTS[0], max_tokens=12, sampling=Sampling(repetition_penalty=2)),
+        ]
+
+    alone = [[t.id for t in text] for text in fresh()]
+    together = [[t.id for t in made] for made in continued(fresh(), count=14)]
+    assert together == alone and len(together[1]) == 5
+
+
+def test_a_text_joins_and_leaves_at_any_token(composed) -> None:
+    alone = [
+        [t.id for t in generate(composed, p, max_tokens=n, temperature=0)]
+        for p, n in zip(PROMPTS[:3], (4, 12, 8), strict=True)
+    ]
+    first, second, third = (
+        generate(composed, p, max_tokens=n, temperature=0)
+        for p, n in zip(PROMPTS[:3], (4, 12, 8), strict=True)
+    )
+    made: list[list[int]] = [[], [], []]
+    for turn in range(16):
+        texts = [(0, first), (1, second), (2, third)][: 2 if turn < 2 else 3]
+        for (n, _), choose in zip(texts, read_together([t for _, t in texts]), strict=True):
+            token = choose()
+            made[n] += [] if token is None else [token.id]
+    assert made == alone
+
+
+def test_one_that_is_json_of_a_schema_beside_one_that_is_not(composed) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "array", "items": {"type": "integer"}, "maxItems": 2}
+    grammar = JsonGrammar(composed, schema)
+    made = continued(
+        [
+            generate(composed, PROMPTS[1], max_tokens=40, temperature=0, grammar=grammar),
+            generate(composed, PROMPTS[0], max_tokens=10, temperature=0),
+        ],
+        count=41,
+    )
+    alone = generate(composed, PROMPTS[0], max_tokens=10, temperature=0)
+    assert "".join(t.text for t in made[0]).lstrip().startswith("[")
+    assert [t.id for t in made[1]] == [t.id for t in alone]
+
+
+def test_an_error_in_choosing_is_that_of_one_text(composed) -> None:
+    texts = [generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:2]]
+    alone = [t.id for t in generate(composed, PROMPTS[1], max_tokens=4, temperature=0)]
+    texts[0].sampler.draw = lambda p: 1 // 0
+    made = []
+    for _ in range(4):
+        wrong, right = read_together(texts)
+        with pytest.raises(ZeroDivisionError):
+            wrong()
+        made.append(right().id)
+    assert made == alone
+
+
+def test_an_error_in_a_pass_is_that_of_its_texts(composed) -> None:
+    """A prompt that cannot be read has a pass of its own; the others go on."""
+    wrong, *others = (generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:3])
+    wrong.unread = [10**6]  # not in the vocabulary
+    fail, *choices = read_together([wrong, *others])
+    with pytest.raises(IndexError):
+        fail()
+    first = [choose() for choose in choices]
+    made = continued(others, count=4)
+    for prompt, start, rest in zip(PROMPTS[1:3], first, made, strict=True):
+        alone = generate(composed, prompt, max_tokens=4, temperature=0)
+        assert [start.id, *(t.id for t in rest)] == [t.id for t in alone]
