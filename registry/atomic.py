@@ -290,24 +290,6 @@ def reporting(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def making(folder: Path) -> Iterator[None]:
-    """Write files into a folder; if that fails or is refused, a new folder is removed again.
-
-    Raises:
-        StoreError: If the disk is full, failing or read-only.
-    """
-    new = not folder.exists()
-    try:
-        with reporting(folder):
-            yield
-    except BaseException:
-        if new:
-            with suppress(OSError):
-                remove_folder(folder)
-        raise
-
-
-@contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to a path; if the body raises, a file of that name is removed."""
     name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
