@@ -146,7 +146,8 @@ def _peft(
 
     trunk = model.backbone.trunk
     with torch.random.fork_rng(devices=[]):
-        whole: Any = AutoModelForCausalLM.from_config(trunk.model.config, dtype=torch.float32)
+        auto: Any = AutoModelForCausalLM
+        whole: Any = auto.from_config(trunk.model.config, dtype=torch.float32)
     states = {f"model.{name}": t.contiguous() for name, t in trunk.model.state_dict().items()}
     whole.load_state_dict({**states, "lm_head.weight": model.backbone.classifier})
     whole.generation_config.eos_token_id = None  # all texts have the same number of tokens
@@ -245,7 +246,7 @@ def summarise(part: str, cells: Sequence[Any]) -> dict[str, Any]:
     del part
 
     def median(name: str, key: str) -> float:
-        return statistics.median(cell[name][key] for cell in cells)
+        return float(statistics.median(cell[name][key] for cell in cells))
 
     return {
         name: {
