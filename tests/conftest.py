@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,29 @@ def warm_children(request: pytest.FixtureRequest) -> Iterator[None]:
         if not any(name.startswith(tuple(FULL)) for name in names):
             patch.setattr(subprocess.Popen, "__init__", start_warm())
         yield
+
+
+@pytest.fixture(scope="session")
+def made_once(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, Path], AbstractContextManager[bool]]:
+    """Return a context that fills a folder: with what it was left with under that name before.
+
+    It tells whether the folder is still to be filled, which the first of a worker's tests does.
+    """
+    kept = dict[str, Path]()
+
+    @contextmanager
+    def fill(name: str, folder: Path) -> Iterator[bool]:
+        if name in kept:
+            shutil.copytree(kept[name], folder)
+            yield False
+            return
+        yield True
+        copy = tmp_path_factory.mktemp("once") / "copy"
+        kept[name] = Path(shutil.copytree(folder, copy))
+
+    return fill
 
 
 @pytest.fixture
