@@ -202,10 +202,35 @@ def encoded_once(
         monkeypatch.setenv(shared_rows.FOLDER, str(rows_of_children))
 
 
+QUICK = (
+    "core/backbones/test_bfloat16.py", "core/composition/test_every_router.py", "plugins/gateway",
+    "plugins/generate", "plugins/generative", "plugins/peft", "plugins/serve",
+)  # fmt: skip
+"""Tests of language models and of many kinds of routers, for which a game need not end well."""
+
+LONG = ("plugins/gateway/test_transformers_serve.py", "plugins/generate/test_causal.py")
+"""Those among them that are about what the usual steps end with."""
+
+
+def _shorten_games(patch: pytest.MonkeyPatch) -> None:
+    for module in ("redhost_generate.causal", "redhost_robust.routers.robust"):
+        patch.setattr(f"{module}.ROUNDS", 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Play short games in the tests of `QUICK`, already in what a session's fixtures compose."""
+    name = item.path.relative_to(TESTS).as_posix() if TESTS in item.path.parents else ""
+    with pytest.MonkeyPatch.context() as patch:
+        if name.startswith(QUICK) and name not in LONG:
+            _shorten_games(patch)
+        return (yield)
+
+
 @pytest.fixture
 def quick_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train robust routers for a tenth of the usual steps."""
-    monkeypatch.setattr("redhost_robust.routers.robust.ROUNDS", 1)
+    """Play games for a fifth of the usual steps over tokens, for a tenth over others."""
+    _shorten_games(monkeypatch)
 
 
 @pytest.fixture
