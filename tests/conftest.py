@@ -6,7 +6,6 @@ import gc
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +27,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import folders
 import hypothesis
 import pytest
 import shared_rows
+import short_games
 from drafts import Draft
 from redhost_author.project import ExpertPlan, package_in
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
@@ -120,19 +121,7 @@ def made_once(
 
     It tells whether the folder is still to be filled, which the first of a worker's tests does.
     """
-    kept = dict[str, Path]()
-
-    @contextmanager
-    def fill(name: str, folder: Path) -> Iterator[bool]:
-        if name in kept:
-            shutil.copytree(kept[name], folder)
-            yield False
-            return
-        yield True
-        copy = tmp_path_factory.mktemp("once") / "copy"
-        kept[name] = Path(shutil.copytree(folder, copy))
-
-    return fill
+    return folders.made_once(tmp_path_factory)
 
 
 @pytest.fixture
@@ -202,35 +191,19 @@ def encoded_once(
         monkeypatch.setenv(shared_rows.FOLDER, str(rows_of_children))
 
 
-QUICK = (
-    "core/backbones/test_bfloat16.py", "core/composition/test_every_router.py", "plugins/gateway",
-    "plugins/generate", "plugins/generative", "plugins/peft", "plugins/serve",
-)  # fmt: skip
-"""Tests of language models and of many kinds of routers, for which a game need not end well."""
-
-LONG = ("plugins/gateway/test_transformers_serve.py", "plugins/generate/test_causal.py")
-"""Those among them that are about what the usual steps end with."""
-
-
-def _shorten_games(patch: pytest.MonkeyPatch) -> None:
-    for module in ("redhost_generate.causal", "redhost_robust.routers.robust"):
-        patch.setattr(f"{module}.ROUNDS", 1)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Play short games in the tests of `QUICK`, already in what a session's fixtures compose."""
-    name = item.path.relative_to(TESTS).as_posix() if TESTS in item.path.parents else ""
+    """Play short games in some tests, already in what a session's fixtures compose."""
     with pytest.MonkeyPatch.context() as patch:
-        if name.startswith(QUICK) and name not in LONG:
-            _shorten_games(patch)
+        if TESTS in item.path.parents:
+            short_games.shorten_in(item.path.relative_to(TESTS).as_posix(), patch)
         return (yield)
 
 
 @pytest.fixture
 def quick_game(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play games for a fifth of the usual steps over tokens, for a tenth over others."""
-    _shorten_games(monkeypatch)
+    short_games.shorten(monkeypatch)
 
 
 @pytest.fixture
