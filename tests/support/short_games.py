@@ -7,12 +7,12 @@ import pytest
 __all__ = ["shorten", "shorten_in"]
 
 QUICK = (
-    "core/backbones/test_bfloat16.py", "core/composition/test_every_router.py", "plugins/gateway",
+    "core/backbones/test_bfloat16.py", "core/composition/test_every_router.py",
     "plugins/generate", "plugins/generative", "plugins/peft", "plugins/serve",
 )  # fmt: skip
 """Tests of language models and of many kinds of routers, for which a game need not end well."""
 
-LONG = ("plugins/gateway/test_transformers_serve.py", "plugins/generate/test_causal.py")
+LONG = ("plugins/generate/test_causal.py",)
 """Those among them that are about what the usual steps end with."""
 
 
