@@ -151,8 +151,7 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
-    level = model.levels(sets).get(None)
-    added = _added(model, sets=level is not None, each=each)
+    added = _added(model, sets=model.levels(sets).get(None) is not None, each=each)
     readable = _read_through(source, added, text=text)
     run = Run(
         text=text,

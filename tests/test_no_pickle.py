@@ -49,7 +49,9 @@ SPREAD = {
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
     ("plugins/redhost-port/src/redhost_port/cli.py", "keywords"),
+    ("plugins/redhost-generate/src/redhost_generate/batch.py", "options"),  # transformers'
     ("plugins/redhost-generate/src/redhost_generate/cli.py", "limits"),  # click's options
+    ("plugins/redhost-generate/src/redhost_generate/study.py", "options"),  # adapter_names
     (
         "plugins/redhost-author/src/redhost_author/training/packaging.py",
         "fields",

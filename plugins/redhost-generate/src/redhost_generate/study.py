@@ -12,6 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,21 +62,12 @@ def measure(cell: Cell) -> dict[str, Any]:
     texts, names = prompts(int(cell.part)), [*islice(cycle(model.bus.ids), int(cell.part))]
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
         theirs = _peft(model, saved, Path(folder))
+        ours, peft = partial(_batched, model), partial(_mixed, model, theirs)
         systems: Mapping[str, Callable[[], Answer]] = {
-            TOGETHER: lambda: _together(model, texts, names),
-            ALONE: lambda: _one_by_one(
-                [
-                    lambda t=t, n=n: _together(model, [t], [n])
-                    for t, n in zip(texts, names, strict=True)
-                ]
-            ),
-            MIXED: lambda: _mixed(model, theirs, texts, names),
-            NAMED: lambda: _one_by_one(
-                [
-                    lambda t=t, n=n: _mixed(model, theirs, [t], [n])
-                    for t, n in zip(texts, names, strict=True)
-                ]
-            ),
+            TOGETHER: partial(ours, texts, names),
+            ALONE: partial(_one_by_one, ours, texts, names),
+            MIXED: partial(peft, texts, names),
+            NAMED: partial(_one_by_one, peft, texts, names),
         }
         order = [*systems][cell.seed % len(systems) :] + [*systems][: cell.seed % len(systems)]
         for name in (TOGETHER, MIXED):  # warm up
@@ -163,15 +155,17 @@ def _peft(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if named is None:
-                named = PeftModel.from_pretrained(whole.eval(), str(place), adapter_name=name)
+                named = PeftModel.from_pretrained(
+                    whole.eval(), str(place), adapter_name=name, trust_remote_code=False
+                )
             else:
                 named.load_adapter(str(place), name)
     return named.eval()
 
 
-def _together(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
+def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
     """Continue texts in shared passes, each with the adapter that is named for it."""
-    from redhost_generate.decode import generate, read_together
+    from redhost_generate.decode import generate, read_batch
 
     begin = time.perf_counter()
     going = [
@@ -183,7 +177,7 @@ def _together(model: redhost.ComposedModel, texts: Sequence[str], names: Sequenc
     made: list[list[int]] = [[] for _ in going]
     first = 0.0
     for _ in range(TOKENS):
-        for ids, choose in zip(made, read_together(going), strict=True):
+        for ids, choose in zip(made, read_batch(going), strict=True):
             token = choose()
             ids.extend(() if token is None else (token.id,))
         first = first or time.perf_counter() - begin
@@ -210,12 +204,9 @@ def _mixed(
     else:
         options["adapter_names"] = [*names]
 
-    def note(scores: Any, *_: Any, **__: Any) -> Any:
+    def note(_ids: Any, scores: Any) -> Any:
         first.append(time.perf_counter() - begin)
         return scores
-
-    def processed(_ids: Any, scores: Any) -> Any:
-        return note(scores)
 
     with torch.inference_mode():
         out = theirs.generate(
@@ -225,17 +216,21 @@ def _mixed(
             max_new_tokens=TOKENS,
             min_new_tokens=TOKENS,
             pad_token_id=0,
-            logits_processor=[processed],
+            logits_processor=[note],
             **options,
         )
     return out[:, longest:].tolist(), first[0], time.perf_counter() - begin
 
 
-def _one_by_one(works: Sequence[Callable[[], Answer]]) -> Answer:
+def _one_by_one(
+    system: Callable[[Sequence[str], Sequence[str]], Answer],
+    texts: Sequence[str],
+    names: Sequence[str],
+) -> Answer:
     """Continue texts one after another."""
     made, first, total = list[list[int]](), 0.0, 0.0
-    for work in works:
-        [ids], at, took = work()
+    for text, name in zip(texts, names, strict=True):
+        [ids], at, took = system([text], [name])
         made.append(ids)
         first, total = total + at, total + took
     return made, first, total

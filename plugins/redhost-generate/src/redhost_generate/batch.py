@@ -26,7 +26,7 @@ from redhost.core.backbones.packs import Pack
 from redhost.core.backbones.tiles import PASS_TOKENS, Run
 from redhost_generate.sessions import Session, answers
 
-__all__ = ["ActsOnRows", "passes", "step_together"]
+__all__ = ["ActsOnRows", "passes", "step_batch"]
 
 BY_CACHE = "redhost_by_cache"
 """The name under which the attention of these passes is registered with transformers."""
@@ -76,7 +76,7 @@ def passes(sessions: Sequence[Session], tokens: Sequence[Sequence[int]]) -> list
     return found
 
 
-def step_together(
+def step_batch(
     sessions: Sequence[Session], tokens: Sequence[list[int]]
 ) -> list[tuple[Tensor, Tensor]]:
     """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` of the sessions of a pass after more tokens.
@@ -211,7 +211,7 @@ def attend(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     parts, rows = [], (torch.split(x, lengths, dim=2) for x in (query, key, value))
-    for kept, q, k, v in zip(caches, *rows, strict=True):
-        keys, values = kept.update(k, v, module.layer_idx)
+    for kv, q, k, v in zip(caches, *rows, strict=True):
+        keys, values = kv.update(k, v, module.layer_idx)
         parts.append(sdpa_attention_forward(module, q, keys, values, None, **options)[0])
     return torch.cat(parts, dim=1), None
