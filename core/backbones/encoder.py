@@ -386,7 +386,13 @@ class TextEncoder:
     def _pass(self, ids: Tensor) -> Iterator[None]:
         """Compute in tiles if possible: on a CPU, without gradients."""
         if ids.device.type == "cpu" and torch.is_inference_mode_enabled():
-            with self.lock, self.tiles.applied(tile_of(ids.shape[1])):
+            # A token that is generated is a pack of one tile.
+            with (
+                self.lock,
+                self.tiles.applied(
+                    tile_of(ids.shape[1]), sections=((1, 1),) if ids.numel() == 1 else ()
+                ),
+            ):
                 yield
         else:
             yield

@@ -155,8 +155,8 @@ class Tiles:
             sections: For a pack: its number of rows and of rows in a tile, section by section.
             runs: For a pack: its texts; by default each row of the batch is one text.
         """
-        # For a pack of one tile, the unmodified layer computes the same.
-        is_one = not ONEDNN and not self.lowered and [*sections] == [(tile, tile)]
+        # For a pack of one tile, the unmodified layer computes the same, of one row also on oneDNN.
+        is_one = [*sections] == [(tile, tile)] and (tile == 1 or not ONEDNN) and not self.lowered
         # Autocast applies to the layers' own products, not to ours; it guarantees no bits.
         linears = () if is_one or torch.is_autocast_enabled("cpu") else self.linears
         # Bypass nn.Module.__setattr__, which costs more than a small product.
