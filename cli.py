@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import sys
 import traceback
@@ -10,6 +12,7 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from threading import Timer
 from typing import Any, TextIO, cast
@@ -128,7 +131,7 @@ def _run(arguments: Sequence[str]) -> int:
     except RedhostError as e:
         if "--debug" in arguments:
             traceback.print_exc()
-        click.echo(f"redhost: {e}", err=True)
+        click.echo(f"redhost: {_in_home(str(e), arguments)}", err=True)
         return e.exit_code
     except click.ClickException as e:
         _show(e)
@@ -146,6 +149,23 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: {module} ended the command: sys.exit({e.code!r})", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _in_home(message: str, arguments: Sequence[str]) -> str:
+    """Return a message whose commands act on the home that was typed, if one was."""
+    typed = [*arguments[: arguments.index("--")]] if "--" in arguments else [*arguments]
+    homes = [b for a, b in pairwise(typed) if a == "--home"]
+    homes += [a.removeprefix("--home=") for a in typed if a.startswith("--home=")]
+    if not homes:
+        return message
+
+    def command(found: re.Match[str]) -> str:
+        verb = cli.get_command(click.Context(cli), found["verb"])
+        takes = verb is not None and any(p.name == "home" for p in verb.params)
+        home = f" --home {shlex.quote(homes[-1])}" if takes and "--home" not in found[0] else ""
+        return f"{found[0]}{home}"
+
+    return re.sub(r"(?<=')redhost (?P<verb>[a-z-]+)[^']*(?=')", command, message)
 
 
 def _show(error: click.ClickException) -> None:

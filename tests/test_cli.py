@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -365,6 +366,21 @@ def test_nothing_composed_is_exit_3(tmp_path, capsys) -> None:
     code, _, err = call(capsys, "predict", "x", "--home", str(tmp_path / "none"))
     assert code == 3
     assert err.startswith("redhost: nothing is composed in ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["rollback"], ["predict", "x"]])
+@pytest.mark.parametrize("form", ["--home {}", "--home={}"])
+def test_commands_in_an_error_act_on_the_home_that_was_typed(
+    tmp_path, capsys, monkeypatch, command, form
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "a home"
+    typed = [part.format(place) for part in form.split(" ")]
+    code, _, err = call(capsys, *command, *typed)
+    assert code in {2, 3}
+    proposed = re.findall(r"'redhost (.*?)(?:'(?= |,|\.|;)|$)", err)
+    assert proposed and all(one.count(f"--home '{place}'") == 1 for one in proposed)
+    assert "--home" not in call(capsys, *command)[2]
 
 
 def test_debug_shows_the_traceback(tmp_path, capsys) -> None:
