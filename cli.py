@@ -10,6 +10,7 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Timer
 from typing import Any, TextIO, cast
@@ -17,9 +18,9 @@ from typing import Any, TextIO, cast
 import click
 
 from . import __version__
-from .commands.lazy import PluginGroup
+from .commands.lazy import PLUGINS, PluginGroup
 from .commands.printing import Printable, fill_descriptors
-from .registry.errors import RedhostError
+from .registry.errors import MissingError, RedhostError
 
 COMMANDS: Mapping[str, Sequence[str]] = {
     "compose": ("predict", "recompose", "route"),
@@ -124,7 +125,8 @@ def _interrupting_destructors() -> Iterator[None]:
 def _run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code; errors are printed."""
     try:
-        code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
+        with _naming_what_is_missing(_typed(arguments)):
+            code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
     except RedhostError as e:
         if "--debug" in arguments:
             traceback.print_exc()
@@ -146,6 +148,30 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: {module} ended the command: sys.exit({e.code!r})", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _naming_what_is_missing(command: str) -> Iterator[None]:
+    """Say what to install where a package was installed without what it needs.
+
+    Raises:
+        MissingError: If a module that a command imports is of no installed package.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        module = (e.name or "").partition(".")[0]
+        if not module or find_spec(module) is not None:
+            raise  # a mistake of whoever imports it
+        from .registry.environment.extras import how_to_install
+
+        extras = (extra for extra, commands in PLUGINS.items() if command in commands)
+        others = "Reinstall the package that has it, with all that it requires."
+        otherwise = "Run: pip install redhost" if command in BUILT_IN else others
+        raise MissingError(
+            f"command {command!r} needs the module {module!r}, which is not installed",
+            hint=next(map(how_to_install, extras), otherwise),
+        ) from e
 
 
 def _show(error: click.ClickException) -> None:

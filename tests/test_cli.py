@@ -479,3 +479,44 @@ def test_built_in_commands_win(environment, capsys) -> None:
         "imposter", {"__init__.py": COMMAND}, {"redhost.commands": "schema = imposter:hello"}
     )
     assert "hello" not in call(capsys, "schema")[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [
+        (["serve"], "uvicorn", "redhost-serve"),
+        (["gateway"], "httpx2", "redhost-gateway"),
+        (["report", "page.html"], "jinja2", "redhost-report"),
+        (["predict", "text"], "torch", "install redhost"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_one_line_says_what_to_install_where_dependencies_were_left_out(
+    composed: Path, command: list[str], module: str, extra: str
+) -> None:
+    code = (
+        f"import sys\nsys.modules[{module!r}] = None  # as pip leaves it with --no-deps\n"
+        f"from redhost.cli import main\nmain({command!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=composed.parent,
+        env={**os.environ, "REDHOST_HOME": str(composed)},
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert f"command {command[0]!r} needs the module {module!r}" in done.stderr
+    assert "Run: pip install" in done.stderr and done.stderr.endswith(f"{extra}\n")
+
+
+def test_a_module_that_an_installed_package_lacks_is_a_mistake_of_its_author(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**_: object) -> None:
+        raise ModuleNotFoundError("No module named 'json.nothing'", name="json.nothing")
+
+    monkeypatch.setattr(cli.commands["status"], "callback", fail)
+    with pytest.raises(ModuleNotFoundError, match=r"json\.nothing"):
+        main(["status"])
