@@ -12,8 +12,9 @@ from warm_start import warm_command
 
 def test_where_nothing_is_composed_it_says_what_to_run(tmp_path: Path) -> None:
     home = tmp_path / "empty"
+    options = ("--home", str(home), "--port", "0", "--upstream", "http://127.0.0.1:9")
     process = subprocess.Popen(
-        warm_command("-m", "redhost", "gateway", "--home", str(home), "--port", "0"),
+        warm_command("-m", "redhost", "gateway", *options),
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
