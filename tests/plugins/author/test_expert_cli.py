@@ -70,6 +70,19 @@ def test_every_command_of_an_author_takes_the_backbone_that_is_named(two, call, 
     assert call("pack", project, "--backbone", "tiny")[0] == 1
 
 
+def test_a_path_in_a_printed_command_is_one_word_for_a_shell(call, tmp_path) -> None:
+    assert call("new-expert", "odd")[0] == 0
+    (tmp_path / "sp ace").mkdir()
+    project = shutil.move("red-expert-odd", tmp_path / "sp ace")
+    data = write_rows(tmp_path / "rows.jsonl")
+    out = call("train-expert", str(project), "--data", data, "--epochs", "1")[1]
+    assert out.endswith(f"next: redhost pack '{project}'\n")
+    out = call("pack", str(project))[1]
+    assert f"next: redhost add '{project}/dist/red_expert_odd-" in out and out.endswith(".whl'\n")
+    key = call("new-key", str(tmp_path / "sp ace" / "my key.pem"))[1]
+    assert key.endswith(f"next: redhost pack DIR --sign '{tmp_path}/sp ace/my key.pem'\n")
+
+
 def test_a_backbone_that_is_not_installed_is_named(two, call) -> None:
     code, out, err = call("new-expert", "odd", "--backbone", "tiny-rendom")
     assert (code, out, err.count("\n")) == (2, "", 1) and not Path("red-expert-odd").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -180,7 +181,8 @@ def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
         )
         write_plan(project, plan)
     line, option = _backbone_of(plan, home)
-    click.echo(f"{project}\n{line}next: redhost train-expert {project} --data YOUR.jsonl{option}")
+    train = f"redhost train-expert {shlex.quote(str(project))} --data YOUR.jsonl{option}"
+    click.echo(f"{project}\n{line}next: {train}")
 
 
 def _backbone_of(plan: ExpertPlan, home: Path | None) -> tuple[str, str]:
@@ -297,7 +299,7 @@ def train_expert(
         print_json(trained.manifest)
         return
     print_trained(trained)
-    click.echo(f"next: redhost pack {project}")
+    click.echo(f"next: redhost pack {shlex.quote(str(project))}")
 
 
 def rows_for(
@@ -343,9 +345,9 @@ def pack(
         click.echo(f"removed {old}: it is of another build; --sign KEY.pem signs this one")
     click.echo(wheel)
     if manifest is None:
-        click.echo(f"next: pip install {wheel}")
+        click.echo(f"next: pip install {shlex.quote(str(wheel))}")
         return
-    click.echo(f"{card_discloses(manifest)}\nnext: redhost add {wheel}")
+    click.echo(f"{card_discloses(manifest)}\nnext: redhost add {shlex.quote(str(wheel))}")
 
 
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:
