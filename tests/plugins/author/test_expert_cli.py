@@ -83,6 +83,17 @@ def test_a_path_in_a_printed_command_is_one_word_for_a_shell(call, tmp_path) -> 
     assert key.endswith(f"next: redhost pack DIR --sign '{tmp_path}/sp ace/my key.pem'\n")
 
 
+def test_a_project_or_a_file_that_is_not_there_has_a_next_step(call) -> None:
+    for command in (("pack", "nowhere"), ("train-expert", "nowhere", "--data", "x.jsonl")):
+        code, _, err = call(*command)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "'nowhere' does not exist. 'redhost new-expert NAME' makes one" in err
+    assert call("new-expert", "odd")[0] == 0
+    code, _, err = call("train-expert", "red-expert-odd", "--data", "nope.jsonl")
+    assert code == 2 and "cannot read nope.jsonl: found No such file" in err
+    assert err.endswith("Name a file of rows, or '-' for standard input.\n")
+
+
 def test_a_backbone_that_is_not_installed_is_named(two, call) -> None:
     code, out, err = call("new-expert", "odd", "--backbone", "tiny-rendom")
     assert (code, out, err.count("\n")) == (2, "", 1) and not Path("red-expert-odd").exists()

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -33,7 +33,20 @@ if TYPE_CHECKING:
 
     from .project import ExpertPlan
 
-PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
+
+class ProjectPath(click.Path):
+    """The folder of a project, which has to be there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the folder; for one that is not there, say how a project is made."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as e:
+            message = f"{e.message} 'redhost new-expert NAME' makes one in ./red-expert-NAME."
+            raise click.BadParameter(message, ctx, param) from e
+
+
+PROJECT = ProjectPath(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command("new-expert")
