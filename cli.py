@@ -125,8 +125,13 @@ def _interrupting_destructors() -> Iterator[None]:
 def _run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code; errors are printed."""
     try:
-        with _naming_what_is_missing(_typed(arguments)):
-            code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
+        code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
+    except ModuleNotFoundError as e:
+        missing = _missing(e, _typed(arguments))
+        if missing is None or "--debug" in arguments:
+            raise
+        click.echo(f"redhost: {missing}", err=True)
+        return missing.exit_code
     except RedhostError as e:
         if "--debug" in arguments:
             traceback.print_exc()
@@ -150,28 +155,23 @@ def _run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-@contextmanager
-def _naming_what_is_missing(command: str) -> Iterator[None]:
-    """Say what to install where a package was installed without what it needs.
+def _missing(error: ModuleNotFoundError, command: str) -> MissingError | None:
+    """Return what to install where a package was installed without what it needs.
 
-    Raises:
-        MissingError: If a module that a command imports is of no installed package.
+    None if the module is of a package that is here: then its author made a mistake.
     """
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        module = (e.name or "").partition(".")[0]
-        if not module or find_spec(module) is not None:
-            raise  # a mistake of whoever imports it
-        from .registry.environment.extras import how_to_install
+    module = (error.name or "").partition(".")[0]
+    if not module or find_spec(module) is not None:
+        return None
+    from .registry.environment.extras import how_to_install
 
-        extras = (extra for extra, commands in PLUGINS.items() if command in commands)
-        others = "Reinstall the package that has it, with all that it requires."
-        otherwise = "Run: pip install redhost" if command in BUILT_IN else others
-        raise MissingError(
-            f"command {command!r} needs the module {module!r}, which is not installed",
-            hint=next(map(how_to_install, extras), otherwise),
-        ) from e
+    extras = (extra for extra, commands in PLUGINS.items() if command in commands)
+    others = "Reinstall the package that has it, with all that it requires."
+    otherwise = "Run: pip install redhost" if command in BUILT_IN else others
+    return MissingError(
+        f"command {command!r} needs the module {module!r}, which is not installed",
+        hint=next(map(how_to_install, extras), otherwise),
+    )
 
 
 def _show(error: click.ClickException) -> None:

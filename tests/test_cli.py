@@ -14,6 +14,7 @@ from warm_start import warm_command
 
 import redhost
 from redhost.cli import cli, main
+from redhost.core.backbones.backbone import Backbone
 
 SHIPPED = ["range1", "range2", "range3", "range4", "range5"]
 
@@ -520,3 +521,18 @@ def test_a_module_that_an_installed_package_lacks_is_a_mistake_of_its_author(
     monkeypatch.setattr(cli.commands["status"], "callback", fail)
     with pytest.raises(ModuleNotFoundError, match=r"json\.nothing"):
         main(["status"])
+
+
+def test_ctrl_c_while_a_backbone_is_made_names_no_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Backbone, "from_package", interrupted)
+    with pytest.raises(SystemExit) as e:
+        main(["recompose", "--backbone", "tiny"])
+    err = capsys.readouterr().err
+    assert e.value.code == 130 and "plugin" not in err
+    assert "redhost: stopped in the factory of backbone 'tiny'; no generation" in err

@@ -15,7 +15,6 @@ from redhost_author.project import ExpertPlan, package_in
 
 import redhost
 from redhost.cli import main
-from redhost.core.backbones.backbone import Backbone
 from redhost.core.plugins.manager import PluginState
 from redhost.registry.environment import trust
 from redhost.registry.environment.extras import how_to_install
@@ -523,21 +522,6 @@ def test_ctrl_c_names_the_plugin_that_hangs(toy, tmp_path, doing, capsys, monkey
         main(["recompose", "--backbone", "toy"])
     assert e.value.code == 130
     assert f"redhost: stopped in {doing}; no generation is half" in capsys.readouterr().err
-
-
-def test_ctrl_c_while_a_backbone_is_made_names_no_plugin(
-    toy, tmp_path, capsys, monkeypatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(Backbone, "from_package", interrupted)
-    with pytest.raises(SystemExit) as e:
-        main(["recompose", "--backbone", "toy"])
-    err = capsys.readouterr().err
-    assert e.value.code == 130 and "plugin" not in err
-    assert "redhost: stopped in the factory of backbone 'toy'; no generation" in err
 
 
 LEAVES = ROUTER.replace("return z.new_zeros", "raise SystemExit(0)\n        return z.new_zeros")
