@@ -120,7 +120,7 @@ test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces $(LLAMA)/.install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/campaigns/test_kills.py tests/tools/mutation
 	OMP_NUM_THREADS=1 MOMENTS=50 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/plugins/sync/test_kills.py tests/plugins/index/test_kills.py
 	OMP_NUM_THREADS=1 DAMAGED=1500 $(BIN)/pytest -q tests/registry/package/test_damaged.py
-	OMP_NUM_THREADS=1 EXAMPLES=12 $(BIN)/pytest -q tests/core/backbones/test_tiles.py
+	OMP_NUM_THREADS=1 EXAMPLES=12 $(BIN)/pytest -q tests/core/backbones/test_tiles.py tests/plugins/serve/test_openapi.py
 	$(BIN)/pytest -q tests/browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx

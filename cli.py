@@ -25,7 +25,7 @@ from .registry.errors import MissingError, RedhostError
 COMMANDS: Mapping[str, Sequence[str]] = {
     "compose": ("predict", "recompose", "route"),
     "evaluate": ("evaluate",),
-    "experts": ("check", "disable", "enable", "list-experts", "schema"),
+    "experts": ("disable", "enable", "list-experts"),
     "history": ("gc", "history", "rollback", "status"),
     "packages": ("add", "remove"),
     "plugins": ("plugins", "trust"),

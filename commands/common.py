@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..core.plugins.manager import Plugins
     from ..core.session import Workers
     from ..core.types import Row, StagedProgress
+    from ..registry.wheel.signing import PublicKey
 
 
 LOCAL = "local"
@@ -57,10 +58,15 @@ tolerance_option = click.option(
 )
 """Adds ``--tolerance``."""
 
-seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
+key_option = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="PUB.pem",
+    help="Refuse a wheel that none of these signed (default: keys in [tool.redhost], whose lists "
+    "of what is revoked count as well).",
 )
-"""Adds ``--seed``."""
+"""Adds ``--key``, for wheels; see `chosen_keys`."""
 
 
 def composition_options(command: F) -> F:
@@ -242,6 +248,14 @@ def open_workers(engine: str, workers: int, plugins: Plugins | None = None) -> W
     )
     others: Workers = open_others(engine, workers, plugins)
     return others
+
+
+def chosen_keys(given: tuple[str, ...]) -> tuple[PublicKey, ...]:
+    """Return the keys given on the command line, else those of the project; usually none."""
+    from ..registry.queries.settings import load_settings
+    from ..registry.wheel.signing import read_keys
+
+    return read_keys(given or load_settings().keys or ())
 
 
 def cut_texts(cuts: Sequence[int | None]) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
     from ..core.model.composed import Answer
     from ..core.model.questions import Questions
-    from .files import FileOptions
+    from .files import Answered
 
 
 @click.command()
@@ -181,8 +181,14 @@ def predict(
         for warning in model.default.set_warnings(level):
             click.echo(f"warning    {warning}", err=True)
     if source is not None and target is not None:
-        options: FileOptions = {"text": text_field, "sets": sets, "each": each}
-        _print_file(model, source, target, as_json=as_json, **options)
+        from .files import answer_file
+
+        with bar("predict") as progress:
+            rows = progress.stage("rows")
+            done = answer_file(
+                model, source, target, text=text_field, sets=sets, each=each, progress=rows
+            )
+        _print_file(model, target, done, as_json=as_json)
     else:
         _print_answers(model.answer(lines, sets=sets, each=each), as_json=as_json)
     if model.damaged:
@@ -214,20 +220,8 @@ def _print_answer(answer: Answer, title: str) -> None:
         click.echo(f"  {i:<12} → {expert_answer.label}{_sure(expert_answer.probability)}{declined}")
 
 
-def _print_file(
-    model: Questions,
-    source: Path,
-    target: Path,
-    *,
-    as_json: bool,
-    **options: Unpack[FileOptions],
-) -> None:
-    """Answer a file, and print a summary."""
-    from .files import answer_file
-
-    with bar("predict") as progress:
-        rows = progress.stage("rows")
-        done = answer_file(model, source, target, progress=rows, **options)
+def _print_file(model: Questions, target: Path, done: Answered, *, as_json: bool) -> None:
+    """Print a summary of an answered file."""
     if as_json:
         print_json(done)
         return

@@ -21,13 +21,12 @@ from .common import (
     print_json,
     read_data,
 )
-from .receipts import SHORTLIST, SHOWN, points
+from .receipts import points
 from .tables import table
 
 if TYPE_CHECKING:
     from ..core.evaluation.evaluate import Evaluation
     from ..core.model.composed import ComposedModel
-    from ..core.receipt import Health
     from ..core.types import Row
 
 
@@ -98,7 +97,14 @@ def evaluate(
     rows = read_data(home, data, domain_field=domain_field, **fields)
     elsewhere = None if outside is None else [r.text for r in read_texts(outside)]
     host = open_host(home, device=device, engine=engine, workers=workers)
-    extras = _extras(outside=elsewhere, mixtures=mixtures, plot=plot, curves=curves)
+    extras = _extras(
+        outside=elsewhere,
+        mixtures=mixtures,
+        plot=plot,
+        curves=curves,
+        labels=labels,
+        routing=routing,
+    )
     with bar("evaluate") as progress:
         result = host.evaluate(rows, leave_out=leave_one_out, progress=progress)
         more = extras.measure(host, rows, progress=progress) if extras else {}
@@ -108,37 +114,37 @@ def evaluate(
     if as_json:
         print_json({**msgspec.to_builtins(result), **more})
     else:
-        _print_all(result, labels=labels, routing=routing)
+        _print_evaluation(result)
         if extras:
-            extras.show(more)
+            extras.show(result, more)
         _print_unanswered(rows or (), host.composed)
 
 
 def _extras(
-    *, outside: Sequence[str] | None, mixtures: bool, plot: str | None, curves: str | None
-) -> Any:
-    """Return what measures and draws more than the table, if asked for: redhost-report has it."""
-    from .lazy import import_beside
-
-    if outside is None and not mixtures and plot is None and curves is None:
-        return None
-    needed_for = "evaluate with --outside, --mixtures, --plot or --curves"
-    make = import_beside("report", "redhost_report.evaluation:Extras", needed_for=needed_for)
-    return make(outside=outside, mixtures=mixtures, plot=plot, curves=curves)
-
-
-def _print_all(
-    result: Evaluation,
     *,
+    outside: Sequence[str] | None,
+    mixtures: bool,
+    plot: str | None,
+    curves: str | None,
     labels: bool,
     routing: bool,
-) -> None:
-    """Print the host's own results that were requested."""
-    _print_evaluation(result)
-    if labels and result.labels is not None:
-        _print_labels(result)
-    if routing and result.routing is not None:
-        _print_health(result.routing)
+) -> Any:
+    """Return what measures, draws and prints more, if asked for: redhost-report has it."""
+    from .lazy import import_beside
+
+    given = (outside, plot, curves)
+    if not (mixtures or labels or routing) and all(option is None for option in given):
+        return None
+    needed_for = "evaluate with --outside, --mixtures, --plot, --curves, --labels or --routing"
+    make = import_beside("report", "redhost_report.evaluation:Extras", needed_for=needed_for)
+    return make(
+        outside=outside,
+        mixtures=mixtures,
+        plot=plot,
+        curves=curves,
+        labels=labels,
+        routing=routing,
+    )
 
 
 def _print_cut(rows: Sequence[Row], model: ComposedModel) -> None:
@@ -163,24 +169,6 @@ def _print_unanswered(rows: Sequence[Row], model: ComposedModel) -> None:
             f"{len(unknown)} of {len(rows)} rows have a label that no expert has, first row {n}: "
             f"{label!r}. {suggest(label, labels)}".rstrip()
         )
-
-
-def _print_labels(result: Evaluation) -> None:
-    """Print every label's scores; if there are many, only those with the lowest F1."""
-    scores, confusion = result.labels or {}, result.confusion or {}
-    names = sorted(scores, key=lambda y: scores[y].f1)[:SHORTLIST]
-    rows = []
-    for name in sorted(names) if len(scores) > SHOWN else scores:
-        score = scores[name]
-        confused = {a: n for a, n in confusion.get(name, {}).items() if a != name}
-        most = max(confused, key=confused.__getitem__, default=None)
-        taken = "" if most is None else f"{most} ({confused[most]})"
-        cells = (points(x) or "n/a" for x in (score.precision, score.recall, score.f1))
-        rows.append((name, score.rows, *cells, taken))
-    head = ("label", "rows", "precision", "recall", "F1", "most often taken for")
-    table(f"labels, macro F1 {points(result.macro_f1)}", head, rows)
-    if len(scores) > SHOWN:
-        click.echo(f"{len(scores)} labels, those of the lowest F1 are shown. All of them: --json")
 
 
 def _print_evaluation(result: Evaluation) -> None:
@@ -221,17 +209,3 @@ def _print_evaluation(result: Evaluation) -> None:
             for i, row in result.leave_one_out.items()
         ]
         table("leave one out, points gained or lost", ("", *domains), losses)
-
-
-def _print_health(health: Health) -> None:
-    rows = [
-        (c, f"{used:.3f}", f"{health.loudness[c]:.2f}" if c in health.loudness else "")
-        for c, used in health.usage.items()
-    ]
-    table(f"routes of {health.rows} rows", ("column", "mean weight", "loudness at home"), rows)
-    apart = "" if health.distance is None else f", answers {health.distance:.2f} apart"
-    click.echo(
-        f"usage entropy {health.entropy:.3f} (rows' own {health.expected_entropy:.3f}){apart}"
-    )
-    for warning in health.warnings:
-        click.echo(f"warning    {warning}")

@@ -1,26 +1,20 @@
-"""Commands about packages: list-experts, check, enable, disable, schema."""
+"""Commands about packages: list-experts, enable, disable."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from .common import (
-    LOCAL,
     backbone_option,
-    bar,
     composition_options,
-    engine_options,
     home_option,
     json_option,
-    open_workers,
     print_json,
 )
-from .keys import key_option
 from .tables import table
 
 if TYPE_CHECKING:
@@ -84,53 +78,6 @@ def _row(status: PackageStatus, keys: Sequence[str]) -> list[object]:
 
 
 @click.command()
-@click.argument("targets", nargs=-1)
-@home_option
-@backbone_option
-@click.option("--strict", is_flag=True, help="Also require what a published expert should have.")
-@key_option
-@engine_options
-@json_option("list[commands.printed.Report]")
-def check(
-    *,
-    targets: tuple[str, ...],
-    home: Path | None,
-    backbone: str | None,
-    strict: bool,
-    keys: tuple[str, ...],
-    engine: str,
-    workers: int,
-    as_json: bool,
-) -> None:
-    """Check experts, or backbones, against their contract.
-
-    TARGETS are installed ids, wheels or folders; without any, all installed experts are checked.
-    """
-    from .checking import check_targets
-
-    others = None if engine == LOCAL and workers == 1 else open_workers(engine, workers)
-    with bar("check") as progress:
-        reports = check_targets(
-            targets,
-            home=home,
-            backbone=backbone,
-            strict=strict,
-            keys=keys,
-            workers=others,
-            progress=progress,
-        )
-    if as_json:
-        print_json(reports)
-    else:
-        for report in reports:
-            click.echo(f"{report['target']}: {'ok' if report['ok'] else 'failed'}")
-            for v in report["violations"]:
-                click.echo(f"  {v.field}: expected {v.expected}, found {v.found}. {v.hint}")
-    if not all(report["ok"] for report in reports):
-        sys.exit(1)
-
-
-@click.command()
 @click.argument("expert_id")
 @home_option
 def disable(*, expert_id: str, home: Path | None) -> None:
@@ -168,12 +115,3 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled.names()
     for dist in sorted(still):
         click.echo(f"{dist} is disabled by its own name: redhost enable {dist}{option(where)}")
-
-
-@click.command()
-@click.argument("kind", type=click.Choice(["expert", "backbone"]), default="expert")
-def schema(*, kind: Literal["expert", "backbone"]) -> None:
-    """Print the JSON Schema of expert.json or backbone.json."""
-    from ..registry.package.manifest import json_schema
-
-    print_json(json_schema(kind))

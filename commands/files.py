@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -58,20 +58,6 @@ EACH = "by_expert"
 
 QUESTIONS = "questions"
 """Fields added for named questions: these of each."""
-
-
-class FileOptions(TypedDict):
-    """How rows are answered.
-
-    Attributes:
-        text: The field with a row's text.
-        sets: How often the right label is to be in a row's label set; None without sets.
-        each: Whether the answers of every expert alone are added.
-    """
-
-    text: str
-    sets: float | None
-    each: bool
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,8 +114,10 @@ def answer_file(
     source: Path,
     target: Path,
     *,
+    text: str,
+    sets: float | None,
+    each: bool,
     progress: Progress,
-    **options: Unpack[FileOptions],
 ) -> Answered:
     """Answer every row of a file, and write the rows with their answers.
 
@@ -137,8 +125,10 @@ def answer_file(
         model: The model that answers.
         source: The file: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``.
         target: The output file; its suffix selects one of these formats.
+        text: The field with a row's text.
+        sets: How often the right label is to be in a row's label set; None without sets.
+        each: Whether the answers of every expert alone are added.
         progress: Called with the number of rows answered.
-        options: See `FileOptions`.
 
     Raises:
         UsageError: If the first row has no text, the options do not suit the task, the target
@@ -161,11 +151,15 @@ def answer_file(
             found=f"{target.stat().st_size:,} bytes",
             hint="Give --out another name, or remove it.",
         )
-    level = model.levels(options["sets"]).get(None)
-    added = _added(model, sets=level is not None, each=options["each"])
-    readable = _read_through(source, added, text=options["text"])
-    generation = model.default.generation if model.default else None
-    run = Run(generation=generation, questions=model.generations, **options)
+    added = _added(model, sets=model.levels(sets).get(None) is not None, each=each)
+    readable = _read_through(source, added, text=text)
+    run = Run(
+        text=text,
+        sets=sets,
+        generation=model.default.generation if model.default else None,
+        each=each,
+        questions=model.generations,
+    )
     _begin(parts, run)
     files, fault = _answer_parts(model, source, parts, run, readable, progress)
     done = _counted(files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -12,8 +12,7 @@ from .common import composition_options, json_option, print_json
 from .tables import table
 
 if TYPE_CHECKING:
-    from .printed import Collected, RolledBack
-
+    from ..registry.queries.inventory import Drift, HomeStatus
 
 FEW = 10
 """With more generations than this, they are counted instead of listed."""
@@ -32,33 +31,9 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    click.echo(f"home        {report.home}{'' if where.is_dir() else '  (not there yet)'}")
-    click.echo(f"generation  {report.generation or 'none'}  (parent {report.parent or 'none'})")
-    click.echo(f"backbone    {report.backbone or 'none'}")
-    click.echo(f"experts     {', '.join(report.experts) or 'none'}")
-    click.echo(f"router      {report.router or 'none'}")
-    for name, number in (report.questions or {}).items():
-        click.echo(f"question    {name}: generation {number}")
-    for d in report.drift:
-        locked = f"{'fingerprint' if d.id == 'backbone' else 'build'} locked {d.locked or '-'}"
-        now = d.installed if d.kind == "revoked" else f"now {d.installed or '-'}"
-        click.echo(f"drift       {d.id}: {d.kind}, {locked}, {now}")
-    if report.lock is not None:
-        click.echo(f"lock        {report.lock}: redhost.lock is not this generation's")
-    for fault in report.store:
-        click.echo(f"damaged     {fault}")
-    for cache, entries in report.damaged.items():
-        click.echo(f"damaged     {entries} entries of the {cache} cache; they are computed again")
-    for lease in report.held:
-        click.echo(
-            f"held        generation {lease.generation} by process {lease.pid} since "
-            f"{lease.started}"
-        )
-    if report.leftovers:
-        click.echo(
-            f"leftovers   {len(report.leftovers)} of writers that were stopped; "
-            "the next writer removes them"
-        )
+    for title, lines in _lines(report, is_there=where.is_dir()).items():
+        for line in lines:
+            click.echo(f"{title:<11} {line}")
     about = option(where)
     if (n := report.newest) is not None:
         click.echo(f"older       than generation {n}; forward again: redhost rollback {n}{about}")
@@ -73,6 +48,38 @@ def status(*, home: Path | None, as_json: bool) -> None:
     elif report.drift or report.store:
         back = "" if report.back is None or n else f"   (or redhost rollback{about})"
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
+
+
+def _lines(report: HomeStatus, *, is_there: bool) -> dict[str, list[str]]:
+    """Return what `status` prints: the lines of each title, in order."""
+    left = f"{len(report.leftovers)} of writers that were stopped; the next writer removes them"
+    computed = "entries of the {} cache; they are computed again"
+    return {
+        "home": [f"{report.home}{'' if is_there else '  (not there yet)'}"],
+        "generation": [f"{report.generation or 'none'}  (parent {report.parent or 'none'})"],
+        "backbone": [report.backbone or "none"],
+        "experts": [", ".join(report.experts) or "none"],
+        "router": [report.router or "none"],
+        "question": [f"{q}: generation {n}" for q, n in (report.questions or {}).items()],
+        "drift": [_drifted(difference) for difference in report.drift],
+        "lock": [f"{report.lock}: redhost.lock is not this generation's"] if report.lock else [],
+        "damaged": [
+            *report.store,
+            *(f"{n} {computed.format(cache)}" for cache, n in report.damaged.items()),
+        ],
+        "held": [
+            f"generation {x.generation} by process {x.pid} since {x.started}" for x in report.held
+        ],
+        "leftovers": [left] if report.leftovers else [],
+    }
+
+
+def _drifted(difference: Drift) -> str:
+    """Return a difference between what is locked and what is installed as text."""
+    what = "fingerprint" if difference.id == "backbone" else "build"
+    here = difference.installed or "-"
+    now = difference.installed if difference.kind == "revoked" else f"now {here}"
+    return f"{difference.id}: {difference.kind}, {what} locked {difference.locked or '-'}, {now}"
 
 
 def _backbone_option(home: Path, name: str) -> str:
@@ -127,10 +134,22 @@ def history(*, home: Path | None, as_json: bool) -> None:
     )
 
 
+class RolledBack(TypedDict):
+    """The generation that is current again.
+
+    Attributes:
+        generation: Its number.
+        experts: Ids of its experts.
+    """
+
+    generation: int
+    experts: list[str]
+
+
 @click.command()
 @click.argument("number", type=int, required=False)
 @composition_options
-@json_option("commands.printed.RolledBack")
+@json_option("commands.history.RolledBack")
 def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
@@ -143,8 +162,7 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     record = Generations(resolve_home(home)).rollback(number, whole=True)
     experts = [m.id for m in record.experts]
     if as_json:
-        rolled_back: RolledBack = {"generation": record.number, "experts": experts}
-        print_json(rolled_back)
+        print_json(RolledBack(generation=record.number, experts=experts))
     else:
         click.echo(f"generation {record.number} is current: {', '.join(experts)}")
 
@@ -159,7 +177,7 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
 @composition_options
-@json_option("commands.printed.Collected")
+@json_option("registry.home.generations.GcReport")
 def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
     """Remove old generations, and the bytes that only they need.
 
@@ -171,14 +189,7 @@ def gc(*, keep: int, dry_run: bool, home: Path | None, as_json: bool) -> None:
 
     report = Generations(resolve_home(home)).gc(keep, dry_run=dry_run)
     if as_json:
-        collected: Collected = {
-            "dry_run": dry_run,
-            "generations": report.generations,
-            "digests": report.digests,
-            "bytes": report.bytes,
-            "held": report.held,
-        }
-        print_json(collected)
+        print_json(report)
         return
     for lease in report.held:
         click.echo(f"kept generation {lease.generation}: process {lease.pid} holds it")

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
     "author": {
+        "check": "Check experts, or backbones, against their contract.",
         "new-backbone": "Make a backbone package from any model.",
         "new-expert": "Make an expert's project, ready to be trained.",
         "new-key": "Make a key pair to sign wheels with.",
         "new-plugin": "Make a plugin's project, which works as it is.",
         "new-workflow": "Write a workflow that checks and publishes the expert of PROJECT.",
         "pack": "Check PROJECT and build its wheel.",
+        "schema": "Print the JSON Schema of expert.json or backbone.json.",
         "train-expert": "Train the expert of PROJECT, alone, on your data.",
     },
     "doctor": {

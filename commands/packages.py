@@ -12,14 +12,15 @@ import click
 from .common import (
     backbone_option,
     bar,
+    chosen_keys,
     composition_options,
     device_option,
     json_option,
+    key_option,
     open_host,
     print_json,
     tolerance_option,
 )
-from .keys import chosen_keys, key_option
 from .receipts import print_receipt
 
 if TYPE_CHECKING:

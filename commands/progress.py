@@ -129,9 +129,7 @@ def draw(title: str) -> Iterator[Stages]:
     )
     with bars:
         waiting = bars.add_task(title, total=None, note="")
-        stages = Stages(title, bars)
-        stages.tasks[title] = waiting
-        yield stages
+        yield Stages(title, bars, tasks={title: waiting})
 
 
 @contextmanager

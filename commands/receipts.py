@@ -68,9 +68,8 @@ def print_receipt(receipt: Receipt, *, before: int | None = None) -> None:
     if receipt.decline is not None:
         share = f"{receipt.decline.share:.2%} of the experts' own texts at most"
         click.echo(f"declines {share} as unfamiliar, in addition to those routed to no expert")
-    for part in (receipt.health, receipt.decline):
-        for warning in part.warnings if part else ():
-            click.echo(f"warning    {warning}")
+    of_health = receipt.health.warnings if receipt.health else ()
+    _list("warning", [*of_health, *(receipt.decline.warnings if receipt.decline else ())])
 
 
 def _left_out(experts: Sequence[LeftOut]) -> list[str]:

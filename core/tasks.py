@@ -6,8 +6,7 @@ from typing import Any
 
 from ..registry.environment.extras import how_to_install
 from ..registry.errors import MissingError, UnknownNameError
-from ..registry.package.forms import DEFAULT_TASK, PLUGIN_TASKS, TASKS, VALUE, TaskSpec
-from ..registry.package.manifest import BackboneManifest, ExpertManifest
+from ..registry.package.forms import PLUGIN_TASKS, TASKS, TaskSpec
 from .bus.head import Head
 from .bus.label_set_head import SigmoidHead
 from .bus.task import NumberHead, SoftmaxHead, Task
@@ -61,17 +60,3 @@ def register_task(name: str, head: type[Head], *, unit: type[Unit[Any]] = WholeT
     if not alike or TASKS.get(name, spec) != spec:
         raise ValueError(f"task {name!r} with head {head.name!r} is registered already")
     TASKS[name], HEADS[head.name], UNITS[unit.name] = spec, head, unit
-
-
-def expert_task(expert: ExpertManifest, backbone: BackboneManifest | None) -> Task:
-    """Return an expert's task: its backbone's, or the one that its manifest alone implies."""
-    if backbone is not None:
-        return make_task(backbone.task, resolution=backbone.resolution)
-    if expert.reads.causal:
-        return make_task(next(name for name, spec in TASKS.items() if spec.generates))
-    for name, spec in TASKS.items():
-        if is_registered(name) and HEADS[spec.head].implied_by(expert):
-            return make_task(name)
-    if expert.thresholds:
-        return make_task("multi-label")
-    return make_task("regression" if expert.labels == (VALUE,) else DEFAULT_TASK)

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -90,10 +90,7 @@ def read_regular(path: Path | str, *, limit: int) -> bytes:
         OSError: If it is missing, is a pipe, a device or a folder, or has more than ``limit`` bytes
             (``EFBIG``); nothing is read then.
     """
-    with _regular(path) as (file, size):
-        if size > limit:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        return file.read(size)
+    return _read_regular(path, limit, whole=True)
 
 
 def read_head(path: Path | str, *, limit: int) -> bytes:
@@ -102,13 +99,11 @@ def read_head(path: Path | str, *, limit: int) -> bytes:
     Raises:
         OSError: If it is missing, or is a pipe, a device or a folder.
     """
-    with _regular(path) as (file, size):
-        return file.read(min(size, limit))
+    return _read_regular(path, limit, whole=False)
 
 
-@contextmanager
-def _regular(path: Path | str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file; yield it with its size."""
+def _read_regular(path: Path | str, limit: int, *, whole: bool) -> bytes:
+    """Read a file, without a generator around it: each command reads hundreds."""
     # Non-blocking, because opening a pipe for reading would wait for a writer indefinitely.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     fd = os.open(path, flags)
@@ -116,8 +111,10 @@ def _regular(path: Path | str) -> Iterator[tuple[BinaryIO, int]]:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "something else")
+        if whole and status.st_size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         with os.fdopen(fd, "rb", closefd=False) as file:
-            yield file, status.st_size
+            return file.read(min(status.st_size, limit))
     finally:
         os.close(fd)
 
@@ -287,24 +284,6 @@ def reporting(path: Path) -> Iterator[None]:
         reason = e.strerror.lower() if e.strerror else str(e)
         hint = "Check free space and permissions; what was current before still is."
         raise StoreError(f"cannot write {path}", found=reason, hint=hint) from e
-
-
-@contextmanager
-def making(folder: Path) -> Iterator[None]:
-    """Write files into a folder; if that fails or is refused, a new folder is removed again.
-
-    Raises:
-        StoreError: If the disk is full, failing or read-only.
-    """
-    new = not folder.exists()
-    try:
-        with reporting(folder):
-            yield
-    except BaseException:
-        if new:
-            with suppress(OSError):
-                remove_folder(folder)
-        raise
 
 
 @contextmanager

@@ -98,10 +98,6 @@ class StaleGenerationError(RedhostError):
     """The served generation is not the one that the caller of a change expected."""
 
 
-class JobsError(RedhostError):
-    """Some jobs failed on every attempt; the results of the others are stored."""
-
-
 class PluginError(RedhostError):
     """A plugin has a wrong name, conflicts with another one, or raised an error."""
 

@@ -27,9 +27,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import folders
 import hypothesis
 import pytest
 import shared_rows
+import short_games
 from drafts import Draft
 from redhost_author.project import ExpertPlan, package_in
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
@@ -111,6 +113,17 @@ def warm_children(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def made_once(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, Path], AbstractContextManager[bool]]:
+    """Return a context that fills a folder: with what it was left with under that name before.
+
+    It tells whether the folder is still to be filled, which the first of a worker's tests does.
+    """
+    return folders.made_once(tmp_path_factory)
+
+
 @pytest.fixture
 def fresh_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start them as users' are started."""
@@ -178,10 +191,19 @@ def encoded_once(
         monkeypatch.setenv(shared_rows.FOLDER, str(rows_of_children))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Play short games in some tests, already in what a session's fixtures compose."""
+    with pytest.MonkeyPatch.context() as patch:
+        if TESTS in item.path.parents:
+            short_games.shorten_in(item.path.relative_to(TESTS).as_posix(), patch)
+        return (yield)
+
+
 @pytest.fixture
 def quick_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train robust routers for a tenth of the usual steps."""
-    monkeypatch.setattr("redhost_robust.routers.robust.ROUNDS", 1)
+    """Play games for a fifth of the usual steps over tokens, for a tenth over others."""
+    short_games.shorten(monkeypatch)
 
 
 @pytest.fixture

@@ -46,11 +46,12 @@ SPREAD = {
     ("core/plugins/manager.py", "{argument: arguments[argument] for argument in taken}"),
     ("core/live.py", "keywords"),
     ("commands/compose.py", "keywords"),
-    ("commands/compose.py", "options"),
     ("commands/evaluate.py", "fields"),
     ("commands/packages.py", "keywords"),
     ("plugins/redhost-port/src/redhost_port/cli.py", "keywords"),
+    ("plugins/redhost-generate/src/redhost_generate/batch.py", "options"),  # transformers'
     ("plugins/redhost-generate/src/redhost_generate/cli.py", "limits"),  # click's options
+    ("plugins/redhost-generate/src/redhost_generate/study.py", "options"),  # adapter_names
     (
         "plugins/redhost-author/src/redhost_author/training/packaging.py",
         "fields",
@@ -65,7 +66,6 @@ SPREAD = {
     ("registry/package/checked.py", "kwargs"),
     ("core/plugins/manager.py", "arguments"),
     ("core/routers/__init__.py", "options"),
-    ("commands/files.py", "options"),
     ("core/backbones/backbone.py", "self.trunk.cut"),
     ("core/backbones/encoder.py", "self.cut"),
     ("core/backbones/encoder.py", "self._wanted_states"),

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from click.testing import CliRunner
+from redhost_author.wheels import build_wheel
 
 import redhost
 from redhost.cli import cli
 from redhost.core.plugins.hooks import HookSpec
 from redhost.core.tasks import HEADS
 from redhost.registry.package.forms import TASKS
-from redhost.registry.wheel.wheel import build_wheel
 
 PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 FILE = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from redhost_author.signing import make_signer, new_key
+from redhost_author.testing import judge_expert
 from redhost_author.training.context import open_backbone
 from safetensors.numpy import load, save
 
@@ -32,7 +33,6 @@ from redhost.registry.package.discover import from_folder
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.readers import read_backbone
 from redhost.testing import Environment
-from redhost.testing.certify import judge_expert
 
 VARYING = re.compile(r"(?<=found )[\d.e-]+(?= on )|(?<= by sha256:)\w+…")
 """The last digits of what is computed; the keys that were just made."""

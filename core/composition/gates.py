@@ -365,10 +365,11 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
         card = "former" if x is accuracy.updated.get(domain) else "new"
         yield _refusal(
             Code.HIJACK if claims else Code.HARM,
-            f"domain {domain!r} would fall by {100 * fall:.1f} points",
+            f"domain {domain!r} would fall by {100 * fall:.1f} points"
+            f"{' of the mean probability of the right label' if fall > before - after else ''}",
             expected=f"at most {100 * allowed:.1f} points on {rows} gate rows"
             f"{f' of its {card} card' if domain in accuracy.updated else ''}",
-            found=f"{before:.3f} before, {after:.3f} after{_why(excess)}",
+            found=f"accuracy {before:.3f} before, {after:.3f} after{_why(excess)}",
         )
 
 

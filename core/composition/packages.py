@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
@@ -17,11 +18,7 @@ from ...registry.home.questions import question_of, recorded_place
 from ...registry.package.checked import Violation
 from ...registry.package.discover import Package, canonical, require_one
 from ...registry.package.manifest import ExpertManifest
-from ...registry.queries.inventory import (
-    current_record,
-    installed_manifests,
-    newer_version,
-)
+from ...registry.queries.inventory import current_record, installed_manifests
 from ...registry.wheel.wheel import Wheel
 from ..receipt import Receipt
 from ..session import Session
@@ -88,7 +85,7 @@ def add(
     require_free(wheel.package)
     leaves = _require_own(session.home, wheel, replace)
     before = find(wheel.package.dist)
-    newer = newer_version(session.home, wheel.package, before)
+    newer = _newer_version(session.home, wheel.package, before)
     # Of signed wheels only: an old signature can be replayed, and a new one not be made.
     if newer and wheel.signer and not keywords.get("accept"):
         raise ContractError(
@@ -236,3 +233,22 @@ def _installed(name: str) -> tuple[Package | None, set[str]]:
         raise UsageError(f"several packages provide expert {name!r}", found=both, hint=hint)
     require_one(name, {p.info for p in matching})
     return next(iter(matching), None), {m.id if m else p.dist for p, m in installed}
+
+
+def _newer_version(home: Path, package: Package, before: Package | None) -> str | None:
+    """Return the newest version that is installed or composed, if it is newer than a package's.
+
+    Args:
+        home: The home with the composition.
+        package: The package.
+        before: The package of the same distribution that is installed, if any.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    record, dist = current_record(home), canonical(package.dist)
+    versions = [m.version for m in record.experts if canonical(m.dist) == dist] if record else []
+    versions += [before.version] if before else []
+    with suppress(InvalidVersion):
+        newest = max(versions, key=Version, default=package.version)
+        return newest if Version(newest) > Version(package.version) else None
+    return None

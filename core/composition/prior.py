@@ -8,22 +8,54 @@ shares q instead, the posteriors are α_k q_k / p_k, normalised (Saerens, Latinn
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import torch
+from msgspec import Meta, Struct
 from torch import Tensor
 
+from ...registry.atomic import read_struct, write_struct
 from ...registry.errors import MissingError, SettingsError, UnknownNameError
-from ...registry.home.live_shares import read_live_shares
 
 CARDS = "cards"
 """The shares that the router learnt under."""
 UNIFORM = "uniform"
 LIVE = "live"
+"""The observed share of each column, estimated by servers."""
+
+LIVE_FILE = "live.json"
+"""The file of a home with live shares."""
 
 FEWEST = 200
 """Fewest texts that live shares may be estimated from; with 200, a share of ½ is known to ± .07."""
+
+
+class LiveShares(Struct, frozen=True, kw_only=True):
+    """Live shares of the columns of one generation.
+
+    Attributes:
+        schema: The version of this schema.
+        generation: The generation whose routing weights they were estimated from.
+        shares: By column; they sum to 1.
+        texts: The number of texts that they were estimated from.
+        when: When they were written, in ISO 8601.
+    """
+
+    schema: Literal["redhost.live/1"] = "redhost.live/1"
+    generation: int
+    shares: dict[str, Annotated[float, Meta(ge=0, le=1)]]
+    texts: Annotated[int, Meta(ge=0)]
+    when: str = msgspec.field(
+        default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
+    )
+
+
+def write_live_shares(home: Path, shares: LiveShares) -> None:
+    """Write live shares into a home, replacing earlier ones."""
+    write_struct(home / LIVE_FILE, shares)
 
 
 def read_prior(given: str | None, *, home: Path) -> str | None:
@@ -37,6 +69,7 @@ def read_prior(given: str | None, *, home: Path) -> str | None:
     Raises:
         SettingsError: If it cannot be read.
         MissingError: If there are no live shares, or too few texts for them.
+        StoreError: If the file of live shares is damaged.
     """
     if given in {None, CARDS}:
         return None
@@ -86,7 +119,8 @@ def expected_shares(
 def _live(home: Path) -> dict[str, float]:
     """Return live shares, with one text added to each column so that none is zero."""
     hint = "Serve texts with 'redhost serve' first; of a fleet, run 'redhost fleet shares'."
-    counted = read_live_shares(home)
+    invalid = "Delete the file; a server writes it again."
+    counted = read_struct(home / LIVE_FILE, LiveShares, hint=invalid)
     if counted is None:
         raise MissingError(f"there are no live shares in {home}", hint=hint)
     if counted.texts < FEWEST:

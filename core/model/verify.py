@@ -8,11 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...registry.errors import BackboneMismatchError, CardError, PluginError, UsageError
 from ...registry.package.checked import Violation
-from ...registry.package.forms import TASKS
-from ...registry.package.readers import BackboneFiles, ExpertFiles
-from ...registry.package.rules import check_backbone, check_compatible
 from ..backbones.backbone import Backbone
 from ..backbones.interventions import InTrunk
 from ..backbones.interventions.layout import (
@@ -21,102 +17,17 @@ from ..backbones.interventions.layout import (
     inside_reader,
     read_tokens,
 )
-from ..bus.bus import BusConfig, LayerNorm
+from ..bus.bus import LayerNorm
 from ..bus.evidence import off_domain_norm, readout_factor
 from ..bus.experts import Expert
-from ..plugins.manager import Plugins
 from ..routers.cards import Card, column_data
 from ..routers.domain_statistics import within_covariance
-from ..tasks import expert_task
 from ..types import BackgroundRow
 from . import canary
-from .build import LoadedExpert, make_backbone, make_expert, rows_of
-from .trial import require_repeatable
+from .build import LoadedExpert
 
 AGREEMENT = 0.02
 """Relative tolerance between the recomputed ‖W_c Δ‖ and the manifest's."""
-
-
-class Verifier:
-    """Computes what packages promise; of several experts, a backbone is opened once.
-
-    Args:
-        plugins: The plugins that make the parts; by default the environment's.
-    """
-
-    def __init__(self, *, plugins: Plugins | None = None) -> None:
-        self.plugins = plugins or Plugins()
-        self._opened: dict[str, tuple[Backbone, CachedBusEncoder]] = {}
-
-    def expert(
-        self, files: ExpertFiles, *, backbone: BackboneFiles | None
-    ) -> tuple[Violation, ...]:
-        """Verify what an expert's manifest promises: the canary, ‖W_c Δ‖ on the background card.
-
-        Args:
-            files: The expert, statically valid.
-            backbone: The backbone it fits; without one only the canary is computed.
-        """
-        manifest = files.manifest
-        task = backbone.manifest.task if backbone else manifest.implied_task
-        if task is not None and (unknown := self._unknown_task(task)):
-            return (unknown,)
-        if backbone is not None and (violations := check_compatible(manifest, backbone.manifest)):
-            return violations  # by rules that a plugin's task adds
-        if backbone is None and task is None:
-            self.plugins.load_all()  # whose task it is, every task's head is asked
-        config = BusConfig(
-            width=manifest.reads.width,
-            labels=backbone.manifest.labels if backbone else (),
-            task=expert_task(manifest, backbone.manifest if backbone else None),
-        )
-        try:
-            expert = make_expert(files, bus=config, plugins=self.plugins, providers={})
-        except PluginError as e:
-            return (
-                Violation("form_unknown", "form", "a form of a trusted plugin", e.reason, e.hint),
-            )
-        except CardError as e:
-            return (Violation("card_rows", "card", e.expected, e.found or e.problem, e.hint),)
-        if expert.value is None or backbone is None:
-            return expert.violations
-        live, read = self._open(backbone)
-        violation = check_live(expert.value, live, rows_of(backbone, BackgroundRow), read=read)
-        return () if violation is None else (violation,)
-
-    def backbone(self, files: BackboneFiles) -> tuple[Violation, ...]:
-        """Open a backbone, verify the fingerprint that experts name, and encode a few texts.
-
-        Args:
-            files: The backbone, statically valid.
-        """
-        if unknown := self._unknown_task(files.manifest.task):
-            return (unknown,)
-        if violations := check_backbone(files.manifest):
-            return violations  # by rules that a plugin's task adds
-        try:
-            backbone, _ = self._open(files)
-            require_repeatable(backbone.trunk, name=backbone.name)
-        except BackboneMismatchError as e:
-            return (Violation("backbone_mismatch", "fingerprint", e.expected, e.found, e.hint),)
-        except UsageError as e:
-            return (Violation("not_computable", "texts", e.expected, e.found, e.hint),)
-        return ()
-
-    def _open(self, files: BackboneFiles) -> tuple[Backbone, CachedBusEncoder]:
-        """Return a backbone, and what reads its background texts."""
-        if files.digest not in self._opened:
-            live = make_backbone(files, plugins=self.plugins, providers={}, device="cpu")
-            self._opened[files.digest] = live, CachedBusEncoder(live, encode=live.encode)
-        return self._opened[files.digest]
-
-    def _unknown_task(self, name: str) -> Violation | None:
-        """Return the violation, if no trusted plugin provides a backbone's task."""
-        try:
-            self.plugins.task(name)
-        except PluginError as e:
-            return Violation("task_unknown", "task", ", ".join(sorted(TASKS)), name, e.hint)
-        return None
 
 
 class CachedBusEncoder:

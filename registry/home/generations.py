@@ -55,12 +55,14 @@ class GcReport:
     """What was removed, or would be.
 
     Attributes:
+        dry_run: Whether nothing was removed.
         generations: Numbers, ascending.
         digests: Packages in the store that only these generations needed.
         bytes: The size of both together.
         held: Leases of live processes on generations that would otherwise be removed.
     """
 
+    dry_run: bool = False
     generations: tuple[int, ...] = ()
     digests: tuple[str, ...] = ()
     bytes: int = 0
@@ -412,11 +414,11 @@ class Generations:
             IntegrityError: If a generation to keep is damaged; nothing is removed then.
         """
         if not self.home.is_dir():
-            return GcReport()
+            return GcReport(dry_run)
         with self._writer_lock.hold(timeout=timeout) as writer, self.leases.gate():
             self._remove_temporaries()
             self.leases.sweep()
-            unneeded = self._unneeded(max(1, keep))
+            unneeded = self._unneeded(max(1, keep), dry_run=dry_run)
             if not dry_run:
                 last = self.next_number() - 1
                 for number in unneeded.generations:
@@ -452,7 +454,7 @@ class Generations:
                 for file in path.iterdir():
                     atomic.remove_file(file)
 
-    def _unneeded(self, keep: int) -> GcReport:
+    def _unneeded(self, keep: int, *, dry_run: bool) -> GcReport:
         """Return what can be removed while current, ancestors and leased generations stay."""
         stays: dict[int, Composition] = {}
         number, present = self.current(), set(self.numbers())
@@ -470,7 +472,7 @@ class Generations:
             *(self.store.folder / digest for digest in unneeded),
         ]
         size = sum(p.stat().st_size for f in folders for p in f.rglob("*") if p.is_file())
-        return GcReport(tuple(numbers), tuple(unneeded), size, held)
+        return GcReport(dry_run, tuple(numbers), tuple(unneeded), size, held)
 
     def needed_beside(self) -> frozenset[str]:
         """Return all digests that generations of the other questions with this store need.

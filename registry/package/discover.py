@@ -262,11 +262,12 @@ def _distributions(
     """
     seen, places = set[str](), dict[str, Path]()
     # No public API gives the metadata's folder.
-    paths = {dist: Path(str(getattr(dist, "_path", ""))) for dist in metadata.distributions()}
-    for dist, info in sorted(paths.items(), key=lambda item: item[1].suffix == ".egg-info"):
+    paths = {dist: str(getattr(dist, "_path", "")) for dist in metadata.distributions()}
+    for dist, path in sorted(paths.items(), key=lambda item: item[1].endswith(".egg-info")):
         text = _text(dist, "entry_points.txt")
         if not any(group in text for group in groups):
             continue
+        info = Path(path)
         if (place := os.path.realpath(info)) in seen or info.name.startswith("~"):
             continue  # pip moves a folder to such a name, and may be stopped before removing it
         seen.add(place)

@@ -1,8 +1,8 @@
 """The manifests ``expert.json`` and ``backbone.json``: a closed schema of one version.
 
 An unknown key is a violation and is never ignored, because the host might miss its meaning. The
-structs below *are* the schema; `json_schema` prints them. A manifest of another version is refused
-because of that version, before any of its keys is reported as unknown.
+structs below *are* the schema; `redhost schema` prints them. A manifest of another version is
+refused because of that version, before any of its keys is reported as unknown.
 """
 
 from __future__ import annotations
@@ -301,11 +301,6 @@ class ExpertManifest(_Closed, frozen=True, kw_only=True):
         at_end = self.reads.tap == self.writes.tap == FINAL
         return (self.form,) if at_end else (self.form, INSIDE)
 
-    @property
-    def implied_task(self) -> str | None:
-        """The task of its backbone, if this manifest alone shows that a plugin's is needed."""
-        return "spans" if self.span_rules else None
-
 
 class Base(_Closed, frozen=True, kw_only=True):
     """The source of the trunk's tensors.
@@ -472,11 +467,6 @@ def parse_backbone(data: bytes) -> BackboneManifest:
 def dumps(value: Struct) -> bytes:
     """Write a struct as the canonical JSON of this project: indented, with a final newline."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-
-
-def json_schema(kind: Literal["expert", "backbone"]) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a manifest."""
-    return msgspec.json.schema(ExpertManifest if kind == "expert" else BackboneManifest)
 
 
 @checked

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .checked import Refused, Violation, checked
+from .checked import Refused, Violation, checked, unique_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +33,12 @@ DTYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 """Bytes per element of every accepted dtype."""
 
 _FLOATS, _INTEGERS = ("F32", "F16", "BF16"), ("I64",)
+_BITS = {
+    "F32": ("<u4", 0x7FFFFFFF, 0x7F800000),
+    "F16": ("<u2", 0x7FFF, 0x7C00),
+    "BF16": ("<u2", 0x7FFF, 0x7F80),
+}
+"""Dtype → its bits as an integer, all of them but the sign, and those of infinity."""
 _KINDS = {_FLOATS: "F32, F16 or BF16", _INTEGERS: "I64"}
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,200}")
 _ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,15}\s*,\s*(\d{1,15})\s*\]')
@@ -204,19 +210,10 @@ def _header_json(data: bytes) -> tuple[dict[str, Any], int]:
     if max(counts) > MAX_TENSORS:
         raise _HeaderError(f"at most {MAX_TENSORS:,} tensors", "more")
     try:
-        raw: dict[str, Any] = json.loads(text, object_pairs_hook=_unique)
+        raw: dict[str, Any] = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as e:
         raise _HeaderError("a JSON object", str(e)) from e
     return raw, _LENGTH + size
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in fields:
-            raise _HeaderError("every name once", f"{key[:80]!r} twice")
-        fields[key] = value
-    return fields
 
 
 def _tensor(name: str, raw: object, base: int) -> TensorInfo:
@@ -261,14 +258,9 @@ def magnitude(data: bytes, info: TensorInfo) -> float:
         return 0.0
     import numpy as np
 
-    kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
     # Without the sign bit, floats sort like their bits as integers; infinity and NaN, whose
     # exponent is all ones, come last.
-    unsigned, infinity = {
-        "F32": (0x7FFFFFFF, 0x7F800000),
-        "F16": (0x7FFF, 0x7C00),
-        "BF16": (0x7FFF, 0x7F80),
-    }[info.dtype]
+    kind, unsigned, infinity = _BITS[info.dtype]
     width, worst = DTYPES[info.dtype], 0
     for place in range(info.start, info.end, _CHUNK * width):
         count = min(_CHUNK, (info.end - place) // width)
@@ -283,8 +275,7 @@ def read_floats(data: bytes, info: TensorInfo) -> NDArray[np.float32]:
     """Return a float tensor of a checked file, in its shape."""
     import numpy as np
 
-    kind = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}[info.dtype]
-    bits = np.frombuffer(data, kind, math.prod(info.shape), info.start)
+    bits = np.frombuffer(data, _BITS[info.dtype][0], math.prod(info.shape), info.start)
     return _as_floats(bits, info.dtype).reshape(info.shape)
 
 

@@ -435,22 +435,3 @@ def _damaged(cache: Path) -> dict[str, int]:
     """Return the number of damaged entries of each cache in a folder."""
     damaged = {p.parent.name: damaged_entries(p.parent) for p in sorted(cache.rglob(DAMAGED))}
     return {name: entries for name, entries in damaged.items() if entries}
-
-
-def newer_version(home: Path, package: Package, before: Package | None) -> str | None:
-    """Return the newest version that is installed or composed, if it is newer than a package's.
-
-    Args:
-        home: The home with the composition.
-        package: The package.
-        before: The package of the same distribution that is installed, if any.
-    """
-    from packaging.version import InvalidVersion, Version
-
-    record, dist = current_record(home), canonical(package.dist)
-    versions = [m.version for m in record.experts if canonical(m.dist) == dist] if record else []
-    versions += [before.version] if before else []
-    with suppress(InvalidVersion):
-        newest = max(versions, key=Version, default=package.version)
-        return newest if Version(newest) > Version(package.version) else None
-    return None

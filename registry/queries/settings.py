@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -63,6 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 DEFAULTS = Settings(level="full", seed=0)
 
 _KEYS = frozenset(Settings.__struct_fields__)
+_parsed = lru_cache(maxsize=4)(tomllib.loads)  # a process may run many commands in one project
 _PLAN = "expert"
 """The table below ``[tool.redhost]`` that is not a setting: an author's plan (`project`)."""
 
@@ -228,7 +230,7 @@ def _from_lock(lock: LockFile | None) -> Settings:
 
 def _from_project(path: Path) -> Settings:
     try:
-        table = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("redhost", {})
+        table = _parsed(path.read_text("utf-8")).get("tool", {}).get("redhost", {})
     except FileNotFoundError:
         return Settings()
     except (OSError, ValueError, AttributeError) as e:

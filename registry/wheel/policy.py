@@ -334,25 +334,33 @@ class NameOwners:
 
     def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
         if site not in self._known:
-            # pip moves what it removes to a name with a tilde, and may be stopped before the end.
-            infos = [*site.glob("[!~]*.dist-info"), *site.glob("[!~]*.egg-info")]
-            sizes = {info: min(_size(info / "RECORD"), MAX_OWNER) for info in infos}
+            stamps = {
+                name: {claim: _file_stamp(f"{site}/{name}/", claim) for claim in _CLAIMS}
+                for name in _metadata_folders(site)
+            }
+            sizes = {name: min(of["RECORD"][2], MAX_OWNER) for name, of in stamps.items()}
             # The smallest first: what one package brings to be read is at nobody else's expense.
-            ordered = sorted(infos, key=sizes.__getitem__)
-            within = zip(ordered, accumulate(sizes[info] for info in ordered), strict=True)
+            ordered = sorted(sizes, key=sizes.__getitem__)
+            within = zip(ordered, accumulate(sizes[name] for name in ordered), strict=True)
             self._known[site] = tuple(
-                (canonical(info.stem.partition("-")[0]), _top_names(info))
-                for info, total in within
+                (
+                    canonical(name.rpartition(".")[0].partition("-")[0]),
+                    _top_names(f"{site}/{name}", stamps[name]),
+                )
+                for name, total in within
                 if total <= MAX_OWNERS
             )
         return self._known[site]
 
 
-def _size(path: Path) -> int:
+def _metadata_folders(site: Path) -> list[str]:
+    """Return the names of a site's dist-info and egg-info folders; none where it is no folder."""
     try:
-        return path.stat().st_size
+        names = os.listdir(site)  # noqa: PTH208  (of each folder on the path, before each command)
     except OSError:
-        return 0
+        return []
+    # pip moves what it removes to a name with a tilde, and may be stopped before the end.
+    return [n for n in names if n.endswith((".dist-info", ".egg-info")) and not n.startswith("~")]
 
 
 _CLAIMS = {
@@ -384,29 +392,30 @@ def _file_stamp(prefix: str, name: str) -> FileStamp:
     return (one_line(name), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _top_names(info: Path) -> frozenset[str]:
+def _top_names(info: str, stamps: Mapping[str, FileStamp]) -> frozenset[str]:
     """Return the top-level names of a distribution's files; unchanged ones are not read again.
 
     Of an editable installation only those of its data entry points are known.
     """
-    stamps = tuple(_file_stamp(f"{info}/", name) for name in _CLAIMS)
-    if max(stamp[-1] for stamp in stamps) > time.time_ns() - UNSETTLED:
+    if max(stamp[-1] for stamp in stamps.values()) > time.time_ns() - UNSETTLED:
         return _names_in(info)
-    return _remembered_names(info, stamps)
+    return _remembered_names(info, tuple(stamps.values()))
 
 
 @lru_cache(maxsize=4096)
-def _remembered_names(info: Path, _stamps: tuple[FileStamp, ...]) -> frozenset[str]:
+def _remembered_names(info: str, _stamps: tuple[FileStamp, ...]) -> frozenset[str]:
     return _names_in(info)
 
 
-def _names_in(info: Path) -> frozenset[str]:
-    record, points, listed, origin = (_read(info / name, limit) for name, limit in _CLAIMS.items())
+def _names_in(info: str) -> frozenset[str]:
+    record, points, listed, origin = (
+        _read(f"{info}/{name}", limit) for name, limit in _CLAIMS.items()
+    )
     modules = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
     tops = (top.removesuffix(".py") for top in set(modules)) if record else listed.split()
     data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
     # Without its files, a name is only a claim: any package could have those of others refused.
-    elsewhere = _is_elsewhere(origin, info.parent)
+    elsewhere = _is_elsewhere(origin, Path(info).parent)
     return frozenset(name.casefold() for name in chain(tops, data if elsewhere else ()))
 
 
@@ -423,7 +432,7 @@ def _is_elsewhere(origin: str, site: Path) -> bool:
         return False
 
 
-def _read(path: Path, limit: int) -> str:
+def _read(path: str, limit: int) -> str:
     try:
         return read_head(path, limit=limit).decode("utf-8", "replace")
     except OSError:

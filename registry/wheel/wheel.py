@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
-from ..atomic import reporting
-from ..errors import MissingError, UsageError
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import (
     MANIFESTS,
@@ -38,9 +35,6 @@ from .policy import (
 from .signing import PublicKey, read_signature, signature_path, verify
 
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
-
-UNWRITABLE = {errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM}
-"""Errors of a disk that cannot store the wheel; other errors are due to the project."""
 
 
 @dataclass(frozen=True)
@@ -131,44 +125,6 @@ def open_wheel(
     others = len(wheel.violations) - 1
     more = f", and {others} more: 'redhost check {path}'" if others > 0 else ""
     return wheel.unwrap(f"wheel {path.name} was refused ({code}{more})")
-
-
-def build_wheel(project: Path, out: Path) -> Path:
-    """Build the wheel of a project; remove the signature of an earlier build next to it.
-
-    Args:
-        project: The project's folder, with a hatchling pyproject.toml.
-        out: The folder for the wheel.
-
-    Raises:
-        MissingError: If hatchling is not installed.
-        StoreError: If the disk is full or read-only.
-        UsageError: If the project cannot be built.
-    """
-    try:
-        from hatchling.builders.wheel import WheelBuilder
-    except ImportError as e:
-        raise MissingError(
-            "wheels cannot be built here",
-            expected="the extra 'author'",
-            found=str(e),
-            hint="Install it: pip install 'redhost[author]'.",
-        ) from e
-    signed = {
-        p.name: sha256_hex(p.read_bytes()) for p in out.glob("*.whl") if signature_path(p).exists()
-    }
-    try:
-        builder = WheelBuilder(str(project))
-        wheel = Path(next(iter(builder.build(directory=str(out), versions=["standard"]))))
-        old = signature_path(wheel)
-        if old.exists() and signed.get(wheel.name) != sha256_hex(wheel.read_bytes()):
-            old.unlink()
-        return wheel
-    except (OSError, ValueError, TypeError, KeyError) as e:
-        if isinstance(e, OSError) and e.errno in UNWRITABLE:
-            with reporting(out):
-                raise
-        raise UsageError(f"{project} cannot be built", found=str(e)) from e
 
 
 def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ from .core.bus.combiner import Combiner
 from .core.bus.head import Head
 from .core.bus.signals import RouterSignals, router_signal
 from .core.bus.unit import Unit
+from .core.composition.prior import LiveShares, write_live_shares
 from .core.composition.select import Installed
 from .core.model.composed import Observe, shared_features
 from .core.model.moments import Moments
@@ -20,7 +21,6 @@ from .core.training.rows import read_rows
 from .registry.environment import python_command
 from .registry.home.composition import Composition
 from .registry.home.generations import Generations
-from .registry.home.live_shares import LiveShares, write_live_shares
 from .registry.home.locks import Leases
 
 __all__ = [

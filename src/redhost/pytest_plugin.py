@@ -20,9 +20,10 @@ def redhost_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     folder = tmp_path / "environment"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    before = dict(sys.modules)
     yield Environment(folder)
     for name, module in list(sys.modules.items()):
-        if str(folder) in _file_of(module):
+        if before.get(name) is not module and str(folder) in _file_of(module):
             del sys.modules[name]
 
 

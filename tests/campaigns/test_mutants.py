@@ -15,11 +15,11 @@ from mutants.judge import Result, judge_all
 from mutants.report import page
 from mutants.run import summary
 from mutants.subject import KINDS, WHEEL, Subject
+from redhost_author.testing import judge_expert
 
 from redhost.registry.package import payload as contents
 from redhost.registry.package import safetensors_check as integrity
 from redhost.registry.package.checked import CODES
-from redhost.testing.certify import judge_expert
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -110,7 +110,7 @@ def test_control_that_does_not_look_into_cards_crashes(monkeypatch) -> None:
 
 def test_control_that_takes_json_as_it_comes_crashes(monkeypatch) -> None:
     """Without a look at names and offsets, safetensors meets what it was never meant to."""
-    monkeypatch.setattr(integrity, "_unique", dict)
+    monkeypatch.setattr(integrity, "unique_keys", dict)
     monkeypatch.setattr(integrity, "_check_layout", lambda *_: None)
     monkeypatch.setattr(contents, "check_tensors", lambda *_, **__: ())
     assert bad(1200, target="canary")

@@ -160,18 +160,22 @@ def test_the_table_of_commands_and_the_extras_are_those_of_the_plugins() -> None
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--engine", "ray")])
 @pytest.mark.parametrize("command", ["check", "evaluate", "recompose"])
 def test_workers_without_their_plugin_say_what_to_install(call, monkeypatch, command, option):
-    monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
+    points = tuple(p for p in plugin_entry_points("redhost.commands") if p.dist != "redhost-ray")
+    name = "redhost.registry.package.discover.plugin_entry_points"
+    monkeypatch.setattr(name, lambda group: points)
     line = f"an engine with workers is part of redhost-ray. {how_to_install('ray')}"
     assert call(command, *option) == (3, "", f"redhost: {line}\n")
 
 
 @pytest.mark.parametrize(
-    "option", [("--mixtures",), ("--plot", "x.svg"), ("--curves", "x.svg")], ids=lambda o: o[0]
+    "option",
+    [("--mixtures",), ("--plot", "x.svg"), ("--curves", "x.svg"), ("--labels",), ("--routing",)],
+    ids=lambda o: o[0],
 )
 def test_more_of_evaluate_without_its_plugin_says_what_to_install(home, call, monkeypatch, option):
     monkeypatch.setattr("redhost.registry.package.discover.plugin_entry_points", lambda group: ())
     code, out, err = call("evaluate", *option)
-    what = "evaluate with --outside, --mixtures, --plot or --curves"
+    what = "evaluate with --outside, --mixtures, --plot, --curves, --labels or --routing"
     line = f"{what} is part of redhost-report. {how_to_install('report')}"
     assert (code, out, err) == (3, "", f"redhost: {line}\n")
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.testing import judge_expert
 from redhost_serve.client import Client
 from redhost_serve.server import running
 from redhost_serve.service import Options
@@ -25,7 +26,6 @@ from redhost.core.types import BackgroundRow, write_rows
 from redhost.plugins import make_task
 from redhost.registry.errors import UsageError
 from redhost.testing import Environment, assert_bus_laws, tiny_backbone
-from redhost.testing.certify import judge_expert
 
 SITUATIONS = {"red": ("glad", "loud"), "blue": ("none", "a|b:c")}
 """The labels of each expert, one for texts with pluses, one for texts with capitals: any names."""

@@ -7,42 +7,11 @@ import sys
 
 import pytest
 import torch
-from warm_start import warm_command
+from redhost_author.testing import assert_expert_contract
 
 import redhost
 from redhost.core.composition.recompose import compose
-from redhost.testing import assert_bus_laws, assert_expert_contract, assert_same_answers
-
-
-def test_a_sound_expert_passes_from_its_project_and_its_folder(expert_folders) -> None:
-    assert_expert_contract(expert_folders["red"])
-    assert_expert_contract(expert_folders["red"].parents[1])
-
-
-def test_an_installed_expert_passes_by_its_id() -> None:
-    assert_expert_contract("range3")
-
-
-def test_every_broken_promise_is_named(expert_folders, tmp_path) -> None:
-    import shutil
-
-    folder = tmp_path / "red_expert_red"
-    shutil.copytree(expert_folders["red"], folder)
-    weights = folder / "expert.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-4])
-    with pytest.raises(AssertionError, match="breaks its contract:\nweights_header: "):
-        assert_expert_contract(folder)
-
-
-def test_the_test_in_a_scaffold_runs(expert_folders) -> None:
-    project = expert_folders["red"].parents[1]
-    done = subprocess.run(
-        warm_command("-m", "pytest", "-q", "-p", "no:cacheprovider", str(project / "tests")),
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert "1 passed" in done.stdout, done.stdout
+from redhost.testing import assert_bus_laws, assert_same_answers
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def ask(environment, expert_folders, tmp_path) -> Ask:
 
 
 @pytest.fixture
-def home(environment, backbone_folder, ask, tmp_path) -> Path:
+def home(environment, backbone_folder, ask, tmp_path, made_once) -> Path:
     """Red answers the home's own question, green that of colour; blue and shade that of mood."""
     environment.install(backbone_folder.parents[1])
     ask("red", None)
@@ -62,8 +62,9 @@ def home(environment, backbone_folder, ask, tmp_path) -> Path:
     ask("blue", "mood")
     ask("red", "mood", expert_id="shade")
     home = tmp_path / "home"
-    for question in (None, "colour", "mood"):
-        open_host(home, question).recompose()
+    with made_once("questions", home) as empty:
+        for question in (None, "colour", "mood") if empty else ():
+            open_host(home, question).recompose()
     return home
 
 

@@ -112,7 +112,7 @@ def set_tools(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the wheels of the shipped data packages, what `make index` fills."""
-    from redhost.registry.wheel.wheel import build_wheel
+    from redhost_author.wheels import build_wheel
 
     out = tmp_path_factory.mktemp("wheels")
     for name in SHIPPED:

@@ -53,7 +53,7 @@ CODE = {
 LIBRARIES = {"redhost-mechanisms": "redhost_mechanisms"}
 """Distribution → its module."""
 NEEDED = {
-    "redhost-index": ("redhost-sync",),
+    "redhost-index": ("redhost-author", "redhost-sync"),
     "redhost-robust": ("redhost-mechanisms",),
     "redhost-gateway": ("redhost-serve",),
     "redhost-generate": ("redhost-author", "redhost-mechanisms", "redhost-robust"),

@@ -10,9 +10,9 @@ import pytest
 from red_lab.arithmetic import pairs_in
 from red_lab.bench import load, page
 from red_lab.bench.scale.family import SIZES, SumDomain, install, sites
+from redhost_author.testing import assert_expert_contract
 
 from redhost.registry.package.discover import from_folder
-from redhost.testing import assert_expert_contract
 
 
 def backbone() -> Path:

@@ -61,7 +61,6 @@ MODULES = (
     "packaging.requirements",
     "redhost.commands.compose",
     "redhost.commands.experts",
-    "redhost.commands.keys",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
 

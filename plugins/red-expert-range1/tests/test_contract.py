@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from redhost.testing import assert_expert_contract
+from redhost_author.testing import assert_expert_contract
 
 
 def test_the_package_keeps_its_contract() -> None:

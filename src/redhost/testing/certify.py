@@ -5,98 +5,17 @@ Public as `redhost.testing`. Importing this module does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.label_sets import DECLINED
-from ..registry.package.checked import Violation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..core.bus.bus import Bus
     from ..core.model.composed import ComposedModel
-    from ..registry.queries.check import Target
-
-
-def judge_expert(
-    source: Path | Mapping[str, bytes], *, digest: str | None = None
-) -> str | tuple[Violation, ...]:
-    """Check an expert's bytes as attaching does; stop where attaching would stop.
-
-    Every byte is checked, the card is read and the canary computed; plugins are not used.
-
-    Args:
-        source: A wheel, or the bytes of a package by file name.
-        digest: The digest in a lock or a generation; any other content is refused.
-
-    Returns:
-        The digest of the expert that would be attached, or all violations.
-    """
-    from ..core.model.verify import Verifier
-    from ..core.plugins.manager import Plugins
-    from ..registry.errors import short
-    from ..registry.package.readers import read_expert
-    from ..registry.wheel.wheel import read_wheel
-
-    if isinstance(source, Path):
-        wheel = read_wheel(source)
-        if wheel.value is None:
-            return wheel.violations
-        source = wheel.value.files
-    read = read_expert(source)
-    if read.value is None:
-        return read.violations
-    files = read.value
-    if broken := Verifier(plugins=Plugins(())).expert(files, backbone=None):
-        return broken
-    if digest not in {None, files.digest}:
-        hint = "Install the version that was composed, or recompose."
-        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
-    return files.digest
-
-
-def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
-    """Check an expert as `redhost check` does: every promise of its manifest, including the canary.
-
-    Args:
-        target: A project or package folder, a wheel, or the id of an installed expert.
-        backbone: The backbone to check against; by default the one its manifest names, if that is
-            installed.
-
-    Raises:
-        AssertionError: Lists every broken promise, one per line.
-    """
-    from ..core.model.verify import Verifier
-    from ..registry.queries.check import resolve_targets, static_check
-    from ..registry.queries.settings import resolve_home
-
-    broken = []
-    for resolved in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
-        checked = resolved if backbone is not None else _beside_its_own(resolved)
-        violations = static_check(checked)
-        if not violations and checked.files is not None:
-            violations = Verifier().expert(checked.files, backbone=checked.backbone)
-        broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
-    assert not broken, "\n".join([f"{target} breaks its contract:", *broken])  # noqa: S101
-
-
-def _beside_its_own(target: Target) -> Target:
-    """Return a target with the installed backbone that its manifest names, or with none."""
-    from ..registry.errors import RedhostError
-    from ..registry.package.discover import discover
-    from ..registry.package.readers import read_backbone
-    from ..registry.queries.settings import choose_backbone
-
-    if target.files is None:
-        return target
-    with suppress(RedhostError):  # an expert can be valid without an installed backbone
-        package = choose_backbone(discover("backbone"), target.files.manifest.backbone.name)
-        return replace(target, backbone=read_backbone(package).value)
-    return replace(target, backbone=None)
 
 
 def assert_bus_laws(bus: Bus, h: Tensor, *, tolerance: float = 1e-5) -> None:

@@ -13,9 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
+from redhost_author.testing import judge_expert
+
 from mutants.generate import Mutant
 from mutants.subject import WHEEL
-from redhost.testing.certify import judge_expert
 
 __all__ = ["MEMORY", "SECONDS", "Judge", "Result", "judge_all", "judge_mutant"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from redhost_author.testing import judge_expert
 from redhost_author.training.packaging import (
     CardFile,
     ExpertDraft,
@@ -29,7 +30,6 @@ from redhost.core.bus.experts import LowRank
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import CardRow
 from redhost.registry.package.manifest import BackboneRef, Training
-from redhost.testing.certify import judge_expert
 
 __all__ = [
     "KINDS",

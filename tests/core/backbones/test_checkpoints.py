@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import transformers
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.project import package_in
 from redhost_author.training.context import open_for_training
+from warm_start import warm_command
 
 import redhost
 from redhost.testing import tiny_backbone
@@ -84,7 +84,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def elsewhere(models: dict[str, Path]) -> dict[str, str]:
     """The fingerprints of the backbones that another process makes of them, by kind."""
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, *map(str, models.values())],
+        warm_command("-c", ELSEWHERE, *map(str, models.values())),
         check=True,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ import torch
 from redhost_author.training.context import open_backbone
 from redhost_author.training.expert import ExpertRows, init_expert, train_expert
 from redhost_author.training.packaging import ExpertDraft, save_expert, texts_card
+from redhost_author.verifying import Verifier
 
 import redhost
 from redhost.core.bus.bus import LayerNorm, Readout
@@ -26,7 +27,7 @@ from redhost.core.bus.experts import (
     linear,
 )
 from redhost.core.model.canary import check_canary
-from redhost.core.model.verify import Verifier, measure_off_domain
+from redhost.core.model.verify import measure_off_domain
 from redhost.core.types import CardRow
 from redhost.registry.errors import ContractError, UsageError
 from redhost.registry.package.forms import FORMS

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from redhost_author.backbone.adapt import AdaptSettings
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.testing import assert_expert_contract
 from redhost_author.training.context import AuthoringContext, open_backbone
 from redhost_author.training.data import split_rows
 from redhost_author.training.expert import ExpertRows, train_expert
@@ -32,7 +33,6 @@ from redhost.registry.errors import MissingError, UnknownNameError, UsageError
 from redhost.registry.package.forms import PLUGIN_TASKS, TASKS
 from redhost.registry.package.manifest import parse_backbone
 from redhost.registry.package.rules import check_backbone
-from redhost.testing import assert_expert_contract
 
 NUMBER = NumberHead(resolution=1.0)
 DOMAINS = {"low": range(40), "high": range(500, 540)}

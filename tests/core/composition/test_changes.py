@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redhost_author
 from redhost_author.signing import make_signer, new_key
+from redhost_author.wheels import build_wheel
 from warm_start import warm_command
 
 import redhost
@@ -28,7 +29,7 @@ from redhost.registry.errors import (
 from redhost.registry.home.generations import Generations
 from redhost.registry.queries.settings import Disabled
 from redhost.registry.wheel.signing import read_keys
-from redhost.registry.wheel.wheel import build_wheel, open_wheel
+from redhost.registry.wheel.wheel import open_wheel
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 

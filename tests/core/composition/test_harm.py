@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,12 @@ Rows = tuple[Tensor, list[str]]
 """Features ``(N, D)`` and their labels."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """What an expert is made of: the rows it learns, and those it shows."""
+    """What an expert is made of: the rows it learns, and those it shows.
+
+    Each is equal to itself alone: what is made of it is made once.
+    """
 
     rows: Rows
     fit: Rows
@@ -81,6 +85,7 @@ def draw(labels: str, count: int, *, world: int, seed: int, width: float = 1.0) 
     return means[at] + width * noise, [f"label {labels[k]}" for k in index]
 
 
+@cache
 def honest(team: str, world: int) -> Material:
     seeds = range(10 * ord(team), 10 * ord(team) + 3)
     rows, fit, gate = (
@@ -178,6 +183,11 @@ HIJACKS: Mapping[str, Callable[[int], Material]] = {
 }
 
 
+@cache
+def hijack(name: str, world: int) -> Material:
+    return HIJACKS[name](world)
+
+
 def card_of(given: Material, norm: LayerNorm, labels: tuple[str, ...]) -> CardFile:
     summed = Statistics.of_rows(norm(given.sums[0]), given.sums[1])
     return vectors_card(
@@ -201,6 +211,7 @@ def package(backbone, manifest, tmp_path_factory) -> Callable[[str, Material], P
     """Return what makes an expert's package of material."""
     norm = LayerNorm(width=WIDTH, eps=backbone.eps)
 
+    @cache
     def build(expert_id: str, given: Material) -> Path:
         given = given.shown(250)
         labels = tuple(sorted({*given.rows[1]}))
@@ -320,7 +331,7 @@ def test_a_neighbour_in_the_midst_of_a_domain_is_let_in(newcomer, world) -> None
 @pytest.mark.parametrize("world", [0, 2])
 @pytest.mark.parametrize("name", HIJACKS)
 def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
-    material = HIJACKS[name](world)
+    material = hijack(name, world)
     with pytest.raises(HijackError) as caught:
         newcomer(material, world)
     assert "excess" in caught.value.reason and "overlap" in caught.value.reason
@@ -333,7 +344,7 @@ def test_who_takes_anothers_rows_is_refused(newcomer, name, world) -> None:
 def test_what_is_taken_and_its_mass_are_those_of_the_answers(pairs, newcomer, world) -> None:
     """By hand: rows surely right before that are wrong now, where the newcomer has most weight."""
     _, before = pairs(world)
-    result = newcomer(HIJACKS["loud, on another's rows"](world), world, accept=True)
+    result = newcomer(hijack("loud, on another's rows", world), world, accept=True)
     after, taken = result.composed, []
     for domain, found in result.receipt.accuracy.excess.items():
         h, rows = gate_rows([after.cards[domain]], encode=before.backbone.encode)
@@ -434,7 +445,7 @@ def update(package, join, trios) -> Callable[..., RecomposeResult]:
 @pytest.mark.parametrize("name", HIJACKS)
 def test_who_takes_anothers_rows_by_an_update_is_refused(update, name, world) -> None:
     with pytest.raises(HijackError):
-        update(HIJACKS[name](world), world)
+        update(hijack(name, world), world)
 
 
 def test_an_update_that_shows_rows_of_a_members_card_is_refused_though_nobody_loses(update) -> None:

@@ -67,6 +67,13 @@ def test_anything_beyond_is_refused(fall, known, tolerance) -> None:
         accepted(harm(fallen(fall, 1000, **known), tolerance=tolerance))
 
 
+@pytest.mark.parametrize(("fall", "by_probability"), [(0.0, True), (-0.02, True), (0.05, False)])
+def test_a_fall_that_accuracy_does_not_show_says_of_what_it_is(fall, by_probability) -> None:
+    refusal = harm(fallen(fall, 1000, mass=0.04, overlap=0.7), tolerance=None)
+    [violation] = refusal.violations
+    assert ("probability" in violation.field) == by_probability
+
+
 @pytest.mark.parametrize(
     ("known", "tolerance", "refused"),
     [

@@ -12,13 +12,15 @@ TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 
 
 @pytest.fixture
-def home(installed, tmp_path: Path) -> Path:
+def home(installed, tmp_path: Path, made_once) -> Path:
     """Generation 1 with three experts, generation 2 without red, and 2 is current."""
     home = tmp_path / "home"
-    host = open_host(home)
-    host.recompose(router="evidence")
-    installed.uninstall("red-expert-red")
-    host.recompose(router="evidence")
+    with made_once("live", home) as empty:
+        if empty:
+            open_host(home).recompose(router="evidence")
+        installed.uninstall("red-expert-red")
+        if empty:
+            open_host(home).recompose(router="evidence")
     return home
 
 

@@ -8,9 +8,9 @@ import json
 import pytest
 import redhost_author
 import safetensors.torch
+from redhost_author.verifying import Verifier
 
 import redhost
-from redhost.core.model.verify import Verifier
 from redhost.registry.package.readers import BackboneFiles, ExpertFiles, read_backbone, read_expert
 
 

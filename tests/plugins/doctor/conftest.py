@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from redhost_author.testing import expert_project
+from redhost_author.wheels import build_wheel
 from warm_start import warm_command
 
 from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
 from redhost.registry.home.store import Store
-from redhost.registry.wheel.wheel import build_wheel
 from redhost.testing import Environment
 
 Finding = dict[str, str]

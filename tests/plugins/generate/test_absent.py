@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from redhost_author.verifying import Verifier
 
 import redhost
 from redhost import MissingError
 from redhost.core.model.build import read_package
-from redhost.core.model.verify import Verifier
 from redhost.core.tasks import HEADS, make_task
 from redhost.errors import PluginError
 from redhost.registry.environment.extras import how_to_install

@@ -8,19 +8,19 @@ import pytest
 import redhost_author
 import torch
 from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.testing import assert_expert_contract
 from redhost_author.training.recipes import train_package
+from redhost_author.verifying import Verifier
 from redhost_generate.documents import split_documents
 
 import redhost
 from redhost.core.bus.evidence import readout_factor
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
-from redhost.core.model.verify import Verifier
 from redhost.registry.errors import UsageError
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.readers import read_expert
 from redhost.registry.package.rules import check_compatible
-from redhost.testing import assert_expert_contract
 
 
 def files_of(folder) -> dict[str, bytes]:

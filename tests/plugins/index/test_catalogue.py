@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from redhost_author.disclosure import card_discloses
 from redhost_author.signing import make_signer, new_key
 from redhost_index.catalogue import write_catalogue
 from redhost_index.cli import catalogue
 from redhost_index.schema import CATALOGUE, PAGE, Catalogue, Version, decode
 
 from redhost.registry.errors import MissingError, StoreError
-from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.wheel.signing import read_keys

@@ -15,10 +15,10 @@ import redhost_author
 import torch
 from redhost_author.project import ExpertPlan, package_in
 from redhost_author.training.recipes import train_package
-from redhost_generate.decode import generate, read_together
+from redhost_generate.batch import passes, step_batch
+from redhost_generate.decode import generate, read_batch
 from redhost_generate.documents import split_documents
 from redhost_generate.sessions import ChosenSession, routes_once, session_of
-from redhost_generate.together import passes, step_together
 from redhost_generate.tokens import start_of, tokenize
 
 import redhost
@@ -315,7 +315,7 @@ def test_texts_of_different_adapters_go_on_in_one_pass_each_as_pefts_generate(
     greedy = generate(adapted, PROMPTS["tales"], expert="tales", max_tokens=LONG, temperature=0)
     made: dict[int, list[Any]] = {n: [] for n in range(5)}
     for _ in range(LONG + 1):
-        for n, choose in enumerate(read_together([*texts, greedy])):
+        for n, choose in enumerate(read_batch([*texts, greedy])):
             token = choose()
             made[n] += [] if token is None else [token]
     for n, name in enumerate(names):
@@ -340,7 +340,7 @@ def test_an_adapters_rows_are_those_of_its_pass_alone(adapted, count) -> None:
         sessions = [ChosenSession(adapted, [5, 7, 9], expert=name) for name in company]
         for session in sessions:
             session.step([5, 7, 9])
-        step_together(sessions, [[11]] * count)
+        step_batch(sessions, [[11]] * count)
         last, *others = (s.cache.layers[-1].values for s in sessions)
         assert torch.allclose(last, alone.cache.layers[-1].values, atol=1e-5)
         for values, name in zip(others, company[1:], strict=True):
@@ -360,7 +360,7 @@ def test_an_adapter_that_replaces_parameters_has_a_pass_of_its_own(adapted) -> N
         session.step([5, 7])
     assert passes(sessions, [[9]] * 3) == [[0], [1, 2]]
     for n in ([0], [1, 2]):
-        step_together([sessions[k] for k in n], [[9]] * len(n))
+        step_batch([sessions[k] for k in n], [[9]] * len(n))
     alone.step([9])
     assert torch.equal(sessions[0].cache.layers[-1].values, alone.cache.layers[-1].values)
     assert not torch.equal(sessions[1].cache.layers[-1].values, alone.cache.layers[-1].values)

@@ -13,6 +13,7 @@ from redhost_author.project import ExpertPlan, write_plan
 from redhost_author.training.data import split_rows
 from redhost_author.training.expert import ExpertSettings
 from redhost_author.training.recipes import train_package
+from redhost_author.verifying import Verifier
 from redhost_peft.inside import check_taps
 
 import redhost
@@ -23,7 +24,6 @@ from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.evaluate import evaluate
-from redhost.core.model.verify import Verifier
 from redhost.core.plugins import manager
 from redhost.registry.environment.extras import how_to_install
 from redhost.registry.package.discover import from_folder

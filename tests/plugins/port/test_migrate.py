@@ -25,12 +25,13 @@ from redhost_author import (
 )
 from redhost_author.backbone.making import BackbonePlan, new_backbone
 from redhost_author.project import ExpertPlan, write_plan
+from redhost_author.wheels import build_wheel
 from redhost_port.migrate import Migrated
 from safetensors.torch import load_file, save_file
 from warm_start import warm_command
 
 import redhost
-from redhost.registry.wheel.wheel import build_wheel, open_wheel
+from redhost.registry.wheel.wheel import open_wheel
 from redhost.testing import Environment
 
 TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()

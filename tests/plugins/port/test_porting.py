@@ -19,6 +19,7 @@ from redhost_author import (
     write_project,
 )
 from redhost_author.project import ExpertPlan, package_in, write_plan
+from redhost_author.testing import judge_expert
 from redhost_author.training.context import AuthoringContext
 from redhost_port.affine_map import fit_affine
 from redhost_port.porting import port_expert
@@ -34,7 +35,6 @@ from redhost.core.types import CardRow, write_rows
 from redhost.registry.errors import BackboneMismatchError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import ExpertFiles, read_expert
-from redhost.testing.certify import judge_expert
 
 TINY = Path("plugins/red-backbone-tiny/src/red_backbone_tiny").resolve()
 Encode = Callable[[Sequence[str]], Tensor]

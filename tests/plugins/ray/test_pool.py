@@ -6,12 +6,11 @@ import msgspec
 import pytest
 import redhost_ray.jobs
 from redhost_ray import cache as cache_module
-from redhost_ray.pool import require_all
+from redhost_ray.pool import JobsError, require_all
 
 import redhost
 from redhost.registry.atomic import damaged_entries
 from redhost.registry.environment import trust
-from redhost.registry.errors import JobsError
 
 from .echo import echo
 

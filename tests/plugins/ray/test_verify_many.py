@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 import redhost_ray.jobs
+from redhost_author.verifying import Verifier
 from redhost_ray import verify_many as verify_many_module
 from redhost_ray.local import LocalEngine
+from redhost_ray.pool import JobsError
 from redhost_ray.verify_many import VerificationTask, verify_many
 
 from redhost.core.model.build import read_package
-from redhost.core.model.verify import Verifier
-from redhost.registry.errors import JobsError
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
 

@@ -163,8 +163,8 @@ def test_texts_at_once_share_passes(speaking, serve) -> None:
     with serve(live) as (url, service):
         alone = [ids(one) for one in wanted]  # one at a time, so each is read alone
         with passes_of(live) as sizes, ThreadPoolExecutor(3) as pool:
-            together = [*pool.map(ids, wanted)]
-        assert together == alone and len(service.writer) == 0
+            found = [*pool.map(ids, wanted)]
+        assert found == alone and len(service.writer) == 0
     assert sizes.count(3) > 30
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,9 @@ from redhost_serve.service import Options
 from schemathesis import checks
 
 import redhost
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "6"))
+"""Requests of each route; `make test-full` tries more."""
 
 TOKEN = "a token that nobody guesses"
 
@@ -48,7 +52,7 @@ def test_the_api_is_what_its_openapi_says(api: Any, mode: schemathesis.Generatio
 
         @given(case=operation.as_strategy(generation_mode=mode))
         @settings(
-            max_examples=12,
+            max_examples=EXAMPLES,
             deadline=None,
             derandomize=True,
             database=None,

@@ -15,6 +15,7 @@ import pytest
 import transformers
 from click.testing import CliRunner
 from redhost_author.backbone.making import BackbonePlan, new_backbone
+from redhost_author.verifying import Verifier
 from redhost_serve.client import Client
 from redhost_serve.server import running
 from redhost_serve.service import Options
@@ -23,7 +24,6 @@ from redhost_spans.label_spans import read_spans
 import redhost
 from redhost.cli import cli
 from redhost.core.composition.recompose import compose
-from redhost.core.model.verify import Verifier
 from redhost.core.types import BackgroundRow
 from redhost.pipelines import pipeline
 from redhost.plugins import make_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from redhost_author.training.context import open_for_training
 from redhost_report.cli import explain as explain_command
 from redhost_report.explain import Explanation, explain
+from redhost_report.words import word_evidence
 from redhost_words.places import KEY
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -142,6 +144,17 @@ def test_a_word_of_a_label_is_evidence_for_it(home) -> None:
             assert any(word in w.written for w in evidence.words if w.log_odds > 0)
     [router] = unknown.words
     assert any(w.written == ("<", "b", ">", "&") for w in router.words)  # one unknown token
+
+
+def test_the_expert_that_answers_is_explained_though_another_is_heavier(home) -> None:
+    host = redhost.Host.open(home)
+    model, [answer] = host.composed, host.predict(TEXTS[:1])
+    z = model.bus.layout.router_input(model.bus.norm(model.backbone.encode(TEXTS[:1])))[0]
+    other = dataclasses.replace(answer, weights={"fruit": 0.6, "sport": 0.3, BACKBONE: 0.1})
+    plain, (expert, router) = (word_evidence(model, a, z=z) for a in (answer, other))
+    assert answer.label == expert.label == router.label == "chess"
+    assert expert == plain[0] and expert.expert == router.expert == "sport"
+    assert router.other_expert == "fruit"
 
 
 def test_the_routers_scores_are_those_of_its_weights(home) -> None:

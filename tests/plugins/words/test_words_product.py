@@ -15,6 +15,7 @@ import pytest
 import redhost_author
 import safetensors.numpy
 import torch
+from redhost_author.disclosure import card_discloses
 from redhost_words.counts import Counts
 from redhost_words.expert import CARD, COUNTS, WORDS, WordsExpert, build_words, probe_text
 from redhost_words.places import MOST, Channel, channel
@@ -26,7 +27,6 @@ from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.judge import judge
 from redhost.core.model.composed import ComposedModel
 from redhost.errors import ContractError
-from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.manifest import parse_expert
 
 from .conftest import TEAMS, texts_of

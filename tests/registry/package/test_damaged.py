@@ -22,6 +22,8 @@ import packaging.specifiers
 import packaging.version
 import pytest
 from hypothesis import HealthCheck, given, settings
+from redhost_author.strict import strict_check
+from redhost_author.targets import resolve_targets, static_check
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from safetensors.numpy import save
 
@@ -32,7 +34,6 @@ from redhost.registry.environment.status import PackageStatus
 from redhost.registry.errors import RedhostError
 from redhost.registry.package.discover import MAX_HEADER, discover
 from redhost.registry.package.manifest import dumps
-from redhost.registry.queries.check import resolve_targets, static_check, strict_check
 from redhost.registry.queries.inventory import (
     dists_of,
     home_of_expert,

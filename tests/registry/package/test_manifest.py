@@ -5,18 +5,20 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redhost.registry.errors import ManifestError
 from redhost.registry.package.manifest import (
+    BackboneManifest,
     Base,
     DenseRef,
+    ExpertManifest,
     FileRef,
     RowsRef,
     dumps,
-    json_schema,
     parse_backbone,
     parse_expert,
     parts_of,
@@ -270,10 +272,10 @@ def test_every_file_of_an_expert_has_a_place_in_its_digest(make_expert: Any) -> 
 
 
 def test_the_schema_is_closed_and_printable() -> None:
-    schema = json.loads(json.dumps(json_schema("expert")))
+    schema = json.loads(json.dumps(msgspec.json.schema(ExpertManifest)))
     assert schema["$defs"]["ExpertManifest"]["additionalProperties"] is False
     assert "BackboneManifest" not in schema["$defs"]
-    assert "BackboneManifest" in json_schema("backbone")["$defs"]
+    assert "BackboneManifest" in msgspec.json.schema(BackboneManifest)["$defs"]
 
 
 def test_threads_may_read_the_first_manifests_of_a_process(make_expert: Any, tmp_path) -> None:

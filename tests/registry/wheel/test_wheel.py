@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import os
 import time
 import zipfile
 from collections.abc import Callable
@@ -14,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from redhost.registry.errors import RedhostError, StoreError
+from redhost.registry.errors import RedhostError
 from redhost.registry.package.readers import read_expert
 from redhost.registry.wheel.archive import ArchiveError, read_archive
-from redhost.registry.wheel.wheel import build_wheel, open_wheel, read_wheel
+from redhost.registry.wheel.wheel import open_wheel, read_wheel
 
 
 def codes(path: Path) -> list[str]:
@@ -93,17 +91,6 @@ def test_refuses_what_is_no_archive(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.whl").write_bytes(data)
     assert codes(tmp_path / "x.whl")[0].startswith("archive_")
     assert codes(tmp_path / "y.whl") == ["package_files"]
-
-
-def test_a_disk_that_takes_no_wheel_is_the_environment_s_fault(monkeypatch, tmp_path) -> None:
-    builder = pytest.importorskip("hatchling.builders.wheel").WheelBuilder
-
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(builder, "build", read_only)
-    with pytest.raises(StoreError, match=r"cannot write .*dist: found read-only"):
-        build_wheel(tmp_path, tmp_path / "dist")
 
 
 def test_the_error_names_the_wheel_and_how_many_more_there_are(draft: Any, tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""Commands that write files for authors: new-key, new-plugin, new-workflow."""
+"""Commands that write files for authors: new-key, new-plugin, new-workflow, schema."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
+import msgspec
 
 from redhost.commands.common import json_option, print_json
 
@@ -82,3 +83,12 @@ def new_workflow(*, project: Path, service: str, force: bool) -> None:
     for note in notes:
         click.echo(f"warning    {note}")
     click.echo("next: commit the project with its weights; its first lines say what PyPI needs")
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["expert", "backbone"]), default="expert")
+def schema(*, kind: Literal["expert", "backbone"]) -> None:
+    """Print the JSON Schema of expert.json or backbone.json."""
+    from redhost.registry.package.manifest import BackboneManifest, ExpertManifest
+
+    print_json(msgspec.json.schema(ExpertManifest if kind == "expert" else BackboneManifest))

@@ -19,10 +19,10 @@ from redhost.commands.common import (
     home_option,
     json_option,
     print_json,
-    seed_option,
 )
 from redhost.registry.errors import MissingError, SettingsError, UnknownNameError, UsageError
 from redhost.registry.package.forms import DEFAULT_TASK
+from redhost_author.options import seed_option
 
 from .trained import print_trained
 
@@ -183,7 +183,7 @@ def new_expert(
 
 
 def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
-    from redhost.registry.atomic import making
+    from redhost_author.new_folder import making
 
     from .project import write_plan, write_project
 
@@ -343,9 +343,9 @@ def pack(
     *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Check PROJECT and build its wheel."""
-    from redhost.registry.package.disclosure import card_discloses
-    from redhost.registry.wheel.wheel import build_wheel
+    from redhost_author.disclosure import card_discloses
     from redhost_author.signing import make_signer
+    from redhost_author.wheels import build_wheel
 
     manifest = _require_valid(project, home=home, backbone=backbone)
     sign = make_signer(key) if key else None
@@ -388,8 +388,9 @@ def _require_valid(
     Raises:
         ContractError: With its first violation, if it has any.
     """
-    from redhost.registry.queries.check import resolve_targets, static_check, unnamed_files
     from redhost.registry.queries.settings import resolve_home
+    from redhost_author.strict import unnamed_files
+    from redhost_author.targets import resolve_targets, static_check
 
     [target] = resolve_targets([str(project)], home=resolve_home(home), backbone=backbone)
     if violations := (*static_check(target), *unnamed_files(target)):

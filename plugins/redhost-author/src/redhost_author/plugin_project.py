@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import redhost
 from redhost.commands.lazy import PLUGINS
-from redhost.registry.atomic import making
+from redhost_author.new_folder import making
 from redhost_author.project import NOT_SOURCE, check_free
 
 from .templating import filled

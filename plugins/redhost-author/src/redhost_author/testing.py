@@ -1,15 +1,101 @@
-"""Projects of a tiny backbone and of experts on it, for tests: each fulfils its contract."""
+"""For tests: an expert's contract, and projects of a tiny backbone and of experts that keep it."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from redhost.registry.package.checked import Violation
 from redhost.testing import tiny_backbone
 
-__all__ = ["backbone_project", "expert_project"]
+if TYPE_CHECKING:
+    from .targets import Target
+
+__all__ = ["assert_expert_contract", "backbone_project", "expert_project", "judge_expert"]
+
+
+def judge_expert(
+    source: Path | Mapping[str, bytes], *, digest: str | None = None
+) -> str | tuple[Violation, ...]:
+    """Check an expert's bytes as attaching does; stop where attaching would stop.
+
+    Every byte is checked, the card is read and the canary computed; plugins are not used.
+
+    Args:
+        source: A wheel, or the bytes of a package by file name.
+        digest: The digest in a lock or a generation; any other content is refused.
+
+    Returns:
+        The digest of the expert that would be attached, or all violations.
+    """
+    from redhost.core.plugins.manager import Plugins
+    from redhost.registry.errors import short
+    from redhost.registry.package.readers import read_expert
+    from redhost.registry.wheel.wheel import read_wheel
+
+    from .verifying import Verifier
+
+    if isinstance(source, Path):
+        wheel = read_wheel(source)
+        if wheel.value is None:
+            return wheel.violations
+        source = wheel.value.files
+    read = read_expert(source)
+    if read.value is None:
+        return read.violations
+    files = read.value
+    if broken := Verifier(plugins=Plugins(())).expert(files, backbone=None):
+        return broken
+    if digest not in {None, files.digest}:
+        hint = "Install the version that was composed, or recompose."
+        return (Violation("digest", "digest", short(digest or ""), short(files.digest), hint),)
+    return files.digest
+
+
+def assert_expert_contract(target: str | Path, *, backbone: str | None = None) -> None:
+    """Check an expert as `redhost check` does: every promise of its manifest, including the canary.
+
+    Args:
+        target: A project or package folder, a wheel, or the id of an installed expert.
+        backbone: The backbone to check against; by default the one its manifest names, if that is
+            installed.
+
+    Raises:
+        AssertionError: Lists every broken promise, one per line.
+    """
+    from redhost.registry.queries.settings import resolve_home
+
+    from .targets import resolve_targets, static_check
+    from .verifying import Verifier
+
+    broken = []
+    for resolved in resolve_targets([str(target)], home=resolve_home(), backbone=backbone):
+        checked = resolved if backbone is not None else _beside_its_own(resolved)
+        violations = static_check(checked)
+        if not violations and checked.files is not None:
+            violations = Verifier().expert(checked.files, backbone=checked.backbone)
+        broken += [f"{v.code}: {v.reason}. {v.hint}" for v in violations]
+    if broken:  # pytest would change the message of an assert statement
+        raise AssertionError("\n".join([f"{target} breaks its contract:", *broken]))
+
+
+def _beside_its_own(target: Target) -> Target:
+    """Return a target with the installed backbone that its manifest names, or with none."""
+    from redhost.registry.errors import RedhostError
+    from redhost.registry.package.discover import discover
+    from redhost.registry.package.readers import read_backbone
+    from redhost.registry.queries.settings import choose_backbone
+
+    if target.files is None:
+        return target
+    with suppress(RedhostError):  # an expert can be valid without an installed backbone
+        package = choose_backbone(discover("backbone"), target.files.manifest.backbone.name)
+        return replace(target, backbone=read_backbone(package).value)
+    return replace(target, backbone=None)
 
 
 def backbone_project(project: Path, *, seed: int = 0) -> Path:

@@ -1,4 +1,4 @@
-from .decode import Continuation, Token, generate, read_together
+from .decode import Continuation, Token, generate, read_batch
 from .documents import read_documents, split_documents
 from .grammar import Grammar, JsonGrammar
 from .pipeline import TextGeneration
@@ -16,7 +16,7 @@ __all__ = [
     "context_layout",
     "contexts",
     "generate",
+    "read_batch",
     "read_documents",
-    "read_together",
     "split_documents",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from redhost_author.options import seed_option
 
 from redhost.commands.common import (
     composition_options,
@@ -17,7 +18,6 @@ from redhost.commands.common import (
     json_option,
     open_host,
     print_json,
-    seed_option,
     typed,
 )
 from redhost.commands.printing import Verbatim

@@ -13,13 +13,13 @@ from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.model.composed import ComposedModel
 from redhost.core.types import as_list
 from redhost.registry.errors import UsageError
+from redhost_generate.batch import passes, step_batch
 from redhost_generate.grammar import Grammar
 from redhost_generate.sampling import Sampler, Sampling
 from redhost_generate.sessions import Session, session_of
-from redhost_generate.together import passes, step_together
 from redhost_generate.tokens import generating_trunk, start_of, tokenize
 
-__all__ = ["Continuation", "Token", "TokenReader", "generate", "read_together", "written_together"]
+__all__ = ["Continuation", "Token", "TokenReader", "generate", "generate_batch", "read_batch"]
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that do not form a character yet."""
@@ -129,7 +129,7 @@ class Continuation(Iterator[Token]):
 
     def __next__(self) -> Token:
         """Return the next token."""
-        [choose] = read_together([self])
+        [choose] = read_batch([self])
         if (token := choose()) is None:
             raise StopIteration
         return token
@@ -156,7 +156,7 @@ class Continuation(Iterator[Token]):
         )
 
 
-def read_together(texts: Sequence[Continuation]) -> list[Callable[[], Token | None]]:
+def read_batch(texts: Sequence[Continuation]) -> list[Callable[[], Token | None]]:
     """Read each text's last token, in shared passes; return functions that choose the next tokens.
 
     A function is to be called once. It returns None if its text has ended, and raises the error of
@@ -170,7 +170,7 @@ def read_together(texts: Sequence[Continuation]) -> list[Callable[[], Token | No
     sessions, unread = [texts[n].session for n in going], [texts[n].unread for n in going]
     for members in passes(sessions, unread):
         try:
-            steps = step_together([sessions[n] for n in members], [unread[n] for n in members])
+            steps = step_batch([sessions[n] for n in members], [unread[n] for n in members])
         except Exception as e:
             for n in members:
                 choices[going[n]] = partial(_fail, e)
@@ -180,7 +180,7 @@ def read_together(texts: Sequence[Continuation]) -> list[Callable[[], Token | No
     return choices
 
 
-def written_together(texts: Sequence[Continuation]) -> list[str]:
+def generate_batch(texts: Sequence[Continuation]) -> list[str]:
     """Return what follows each prompt, to its end; the texts share passes until then.
 
     Args:
@@ -188,7 +188,7 @@ def written_together(texts: Sequence[Continuation]) -> list[str]:
     """
     made, going = [""] * len(texts), [*range(len(texts))]
     while going:
-        drawn = [choose() for choose in read_together([texts[n] for n in going])]
+        drawn = [choose() for choose in read_batch([texts[n] for n in going])]
         for n, token in zip(going, drawn, strict=True):
             made[n] += "" if token is None else token.text
         going = [n for n, token in zip(going, drawn, strict=True) if token is not None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redhost.core.types import as_list
 from redhost.registry.errors import UsageError
-from redhost_generate.decode import generate, written_together
+from redhost_generate.decode import generate, generate_batch
 from redhost_generate.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class TextGeneration:
                 )
                 for prompt in prompts[start : start + batch_size]
             ]
-            texts += written_together(some)
+            texts += generate_batch(some)
         made = [
             [{"generated_text": prompt + text if return_full_text else text}]
             for prompt, text in zip(prompts, texts, strict=True)

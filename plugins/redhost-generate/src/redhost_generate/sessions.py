@@ -36,9 +36,11 @@ class Session:
         cache: The encoder's KV cache of the tokens so far; None before the first.
         acts: What acts inside the encoder while it reads this text; None for nothing.
         alpha: α ``(K,)`` of all tokens; empty if each token is routed.
+        routed: The states ``(T, D)`` of the prompt if routing has read it; None afterwards.
     """
 
     acts: Intervention | None = None
+    routed: Tensor | None = None
 
     def __init__(self, model: ComposedModel) -> None:
         self.backbone, self.bus = model.backbone, model.bus
@@ -70,7 +72,10 @@ class Session:
         return answer
 
     def read(self, ids: list[int]) -> Tensor:
-        """Return the states ``(T, D)`` of more tokens."""
+        """Return the states ``(T, D)`` of more tokens; of a prompt, those it was routed by."""
+        if self.routed is not None:
+            states, self.routed = self.routed, None
+            return states
         trunk, acts = self.trunk, self.acts
         with trunk.lock, nullcontext() if acts is None else acts.apply(trunk):
             tokens = torch.tensor([ids], device=trunk.device)
@@ -130,23 +135,21 @@ class ChosenSession(Session):
         self, model: ComposedModel, prompt: list[int], *, expert: str | None = None
     ) -> None:
         super().__init__(model)
-        self._prompt: Tensor | None = None
-        self.alpha = self._routed(model, prompt) if expert is None else _one(self.bus, expert)
+        self.alpha = self._route(model, prompt) if expert is None else _one(self.bus, expert)
         self.column = int(self.alpha.argmax())
         if self.column < len(self.bus.ids):
             part = self.bus.parts()[self.column]
             step = part.step if isinstance(part, InTrunkExpert) else part
             self.acts = intervention_of(step, model.backbone)
         if self.acts is not None:  # its keys and values differ
-            self._prompt = self.cache = None
+            self.routed = self.cache = None
 
     @torch.inference_mode()
-    def _routed(self, model: ComposedModel, prompt: list[int]) -> Tensor:
+    def _route(self, model: ComposedModel, prompt: list[int]) -> Tensor:
         """Return α ``(K,)`` after the prompt, whose states and cache are kept."""
-        states, unit = super().read(prompt), Tokens()
-        self._prompt, backbone = states, model.backbone
-        layout = unit.layout(backbone.width)
-        row = unit.features(states, layout, eps=backbone.eps)[-1:]
+        states, unit, backbone = self.read(prompt), Tokens(), model.backbone
+        self.routed = states
+        row = unit.features(states, unit.layout(backbone.width), eps=backbone.eps)[-1:]
         return model.chooser.weights_of(row)[0]
 
     @property
@@ -157,11 +160,6 @@ class ChosenSession(Session):
     @property
     def _is_classified(self) -> bool:
         return self.acts is not None and self.bus.classifier is not None
-
-    def read(self, ids: list[int]) -> Tensor:
-        """Return the states ``(T, D)`` of more tokens; the prompt was read when it was routed."""
-        states, self._prompt = self._prompt, None
-        return super().read(ids) if states is None else states
 
     def row(self, states: Tensor) -> Tensor:
         """Return the last state ``(1, D)``."""

@@ -11,13 +11,14 @@ import click
 
 from redhost.commands.common import (
     bar,
+    chosen_keys,
     device_option,
     home_option,
     json_option,
+    key_option,
     print_json,
     tolerance_option,
 )
-from redhost.commands.keys import chosen_keys, key_option
 
 if TYPE_CHECKING:
     from redhost_index.find import Found

@@ -12,11 +12,13 @@ from typing import Literal
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion
+from redhost_author.disclosure import card_discloses
+from redhost_author.strict import strict_check
+from redhost_author.targets import Target, static_check
 
 import redhost
 from redhost.registry.errors import excerpt
 from redhost.registry.package.checked import Violation
-from redhost.registry.package.disclosure import card_discloses
 from redhost.registry.package.discover import MAX_METADATA, entries
 from redhost.registry.package.manifest import (
     MAX_BYTES,
@@ -27,7 +29,6 @@ from redhost.registry.package.manifest import (
 )
 from redhost.registry.package.readers import BackboneFiles, read_backbone, read_expert
 from redhost.registry.package.rules import package_digest
-from redhost.registry.queries.check import Target, static_check, strict_check
 from redhost.registry.wheel.signing import PublicKey, read_signature, signature_path, verify
 from redhost.registry.wheel.wheel import Wheel, read_wheel
 

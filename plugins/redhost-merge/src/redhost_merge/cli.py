@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from redhost_author.options import seed_option
 
 from redhost.commands.common import (
     bar,
@@ -14,7 +15,6 @@ from redhost.commands.common import (
     json_option,
     open_host,
     print_json,
-    seed_option,
 )
 from redhost.commands.tables import table
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from redhost_author.new_folder import making
 from redhost_author.project import (
     ExpertPlan,
     check_free,
@@ -41,7 +42,6 @@ from redhost.core.model.composed import ComposedModel, by_domain
 from redhost.core.model.verify import measure_off_domain
 from redhost.core.routers.cards import gate_rows
 from redhost.core.types import Encode, Progress, Row
-from redhost.registry.atomic import making
 from redhost.registry.errors import HarmError, UsageError
 from redhost.registry.package.manifest import BackboneRef, Training
 

@@ -16,6 +16,7 @@ from typing import Self, cast
 import msgspec
 import safetensors.torch
 import torch
+from redhost_author.new_folder import making
 from redhost_author.project import ExpertPlan, write_plan, write_project
 from redhost_author.training.context import AuthoringContext, open_for_training
 from redhost_author.training.data import DataSplits, split_rows
@@ -31,7 +32,6 @@ from redhost.core.backbones.interventions.layout import read_tokens, with_layout
 from redhost.core.bus.layout import FeatureLayout, WideNorm
 from redhost.core.plugins.manager import Plugins
 from redhost.core.types import Progress, Row
-from redhost.registry.atomic import making
 from redhost.registry.errors import UsageError
 from redhost.registry.home.questions import cache_of
 from redhost.registry.package.discover import Package

@@ -32,11 +32,11 @@ def export(
     *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
 ) -> None:
     """Export an expert's adapter as PEFT's two files."""
+    from redhost_author.new_folder import making
     from redhost_author.project import check_free
+    from redhost_author.targets import resolve_targets
 
-    from redhost.registry.atomic import making
     from redhost.registry.errors import UsageError
-    from redhost.registry.queries.check import resolve_targets
     from redhost.registry.queries.settings import resolve_home
 
     target = resolve_targets([name], home=resolve_home(home), backbone=backbone)[0]

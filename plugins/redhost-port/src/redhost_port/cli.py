@@ -10,16 +10,17 @@ import click
 from redhost.commands.common import (
     F,
     bar,
+    chosen_keys,
     composition_options,
     device_option,
     field_options,
     home_option,
     json_option,
+    key_option,
     open_host,
     print_json,
     tolerance_option,
 )
-from redhost.commands.keys import chosen_keys, key_option
 from redhost.commands.receipts import print_receipt
 
 if TYPE_CHECKING:
@@ -204,9 +205,10 @@ def _material(
 
 def _expert(name: str, home: Path | None) -> tuple[ExpertFiles, str]:
     """Return an expert's checked bytes, and its version if it has one."""
+    from redhost_author.targets import resolve_targets
+
     from redhost.registry.errors import UsageError
     from redhost.registry.package.discover import Package
-    from redhost.registry.queries.check import resolve_targets
     from redhost.registry.queries.settings import resolve_home
 
     [target, *_] = resolve_targets([name], home=resolve_home(home), backbone=None)

@@ -15,6 +15,7 @@ from typing import Unpack
 
 import msgspec
 from redhost_author.training.context import AuthoringContext, open_for_training
+from redhost_author.wheels import build_wheel
 
 from redhost.core.composition.options import RecomposeKeywords
 from redhost.core.composition.publish import publish
@@ -41,7 +42,7 @@ from redhost.registry.package.discover import Package
 from redhost.registry.package.manifest import ExpertManifest
 from redhost.registry.package.readers import BackboneFiles
 from redhost.registry.queries.inventory import take_inventory
-from redhost.registry.wheel.wheel import Wheel, build_wheel, open_wheel
+from redhost.registry.wheel.wheel import Wheel, open_wheel
 from redhost_port.porting import SHARE, PortReport, port_expert, write_port
 
 

@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import safetensors.torch
 import torch
+from redhost_author.new_folder import making
 from redhost_author.project import write_project
 from redhost_author.training.context import AuthoringContext
 from redhost_author.training.linear_head import solve_linear_head
@@ -30,7 +31,6 @@ from redhost.core.model.build import make_expert_module
 from redhost.core.routers.cards import FAR, read_card
 from redhost.core.routers.domain_statistics import Statistics
 from redhost.core.types import CardRow, Row
-from redhost.registry.atomic import making
 from redhost.registry.errors import (
     BackboneMismatchError,
     ContractError,

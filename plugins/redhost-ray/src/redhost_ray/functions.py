@@ -18,6 +18,7 @@ from redhost_author.project import ExpertPlan, package_in
 from redhost_author.training.context import AuthoringContext
 from redhost_author.training.data import split_rows
 from redhost_author.training.recipes import settings_for, train_package
+from redhost_author.verifying import Verifier
 from torch import Tensor
 
 from redhost.core.backbones.interventions.layout import with_layout
@@ -32,7 +33,6 @@ from redhost.core.model.build import (
     rows_of,
 )
 from redhost.core.model.composed import ComposedModel
-from redhost.core.model.verify import Verifier
 from redhost.core.plugins.manager import Plugins
 from redhost.core.types import BackgroundRow, Row, parse_rows
 from redhost.registry.package.readers import BackboneFiles, read_backbone, read_expert

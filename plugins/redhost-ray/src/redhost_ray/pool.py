@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from redhost.core.plugins.manager import Plugins
 from redhost.core.types import Progress, in_stage
-from redhost.registry.errors import JobsError, PluginError, StoreError, UsageError, suggest
+from redhost.registry.errors import (
+    PluginError,
+    RedhostError,
+    StoreError,
+    UsageError,
+    suggest,
+)
 from redhost_ray.cache import JobCache, is_plain
 from redhost_ray.job import Engine, Job, JobBatch, JobFiles, JobResult
 from redhost_ray.local import LocalEngine
@@ -19,6 +25,10 @@ LOCAL = "local"
 log = logging.getLogger("redhost")
 
 OnResult = Callable[[Job, JobFiles], None]
+
+
+class JobsError(RedhostError):
+    """Some jobs failed on every attempt; the results of the others are stored."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+from redhost_author.verifying import Verifier
 
-from redhost.core.model.verify import Verifier
 from redhost.core.types import Progress
 from redhost.registry.package.checked import Violation
 from redhost.registry.package.readers import BackboneFiles, ExpertFiles

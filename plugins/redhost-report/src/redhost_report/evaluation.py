@@ -1,6 +1,7 @@
 """What `redhost evaluate` measures and draws where it is asked for more than its table.
 
-The host makes an `Extras` where ``--outside``, ``--mixtures``, ``--plot`` or ``--curves`` is given.
+The host makes an `Extras` where ``--outside``, ``--mixtures``, ``--plot``, ``--curves``,
+``--labels`` or ``--routing`` is given.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Any
 
 import click
 
-from redhost.commands.receipts import points
+from redhost.commands.receipts import SHORTLIST, SHOWN, points
 from redhost.commands.tables import table
 from redhost.core.evaluation.evaluate import Evaluation
 from redhost.core.host import Host
 from redhost.core.model.composed import answers_labels
+from redhost.core.receipt import Health
 from redhost.core.types import Progress, Row, as_list
 from redhost.registry.errors import UsageError
 from redhost_report.figures import (
@@ -40,12 +42,16 @@ class Extras:
         mixtures: Whether every router kind is judged under every mixture of domains.
         plot: The file for the confusion of labels, or with `mixtures` for the mixtures.
         curves: The file for accuracy over confidence.
+        labels: Whether the scores of every label are printed.
+        routing: Whether it is printed how weights are spread.
     """
 
     outside: Sequence[str] | None = None
     mixtures: bool = False
     plot: str | None = None
     curves: str | None = None
+    labels: bool = False
+    routing: bool = False
 
     def __post_init__(self) -> None:
         if self.plot is not None or self.curves is not None:
@@ -73,8 +79,12 @@ class Extras:
         if self.curves is not None:
             _draw_curves(result, Path(self.curves))
 
-    def show(self, measured: Mapping[str, Any]) -> None:
-        """Print what `measure` returned, for people."""
+    def show(self, result: Evaluation, measured: Mapping[str, Any]) -> None:
+        """Print more of an evaluation, and what `measure` returned, for people."""
+        if self.labels and result.labels is not None:
+            _print_labels(result)
+        if self.routing and result.routing is not None:
+            _print_health(result.routing)
         if "mixtures" in measured:
             _print_mixtures(measured["mixtures"])
         if "outside" in measured:
@@ -149,6 +159,38 @@ def _draw_curves(result: Evaluation, path: Path) -> None:
     if result.reliability is None:
         raise UsageError("there is nothing to draw", expected="a backbone that answers labels")
     draw_reliability(result.reliability, path)
+
+
+def _print_labels(result: Evaluation) -> None:
+    """Print every label's scores; if there are many, only those with the lowest F1."""
+    scores, confusion = result.labels or {}, result.confusion or {}
+    names = sorted(scores, key=lambda y: scores[y].f1)[:SHORTLIST]
+    rows = []
+    for name in sorted(names) if len(scores) > SHOWN else scores:
+        score = scores[name]
+        confused = {a: n for a, n in confusion.get(name, {}).items() if a != name}
+        most = max(confused, key=confused.__getitem__, default=None)
+        taken = "" if most is None else f"{most} ({confused[most]})"
+        cells = (points(x) or "n/a" for x in (score.precision, score.recall, score.f1))
+        rows.append((name, score.rows, *cells, taken))
+    head = ("label", "rows", "precision", "recall", "F1", "most often taken for")
+    table(f"labels, macro F1 {points(result.macro_f1)}", head, rows)
+    if len(scores) > SHOWN:
+        click.echo(f"{len(scores)} labels, those of the lowest F1 are shown. All of them: --json")
+
+
+def _print_health(health: Health) -> None:
+    rows = [
+        (c, f"{used:.3f}", f"{health.loudness[c]:.2f}" if c in health.loudness else "")
+        for c, used in health.usage.items()
+    ]
+    table(f"routes of {health.rows} rows", ("column", "mean weight", "loudness at home"), rows)
+    apart = "" if health.distance is None else f", answers {health.distance:.2f} apart"
+    click.echo(
+        f"usage entropy {health.entropy:.3f} (rows' own {health.expected_entropy:.3f}){apart}"
+    )
+    for warning in health.warnings:
+        click.echo(f"warning    {warning}")
 
 
 def _print_mixtures(sweep: MixtureSweep) -> None:

@@ -5,9 +5,10 @@ are a sum: a term for each word of the text, and what its z adds. The difference
 such a sum as well, and is shown as the words with the largest terms, all others, and the encoder.
 
 An expert's scores are its logits over T, so that the difference is log p(label) − log p(other
-label). It explains its answer beside its second. The router's are the log-odds of (expert, label)
-before its temperature and prior. The two experts with the largest weights are compared, each by the
-label that has the largest score.
+label). The expert that is explained has the largest weight of those that answer the label, which
+is compared with its best other one. The router's are the log-odds of (expert, label) before its
+temperature and prior. That expert is compared with the heaviest other one, by the label that has
+the largest score there.
 """
 
 from __future__ import annotations
@@ -122,26 +123,31 @@ def word_evidence(
         z: The text's bus vector ``(D,)``.
         most: The most words that are shown for a label, and as many against it.
     """
+    experts = dict(zip(model.bus.ids, model.bus.ensemble.parts, strict=True))
     columns = sorted(answer.weights, key=lambda i: -answer.weights[i])
+    if columns[0] in experts:
+        # The sum over all columns may be of a label that the heaviest one does not answer.
+        columns.sort(key=lambda i: i not in experts or answer.label not in experts[i].labels)
     with torch.inference_mode():
         shown = (
-            _of_expert(model, columns[0], answer.input, z, most),
-            _of_router(model, columns[:2], answer.input, z, most),
+            _of_expert(model, columns[0], answer, z, most),
+            _of_router(model, columns[:2], answer, z, most),
         )
     return tuple(filter(None, shown))
 
 
 def _of_expert(
-    model: redhost.ComposedModel, column: str, text: str, z: Tensor, most: int
+    model: redhost.ComposedModel, column: str, answer: redhost.Answer, z: Tensor, most: int
 ) -> WordEvidence | None:
     """Return what speaks for an expert's answer; None if it adds no words up."""
     expert = dict(zip(model.bus.ids, model.bus.ensemble.parts, strict=True)).get(column)
     if not isinstance(expert, AddsWords) or len(expert.labels) < 2:  # noqa: PLR2004  (an answer alone)
         return None
-    by_word = expert.by_word(model.backbone, text, z)
+    by_word = expert.by_word(model.backbone, answer.input, z)
     if by_word is None:
         return None
-    rows = _scores(by_word).argsort(descending=True, stable=True)[:2].tolist()
+    best = _scores(by_word).argsort(descending=True, stable=True).tolist()
+    rows = sorted(best, key=lambda row: expert.labels[row] != answer.label)[:2]
     return _evidence(
         "expert",
         by_word,
@@ -152,20 +158,25 @@ def _of_expert(
 
 
 def _of_router(
-    model: redhost.ComposedModel, columns: Sequence[str], text: str, z: Tensor, most: int
+    model: redhost.ComposedModel,
+    columns: Sequence[str],
+    answer: redhost.Answer,
+    z: Tensor,
+    most: int,
 ) -> WordEvidence | None:
     """Return what speaks for one column rather than another; None if no words do."""
     router = model.bus.router
     if not isinstance(router, AddsWords) or len(columns) < 2:  # noqa: PLR2004  (one column)
         return None
-    by_word = router.by_word(model.backbone, text, z)
+    by_word = router.by_word(model.backbone, answer.input, z)
     if by_word is None or not isinstance(router, LabelledRouter):
         return None
     scores, sides = _scores(by_word), list[_Side]()
     for column in columns:
         rows = (router.owner == model.bus.columns.index(column)).nonzero().flatten().tolist()
         labels = dict(zip(rows, _labels(model, column), strict=True))
-        row = max(rows, key=scores.tolist().__getitem__)
+        spoken = [row for row in rows if labels[row] == answer.label and not sides]
+        row = max(spoken or rows, key=scores.tolist().__getitem__)
         sides.append(_Side(expert=column, label=labels[row], row=row))
     return _evidence("router", by_word, sides, temperature=1.0, most=most)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from redhost.commands.common import home_option, json_option, print_json
-from redhost.commands.keys import chosen_keys
+from redhost.commands.common import chosen_keys, home_option, json_option, print_json
 
 SECONDS = 30.0
 

@@ -298,7 +298,7 @@ async def _turns(
     going = {n: completion.chunks(tokens) for n, (completion, tokens) in enumerate(begun)}
     while going:
         found = await asyncio.gather(
-            *(_next(pieces) for pieces in going.values()), return_exceptions=True
+            *(_next(chunks) for chunks in going.values()), return_exceptions=True
         )
         turn = list[tuple[int, Piece | None]]()
         for index, piece in zip(going, found, strict=True):
@@ -312,8 +312,8 @@ async def _turns(
                 await begun[index][1].aclose()  # after a stop text, no pass waits for more
 
 
-async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
-    return await anext(pieces, None)
+async def _next(chunks: AsyncIterator[Piece]) -> Piece | None:
+    return await anext(chunks, None)
 
 
 async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:

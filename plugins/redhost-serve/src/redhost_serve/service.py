@@ -152,7 +152,7 @@ class Service:
         self.writer = Writer(
             queue=self.options.queue,
             texts=self.options.batch,
-            together=lambda texts: _generating().read_together(texts) if texts else (),
+            read_batch=lambda texts: _generating().read_batch(texts) if texts else (),
         )
         self._chats = ChatProcess()
         self.conversations: Batcher[Conversation, str] = Batcher(

@@ -35,7 +35,7 @@ class Writer:
     Args:
         queue: Maximum number of concurrent texts.
         texts: Maximum number of texts in a pass.
-        together: Texts in progress → for each, a function that returns its next token, None after
+        read_batch: Texts in progress → for each, a function that returns its next token, None after
             the last one, or raises.
     """
 
@@ -44,9 +44,9 @@ class Writer:
         *,
         queue: int,
         texts: int,
-        together: Callable[[Sequence[Any]], Sequence[Callable[[], Any]]],
+        read_batch: Callable[[Sequence[Any]], Sequence[Callable[[], Any]]],
     ) -> None:
-        self.queue, self.texts, self.together, self.under_way = queue, texts, together, 0
+        self.queue, self.texts, self.read_batch, self.under_way = queue, texts, read_batch, 0
         self._steps: Batcher[Callable[[], Any] | _Next[Any], Future[Any]] = Batcher(
             self._advance, queue=sys.maxsize, texts=1, wait=GATHER
         )
@@ -92,7 +92,7 @@ class Writer:
     def _advance(self, steps: Sequence[Callable[[], Any] | _Next[Any]]) -> list[Future[Any]]:
         """Begin texts, and continue the others together; an error is that of one step."""
         going = [s.text for s in steps if isinstance(s, _Next)]
-        choices = iter(self.together(going))
+        choices = iter(self.read_batch(going))
         return [_done(next(choices) if isinstance(s, _Next) else s) for s in steps]
 
     def close(self) -> None:

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redhost.commands.common import bar, device_option, home_option, json_option, print_json
-from redhost.commands.keys import chosen_keys, key_option
+from redhost.commands.common import (
+    bar,
+    chosen_keys,
+    device_option,
+    home_option,
+    json_option,
+    key_option,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from redhost_sync.export import Exported

@@ -15,10 +15,10 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from redhost.commands.lazy import import_beside
 from redhost.registry.errors import IntegrityError, MissingError
 from redhost.registry.package.discover import canonical, header_lines
 from redhost.registry.wheel.policy import RecordRow, parse_record
-from redhost.registry.wheel.wheel import build_wheel
 
 _OF_INSTALLERS = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json"}
 _WHEN, _LARGE, _FAST = (1980, 1, 1, 0, 0, 0), 2**22, 1
@@ -33,7 +33,8 @@ def repack(dist: str, folder: Path) -> Path:
         folder: The folder for the wheel.
 
     Raises:
-        MissingError: If it is not installed, or nothing says which files it has.
+        MissingError: If it is not installed, nothing says which files it has, or it is a source
+            tree and redhost-author, which builds one, is not installed.
         IntegrityError: If a file has changed since it was installed.
     """
     try:
@@ -47,7 +48,9 @@ def repack(dist: str, folder: Path) -> Path:
         raise MissingError(f"{dist} cannot be packed", expected="a RECORD", found="none", hint=hint)
     rows = parse_record(record.encode()).unwrap(f"{dist} cannot be packed")
     if tree := _source_tree(installed, rows):
-        return build_wheel(tree, folder)
+        needed_for = "a wheel of an editable installation"
+        build = import_beside("pack", "redhost_author.wheels:build_wheel", needed_for=needed_for)
+        return Path(build(tree, folder))
     path = folder / _file_name(installed)
     temporary = path.with_suffix(".tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -10,6 +10,7 @@ import pytest
 import redhost_author
 import safetensors.torch
 import torch
+from redhost_author.disclosure import card_discloses
 from redhost_author.project import (
     ExpertPlan,
     check_id,
@@ -35,7 +36,6 @@ from redhost.core.bus.temperature import fit_temperature, shown_temperature
 from redhost.core.composition.recompose import compose
 from redhost.core.types import StagedProgress
 from redhost.registry.errors import HarmError, UsageError
-from redhost.registry.package.disclosure import card_discloses
 
 ROWS = [
     redhost.Row(text=f"{'red' if n % 2 else 'blue'} {n}", label="xy"[n % 2]) for n in range(240)
@@ -101,7 +101,8 @@ def train(tmp_path, context, *, seed: int = 0, epochs: int = 30, progress=None, 
 
 @pytest.mark.parametrize("form", ["residual", "linear", "mlp"])
 def test_an_expert_with_labels_of_its_own_learns_and_passes_every_check(tmp_path, context, form):
-    from redhost.core.model.verify import Verifier
+    from redhost_author.verifying import Verifier
+
     from redhost.registry.package.readers import read_expert
 
     manifest = train(tmp_path, context, form=form)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from redhost.commands.common import bar, field_options, seed_option
+from redhost.commands.common import bar, field_options
 from redhost.registry.errors import PluginError, UsageError
 from redhost.registry.package.forms import DEFAULT_TASK, TASKS
+from redhost_author.options import seed_option
 
 if TYPE_CHECKING:
     from redhost.core.bus.task import Task

@@ -15,7 +15,6 @@ from redhost.core.backbones.encoder import FeatureChoice
 from redhost.core.backbones.pooling import PoolingChoice
 from redhost.core.bus.task import CLASSIFICATION, Task
 from redhost.core.types import BackgroundRow, Progress, Row, as_list, write_rows
-from redhost.registry.atomic import making
 from redhost.registry.errors import UsageError
 from redhost.registry.package.checked import Refused, Violation, listed
 from redhost.registry.package.discover import canonical
@@ -29,6 +28,7 @@ from redhost.registry.package.model_files import (
 )
 from redhost.registry.package.rules import CARRIED
 from redhost.registry.package.safetensors_check import sha256_hex
+from redhost_author.new_folder import making
 from redhost_author.project import write_project
 from redhost_author.training.baseline import refuse_below_constant
 from redhost_author.training.data import require_answers

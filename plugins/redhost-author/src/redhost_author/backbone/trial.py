@@ -23,17 +23,17 @@ from torch import Tensor
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.model.build import make_backbone, read_package
-from redhost.core.model.trial import (
+from redhost.core.plugins.manager import Plugins
+from redhost.registry.environment import python_command
+from redhost.registry.errors import PluginError, RedhostError
+from redhost.registry.package.discover import from_folder
+from redhost_author.backbone.repeatable import (
     encoded_alone,
     refused,
     require_equal,
     require_repeatable,
     trial_texts,
 )
-from redhost.core.plugins.manager import Plugins
-from redhost.registry.environment import python_command
-from redhost.registry.errors import PluginError, RedhostError
-from redhost.registry.package.discover import from_folder
 
 TOLERANCE = 1e-4
 """Largest distance of a row from the plain pass's, relative to its norm; 3e-6 is usual."""

@@ -13,15 +13,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ..environment.installed import audit_installed, files_below
-from ..environment.status import check_packages
-from ..errors import MissingError, RedhostError, UnknownNameError, UsageError
-from ..home.revoked import Revocation
-from ..home.store import Store
-from ..package.checked import Violation
-from ..package.discover import MANIFESTS, Kind, Package, canonical, discover_all, from_folder
-from ..package.manifest import ExpertManifest, parse_backbone, parts_of
-from ..package.readers import (
+from redhost.registry.environment.installed import audit_installed
+from redhost.registry.environment.status import check_packages
+from redhost.registry.errors import MissingError, RedhostError, UnknownNameError, UsageError
+from redhost.registry.home.revoked import Revocation
+from redhost.registry.home.store import Store
+from redhost.registry.package.checked import Violation
+from redhost.registry.package.discover import (
+    MANIFESTS,
+    Kind,
+    Package,
+    canonical,
+    discover_all,
+    from_folder,
+)
+from redhost.registry.package.manifest import parse_backbone
+from redhost.registry.package.readers import (
     BackboneFiles,
     ExpertFiles,
     PackageSource,
@@ -29,12 +36,17 @@ from ..package.readers import (
     read_expert,
     read_part,
 )
-from ..package.rules import check_compatible
-from ..wheel.policy import NameOwners
-from ..wheel.signing import PublicKey
-from ..wheel.wheel import read_wheel
-from .inventory import installed_manifests
-from .settings import Disabled, choose_backbone, named_backbone, wanted_backbone
+from redhost.registry.package.rules import check_compatible
+from redhost.registry.queries.inventory import installed_manifests
+from redhost.registry.queries.settings import (
+    Disabled,
+    choose_backbone,
+    named_backbone,
+    wanted_backbone,
+)
+from redhost.registry.wheel.policy import NameOwners
+from redhost.registry.wheel.signing import PublicKey
+from redhost.registry.wheel.wheel import read_wheel
 
 Experts = list[tuple[str | None, Package]]
 """Installed experts with the ids in their manifests; None if a manifest cannot be read."""
@@ -217,73 +229,3 @@ def _unknown(name: str, installed: Iterable[str]) -> UsageError:
         return UnknownNameError("expert", name, installed)
     hint = "Give the path of a wheel or of a package's folder, or an installed id."
     return UsageError(f"there is no wheel or folder {name}", hint=hint)
-
-
-GATE_ROWS = 32
-"""With fewer gate rows a loss of one row in thirty-two cannot be detected."""
-
-ALLOWED = ("__init__.py", "py.typed", "README.md", "LICENSE")
-"""Files that a published package may have besides those its manifest names."""
-
-
-def strict_check(target: Target) -> tuple[Violation, ...]:
-    """Return all that a published expert should have but this one lacks."""
-    if target.files is None:
-        return ()
-    manifest = target.files.manifest
-    return (
-        *_backbone_lacks(target, manifest),
-        *_manifest_lacks(manifest),
-        *unnamed_files(target),
-    )
-
-
-def _backbone_lacks(target: Target, manifest: ExpertManifest) -> Iterator[Violation]:
-    name, needs_norm = manifest.backbone.name, not manifest.writes.spec.own_labels
-    if target.backbone is None:
-        expected = f"backbone {name!r} installed, to check against"
-        yield _lack("backbone", expected, "no backbone", f"pip install red-backbone-{name}")
-    elif target.backbone.manifest.background and needs_norm and manifest.off_domain is None:
-        yield _lack("off_domain", "measured on the background card", "none", "Train it again.")
-
-
-def _manifest_lacks(manifest: ExpertManifest) -> Iterator[Violation]:
-    card = manifest.card
-    hint = "Set rows aside before training; 'redhost train-expert' does."
-    if card.kind == "none":
-        yield _lack("card", "a routing card, so that any host can route to it", "none", hint)
-    elif card.kind != "statistics" and card.gate < GATE_ROWS:
-        yield _lack(
-            "card.gate",
-            f"at least {GATE_ROWS} gate rows",
-            f"{card.gate} gate rows",
-            f"Train it on {8 * GATE_ROWS} rows or more: an eighth are set aside as gate rows.",
-        )
-    if not manifest.domain.strip():
-        yield _lack("domain", "a sentence that describes its inputs", "nothing", "Write one.")
-    if not manifest.license.strip():
-        yield _lack("license", "the license of the weights", "nothing", "Name one.")
-    if not manifest.training.metrics:
-        yield _lack("training.metrics", "how well it does", "nothing", "Measure it.")
-
-
-def unnamed_files(target: Target) -> Iterator[Violation]:
-    """Refuse files, in subfolders too, that neither the manifest nor `ALLOWED` names."""
-    files, source = target.backbone if target.kind == "backbone" else target.files, target.source
-    if files is None:
-        return
-    names = set(source) if not isinstance(source, Package) else set[str]()
-    if isinstance(source, Package) and source.folder is not None:
-        names = set(files_below(source.folder, limited=True))
-    named = {MANIFESTS[target.kind], *(part.file for part in parts_of(files.manifest))}
-    if unnamed := sorted(names - named - {*ALLOWED}):
-        yield _lack(
-            "package",
-            "nothing but the files its manifest names",
-            ", ".join(unnamed[:5]),
-            "Move them out of the package's folder: all that lies there is published.",
-        )
-
-
-def _lack(field: str, expected: str, found: str, hint: str) -> Violation:
-    return Violation("strict", field, expected, found, hint)

@@ -13,8 +13,8 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from ...registry.errors import RedhostError, UsageError
-from ..backbones.encoder import TextEncoder
+from redhost.core.backbones.encoder import TextEncoder
+from redhost.registry.errors import RedhostError, UsageError
 
 WORDS = ("the", "committee", "meets", "on", "thursday", "to", "discuss", "a", "new", "budget")
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 import torch
-from redhost_generate import JsonGrammar, Sampling, generate, read_together
+from redhost_generate import JsonGrammar, Sampling, batch, generate, read_batch
+from redhost_generate.batch import passes, step_batch
 from redhost_generate.sessions import DecodingSession
-from redhost_generate.together import step_together
 
 from .test_decode import ids_of
 
@@ -39,7 +39,7 @@ def continued(texts, *, count: int) -> list[list]:
     """Return the tokens of texts that are continued together."""
     made = [[] for _ in texts]
     for _ in range(count):
-        for mine, choose in zip(made, read_together(texts), strict=True):
+        for mine, choose in zip(made, read_batch(texts), strict=True):
             mine.append(choose())
     return [[t for t in mine if t is not None] for mine in made]
 
@@ -55,10 +55,8 @@ def begun(composed, prompt: str) -> DecodingSession:
 def test_texts_in_company_are_the_texts_alone(composed, mixed, form) -> None:
     model = composed if form == "residual" else mixed
     alone = [list(generate(model, p, max_tokens=20, temperature=0)) for p in PROMPTS]
-    together = continued(
-        [generate(model, p, max_tokens=20, temperature=0) for p in PROMPTS], count=21
-    )
-    for mine, theirs in zip(together, alone, strict=True):
+    found = continued([generate(model, p, max_tokens=20, temperature=0) for p in PROMPTS], count=21)
+    for mine, theirs in zip(found, alone, strict=True):
         assert [t.id for t in mine] == [t.id for t in theirs]
         assert "".join(t.text for t in mine) == "".join(t.text for t in theirs)
         for one, other in zip(mine, theirs, strict=True):
@@ -69,9 +67,9 @@ def test_texts_in_company_are_the_texts_alone(composed, mixed, form) -> None:
 def test_one_more_token_of_each_text_is_one_pass(composed, monkeypatch) -> None:
     sessions = [begun(composed, p) for p in PROMPTS[:3]]
     shapes = passes_of(composed, monkeypatch)
-    step_together(sessions, [[7]] * len(sessions))
+    step_batch(sessions, [[7]] * len(sessions))
     assert shapes == [(1, 3)]
-    step_together(sessions[:1], [[7]])  # alone, it is computed as it always was
+    step_batch(sessions[:1], [[7]])  # alone, it is computed as it always was
     assert shapes == [(1, 3), (1, 1)]
 
 
@@ -83,7 +81,7 @@ def test_a_token_reads_its_own_text_in_any_company(composed, count) -> None:
     for at in (0, count - 1):
         sessions = [begun(composed, PROMPTS[n % 3]) for n in range(count)]
         sessions[at] = begun(composed, "a text of its own ")
-        step_together(sessions, [[3 + n * (n != at)] for n in range(count)])
+        step_batch(sessions, [[3 + n * (n != at)] for n in range(count)])
         for mine, theirs in zip(sessions[at].cache.layers, alone.cache.layers, strict=True):
             assert torch.allclose(mine.keys, theirs.keys, atol=1e-5)
             assert torch.allclose(mine.values, theirs.values, atol=1e-5)
@@ -99,8 +97,8 @@ def test_a_text_keeps_its_seed_its_limits_and_its_penalties_in_company(composed)
         ]
 
     alone = [[t.id for t in text] for text in fresh()]
-    together = [[t.id for t in made] for made in continued(fresh(), count=14)]
-    assert together == alone and len(together[1]) == 5
+    found = [[t.id for t in made] for made in continued(fresh(), count=14)]
+    assert found == alone and len(found[1]) == 5
 
 
 def test_a_text_joins_and_leaves_at_any_token(composed) -> None:
@@ -115,7 +113,7 @@ def test_a_text_joins_and_leaves_at_any_token(composed) -> None:
     made: list[list[int]] = [[], [], []]
     for turn in range(16):
         texts = [(0, first), (1, second), (2, third)][: 2 if turn < 2 else 3]
-        for (n, _), choose in zip(texts, read_together([t for _, t in texts]), strict=True):
+        for (n, _), choose in zip(texts, read_batch([t for _, t in texts]), strict=True):
             token = choose()
             made[n] += [] if token is None else [token.id]
     assert made == alone
@@ -143,18 +141,42 @@ def test_an_error_in_choosing_is_that_of_one_text(composed) -> None:
     texts[0].sampler.draw = lambda p: 1 // 0
     made = []
     for _ in range(4):
-        wrong, right = read_together(texts)
+        wrong, right = read_batch(texts)
         with pytest.raises(ZeroDivisionError):
             wrong()
         made.append(right().id)
     assert made == alone
 
 
-def test_an_error_in_a_pass_is_that_of_its_texts(composed) -> None:
-    """A prompt that cannot be read has a pass of its own; the others go on."""
-    wrong, *others = (generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:3])
-    wrong.unread = [10**6]  # not in the vocabulary
-    fail, *choices = read_together([wrong, *others])
+def test_prompts_are_read_in_one_pass_beside_single_tokens(composed, monkeypatch) -> None:
+    shapes = passes_of(composed, monkeypatch)
+    first = generate(composed, PROMPTS[0], max_tokens=9, temperature=0)
+    made = [next(first)]
+    others = [generate(composed, p, max_tokens=9, temperature=0) for p in PROMPTS[1:]]
+    tokens = [len(ids_of(composed, p)) if p else 1 for p in PROMPTS]
+    choices = read_batch([first, *others])
+    assert shapes == [(1, tokens[0]), (1, 1 + sum(tokens[1:]))]
+    starts = [choose() for choose in choices]
+    rest = continued([first, *others], count=9)
+    for n, (start, later) in enumerate(zip(starts, rest, strict=True)):
+        alone = [t.id for t in generate(composed, PROMPTS[n], max_tokens=9, temperature=0)]
+        assert [t.id for t in ([*made] if n == 0 else []) + [start, *later]] == alone
+
+
+def test_a_pass_has_so_many_tokens_at_most(composed, monkeypatch) -> None:
+    monkeypatch.setattr(batch, "PASS_TOKENS", 20)
+    sessions = [DecodingSession(composed) for _ in range(6)]
+    lengths = (8, 12, 1, 30, 19, 2)
+    assert passes(sessions, [[7] * n for n in lengths]) == [[0, 1], [2], [3], [4], [5]]
+
+
+def test_an_error_in_a_pass_is_that_of_its_texts(composed, monkeypatch) -> None:
+    monkeypatch.setattr(batch, "PASS_TOKENS", 30)
+    *others, wrong = (
+        generate(composed, PROMPTS[n], max_tokens=4, temperature=0) for n in (1, 2, 4)
+    )
+    wrong.unread = [*wrong.unread, 10**6]  # not in the vocabulary
+    *choices, fail = read_batch([*others, wrong])
     with pytest.raises(IndexError):
         fail()
     first = [choose() for choose in choices]

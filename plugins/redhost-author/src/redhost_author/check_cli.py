@@ -1,19 +1,92 @@
-"""The implementation of `redhost check`: static checks first; torch only for what passed them."""
+"""The command check: static checks first; torch only for what passed them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from ..registry.errors import UsageError
-from ..registry.package.checked import Violation
-from ..registry.queries.check import Target, resolve_targets, static_check
-from .keys import chosen_keys
+import click
+
+from redhost.commands.common import (
+    LOCAL,
+    backbone_option,
+    bar,
+    chosen_keys,
+    engine_options,
+    home_option,
+    json_option,
+    key_option,
+    open_workers,
+    print_json,
+)
+from redhost.registry.errors import UsageError
+from redhost.registry.package.checked import Violation
+
+from .targets import Target, resolve_targets, static_check
 
 if TYPE_CHECKING:
-    from ..core.session import Workers
-    from .printed import Report
+    from redhost.core.session import Workers
+
+
+class Report(TypedDict):
+    """The result of a check.
+
+    Attributes:
+        target: The target as typed, or the id of an installed expert.
+        ok: Whether there are no violations.
+        violations: The violations, the first failure first.
+    """
+
+    target: str
+    ok: bool
+    violations: list[Violation]
+
+
+@click.command()
+@click.argument("targets", nargs=-1)
+@home_option
+@backbone_option
+@click.option("--strict", is_flag=True, help="Also require what a published expert should have.")
+@key_option
+@engine_options
+@json_option("list[redhost_author.check_cli.Report]")
+def check(
+    *,
+    targets: tuple[str, ...],
+    home: Path | None,
+    backbone: str | None,
+    strict: bool,
+    keys: tuple[str, ...],
+    engine: str,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Check experts, or backbones, against their contract.
+
+    TARGETS are installed ids, wheels or folders; without any, all installed experts are checked.
+    """
+    others = None if engine == LOCAL and workers == 1 else open_workers(engine, workers)
+    with bar("check") as progress:
+        reports = check_targets(
+            targets,
+            home=home,
+            backbone=backbone,
+            strict=strict,
+            keys=keys,
+            workers=others,
+            progress=progress,
+        )
+    if as_json:
+        print_json(reports)
+    else:
+        for report in reports:
+            click.echo(f"{report['target']}: {'ok' if report['ok'] else 'failed'}")
+            for v in report["violations"]:
+                click.echo(f"  {v.field}: expected {v.expected}, found {v.found}. {v.hint}")
+    if not all(report["ok"] for report in reports):
+        sys.exit(1)
 
 
 def check_targets(
@@ -40,8 +113,9 @@ def check_targets(
     Raises:
         UsageError: If keys are given for a target that cannot be signed.
     """
-    from ..registry.queries.check import strict_check
-    from ..registry.queries.settings import resolve_home
+    from redhost.registry.queries.settings import resolve_home
+
+    from .strict import strict_check
 
     _require_wheels(targets, keys)
     resolved = resolve_targets(
@@ -68,7 +142,7 @@ def _verify(
     """Check by computing what passed every static check; torch is imported only if needed."""
     if not passed:
         return {}
-    from ..core.model.verify import Verifier
+    from redhost_author.verifying import Verifier
 
     verifier = Verifier()
     bases = [(t, t.backbone) for t in passed if t.kind == "backbone"]

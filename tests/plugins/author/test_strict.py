@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from redhost_author.project import ExpertPlan, write_plan, write_project
+from redhost_author.strict import strict_check
+from redhost_author.targets import resolve_targets
 
 from redhost.cli import main
-from redhost.registry.queries.check import resolve_targets, strict_check
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""One pass of the encoder for the next tokens of several texts.
+"""One pass of the encoder for further tokens of several texts.
 
-    | token of text 1 | token of text 2 | … |
+    | token of text 1 | token of text 2 | prompt of text 3 | … |
 
 Linear layers see all rows at once: their weights, whose reading takes most of the time of a text
 that is alone, are read once for all. Attention is computed text by
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
+from itertools import accumulate, chain
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,10 +23,10 @@ from torch import Tensor
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.packs import Pack
-from redhost.core.backbones.tiles import Run
+from redhost.core.backbones.tiles import PASS_TOKENS, Run
 from redhost_generate.sessions import Session, answers
 
-__all__ = ["ActsOnRows", "passes", "step_together"]
+__all__ = ["ActsOnRows", "passes", "step_batch"]
 
 BY_CACHE = "redhost_by_cache"
 """The name under which the attention of these passes is registered with transformers."""
@@ -56,17 +57,26 @@ class ActsOnRows(Intervention, Protocol):
 def passes(sessions: Sequence[Session], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the sessions of each pass, as indices.
 
-    Sessions with one more token share a pass where their encoder computes texts in packs; a prompt,
-    and a session without company, has a pass of its own.
+    Sessions share passes of at most `PASS_TOKENS` tokens where their encoder computes texts in
+    packs: prompts, and single tokens after them. A longer prompt has a pass of its own.
 
     Args:
         sessions: Different sessions.
         tokens: The further tokens of each.
     """
-    return _groups(len(sessions), lambda n: _pass_of(sessions[n], tokens[n]) or n)
+    found = list[list[int]]()
+    for members in _groups(len(sessions), lambda n: _pass_of(sessions[n], tokens[n]) or n):
+        room = 0
+        for n in members:
+            if len(tokens[n]) > room:
+                found.append([])
+                room = PASS_TOKENS
+            found[-1].append(n)
+            room -= len(tokens[n])
+    return found
 
 
-def step_together(
+def step_batch(
     sessions: Sequence[Session], tokens: Sequence[list[int]]
 ) -> list[tuple[Tensor, Tensor]]:
     """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` of the sessions of a pass after more tokens.
@@ -79,7 +89,7 @@ def step_together(
         return [sessions[0].step(tokens[0])]
     made = dict[int, tuple[Tensor, Tensor]]()
     with torch.inference_mode():
-        states = _states(sessions, [ids[0] for ids in tokens])
+        states = _states(sessions, tokens)
         rows = [s.row(state) for s, state in zip(sessions, states, strict=True)]
         for members in _groups(len(sessions), lambda n: sessions[n].group):
             some = [sessions[n] for n in members]
@@ -99,8 +109,8 @@ def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
     """Return the key of the pass that a session can share with others; None if it cannot."""
     trunk, acts = session.trunk, session.acts
     return (
-        len(tokens) == 1
-        and session.cache is not None
+        (session.cache is None or len(tokens) == 1)
+        and session.routed is None
         and (acts is None or (isinstance(acts, ActsOnRows) and acts.acts_on_rows))
         and trunk.device.type == "cpu"
         and trunk.has_states
@@ -110,23 +120,39 @@ def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
     ) or None
 
 
-def _states(sessions: Sequence[Session], tokens: Sequence[int]) -> list[Tensor]:
-    """Return the states ``(1, D)`` of one more token of each session, computed in one pass."""
-    trunk, caches = sessions[0].trunk, [s.cache for s in sessions]
+def _states(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> list[Tensor]:
+    """Return the states ``(T, D)`` of more tokens of each session, computed in one pass."""
+    from transformers import DynamicCache
+
+    trunk = sessions[0].trunk
+    for session in sessions:
+        if session.cache is None:
+            session.cache = DynamicCache(config=trunk.model.config)
+    caches, lengths = [s.cache for s in sessions], [len(ids) for ids in tokens]
+    begun = [c.get_seq_length() for c in caches]
     pack = Pack(
         index=range(len(tokens)),
-        ids=torch.tensor([tokens]),
-        places=torch.tensor([[c.get_seq_length() for c in caches]]),
-        runs=(Run(start=0, texts=len(tokens), tokens=1),),
-        sections=((len(tokens), 1),),  # for adapters, whose rows may be single ones
+        ids=torch.tensor([[*chain(*tokens)]]),
+        places=torch.cat([torch.arange(n, n + m) for n, m in zip(begun, lengths, strict=True)])[
+            None
+        ],
+        runs=tuple(
+            Run(start=end - n, texts=1, tokens=n)
+            for end, n in zip(accumulate(lengths), lengths, strict=True)
+        ),
+        sections=tuple((n, n) for n in lengths),  # an adapter's rows are those of its text
     )
-    whole = ((len(tokens), len(tokens)),)
-    tiles = trunk.tiles.applied(len(tokens), sections=whole, runs=pack.runs)
+    count = sum(lengths)
+    tiles = trunk.tiles.applied(count, sections=((count, count),), runs=pack.runs)
     with trunk.lock, _acting(trunk, pack, [s.acts for s in sessions]), tiles, _attending(trunk):
         output = trunk.model(
-            input_ids=pack.ids, position_ids=pack.places, caches=caches, use_cache=False
+            input_ids=pack.ids,
+            position_ids=pack.places,
+            caches=caches,
+            lengths=lengths,
+            use_cache=False,
         )
-    return [*output.last_hidden_state[0].float().split(1)]
+    return [*torch.split(output.last_hidden_state[0].float(), lengths)]
 
 
 @contextmanager
@@ -167,23 +193,25 @@ def attend(
     _mask: Tensor | None,
     *,
     caches: Sequence[Any],
+    lengths: list[int],
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention ``(1, N, H, W)`` of a token of each text over the text's KV cache.
+    """Return attention ``(1, N, H, W)`` of further tokens of each text over the text's KV cache.
 
     Args:
         module: The attention module.
         query: ``(1, H, N, W)``.
         key: The same shape, with the number of key heads.
         value: Likewise.
-        _mask: None: a token sees all before it.
+        _mask: None: a prompt is causal by itself, and a single token sees all before it.
         caches: The KV cache of each text, which its keys and values are added to.
+        lengths: The number of further tokens of each text.
         options: Other arguments that transformers passes.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    parts, rows = [], (torch.split(x, 1, dim=2) for x in (query, key, value))
-    for kept, q, k, v in zip(caches, *rows, strict=True):
-        keys, values = kept.update(k, v, module.layer_idx)
+    parts, rows = [], (torch.split(x, lengths, dim=2) for x in (query, key, value))
+    for kv, q, k, v in zip(caches, *rows, strict=True):
+        keys, values = kv.update(k, v, module.layer_idx)
         parts.append(sdpa_attention_forward(module, q, keys, values, None, **options)[0])
     return torch.cat(parts, dim=1), None

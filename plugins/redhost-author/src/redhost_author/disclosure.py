@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .manifest import ExpertManifest
+from redhost.registry.package.manifest import ExpertManifest
 
 DISCLOSED: Mapping[str, str] = {
     "words": "; counts by label of the words and pairs that two rows have, and with vectors all "
