@@ -12,6 +12,7 @@ from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
@@ -20,9 +21,9 @@ from typing import Any, TextIO, cast
 import click
 
 from . import __version__
-from .commands.lazy import PluginGroup
+from .commands.lazy import PLUGINS, PluginGroup
 from .commands.printing import Printable, fill_descriptors
-from .registry.errors import RedhostError
+from .registry.errors import MissingError, RedhostError
 
 COMMANDS: Mapping[str, Sequence[str]] = {
     "compose": ("predict", "recompose", "route"),
@@ -128,6 +129,12 @@ def _run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code; errors are printed."""
     try:
         code = cli.main(arguments, prog_name="redhost", standalone_mode=False)
+    except ModuleNotFoundError as e:
+        missing = _missing(e, _typed(arguments))
+        if missing is None or "--debug" in arguments:
+            raise
+        click.echo(f"redhost: {missing}", err=True)
+        return missing.exit_code
     except RedhostError as e:
         if "--debug" in arguments:
             traceback.print_exc()
@@ -166,6 +173,25 @@ def _in_home(message: str, arguments: Sequence[str]) -> str:
         return f"{found[0]}{home}"
 
     return re.sub(r"(?<=')redhost (?P<verb>[a-z-]+)[^']*(?=')", command, message)
+
+
+def _missing(error: ModuleNotFoundError, command: str) -> MissingError | None:
+    """Return what to install where a package was installed without what it needs.
+
+    None if the module is of a package that is here: then its author made a mistake.
+    """
+    module = (error.name or "").partition(".")[0]
+    if not module or find_spec(module) is not None:
+        return None
+    from .registry.environment.extras import how_to_install
+
+    extras = (extra for extra, commands in PLUGINS.items() if command in commands)
+    others = "Reinstall the package that has it, with all that it requires."
+    otherwise = "Run: pip install redhost" if command in BUILT_IN else others
+    return MissingError(
+        f"command {command!r} needs the module {module!r}, which is not installed",
+        hint=next(map(how_to_install, extras), otherwise),
+    )
 
 
 def _show(error: click.ClickException) -> None:

@@ -37,14 +37,16 @@ def status(*, home: Path | None, as_json: bool) -> None:
     about = option(where)
     if (n := report.newest) is not None:
         click.echo(f"older       than generation {n}; forward again: redhost rollback {n}{about}")
-    anew = f"redhost recompose{about}"
-    if report.generation is None and not report.questions:
+    nothing, anew = report.generation is None and not report.questions, f"redhost recompose{about}"
+    # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
+    if ({"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None) or (
+        nothing and (root_of(where) / "redhost.lock").is_file()
+    ):
+        anew = f"redhost sync{option(root_of(where))}, or {anew}"
+    if nothing:
         click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
     elif report.drift or report.store:
         back = "" if report.back is None or n else f"   (or redhost rollback{about})"
-        # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
-        if {"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None:
-            anew = f"redhost sync{option(root_of(where))}, or {anew}"
         click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
 
 

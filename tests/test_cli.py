@@ -15,6 +15,7 @@ from warm_start import warm_command
 
 import redhost
 from redhost.cli import cli, main
+from redhost.core.backbones.backbone import Backbone
 
 SHIPPED = ["range1", "range2", "range3", "range4", "range5"]
 
@@ -495,3 +496,59 @@ def test_built_in_commands_win(environment, capsys) -> None:
         "imposter", {"__init__.py": COMMAND}, {"redhost.commands": "schema = imposter:hello"}
     )
     assert "hello" not in call(capsys, "schema")[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "extra"),
+    [
+        (["serve"], "uvicorn", "redhost-serve"),
+        (["gateway"], "httpx2", "redhost-gateway"),
+        (["report", "page.html"], "jinja2", "redhost-report"),
+        (["predict", "text"], "torch", "install redhost"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_one_line_says_what_to_install_where_dependencies_were_left_out(
+    composed: Path, command: list[str], module: str, extra: str
+) -> None:
+    code = (
+        f"import sys\nsys.modules[{module!r}] = None  # as pip leaves it with --no-deps\n"
+        f"from redhost.cli import main\nmain({command!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=composed.parent,
+        env={**os.environ, "REDHOST_HOME": str(composed)},
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
+    assert f"command {command[0]!r} needs the module {module!r}" in done.stderr
+    assert "Run: pip install" in done.stderr and done.stderr.endswith(f"{extra}\n")
+
+
+def test_a_module_that_an_installed_package_lacks_is_a_mistake_of_its_author(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**_: object) -> None:
+        raise ModuleNotFoundError("No module named 'json.nothing'", name="json.nothing")
+
+    monkeypatch.setattr(cli.commands["status"], "callback", fail)
+    with pytest.raises(ModuleNotFoundError, match=r"json\.nothing"):
+        main(["status"])
+
+
+def test_ctrl_c_while_a_backbone_is_made_names_no_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("REDHOST_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Backbone, "from_package", interrupted)
+    with pytest.raises(SystemExit) as e:
+        main(["recompose", "--backbone", "tiny"])
+    err = capsys.readouterr().err
+    assert e.value.code == 130 and "plugin" not in err
+    assert "redhost: stopped in the factory of backbone 'tiny'; no generation" in err

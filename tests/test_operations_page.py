@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from redhost_author.testing import backbone_project
 
 import redhost
 
+ROOT = Path(__file__).parents[1]
 TEXTS = ["apples 7", "pears 8", "nothing at all"]
 BACKUP = ("store", "generations", "current", "redhost.lock")
 """What the page says a backup needs; `disabled.json` is there once something was switched off."""
@@ -70,3 +74,37 @@ def test_an_expert_without_a_card_is_left_out_by_name(
     receipt = host.recompose()
     assert receipt.experts.keys() == {"apples"}
     assert ("pears", "card_rows") in {(x.id, x.code) for x in receipt.left_out}
+
+
+def project_of(dist: str) -> dict[str, object]:
+    folder = ROOT if dist == "redhost" else ROOT / "plugins" / dist
+    return dict(tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"])
+
+
+def needed(lines: object) -> Iterator[str]:
+    """Yield our packages that requirements bring, and those that these need."""
+    assert isinstance(lines, list)
+    for line in lines:
+        if match := re.match(r"(redhost-[a-z]+|red-backbone-[a-z]+)", line):
+            yield match[0]
+            yield from needed(project_of(match[0])["dependencies"])
+        elif match := re.match(r"redhost\[([a-z]+)\]$", line):
+            yield from needed(extras()[match[1]])
+
+
+def extras() -> dict[str, object]:
+    return dict(project_of("redhost")["optional-dependencies"])  # type: ignore[call-overload]
+
+
+def test_the_page_names_our_packages_of_every_extra_for_an_index() -> None:
+    page = (ROOT / "docs/operations.md").read_text("utf-8")
+    listed = page.partition("name all of ours, so")[2].partition(".\n\n")[0]
+    named = dict[str, set[str]]()
+    for part in listed.replace("(without `redhost-`)", "").split(";"):
+        names, _, needs = part.partition(":")
+        for extra in re.findall("`([a-z]+)`", names):
+            words = {*re.findall("[a-z-]+", needs)} - {"also", "and"}
+            named[extra] = {w if w.startswith("red-") else f"redhost-{w}" for w in words}
+    hosts = {"all", "dev", "plot"}
+    wanted = {e: {*needed(x)} - {f"redhost-{e}"} for e, x in extras().items() if e not in hosts}
+    assert named == {extra: names for extra, names in wanted.items() if names}

@@ -104,6 +104,21 @@ def write_index(folder: Path) -> None:
     _write_page(folder / "simple", "Packages", [(f"{name}/", name) for name in sorted(pages)])
 
 
+def write_pins(folder: Path) -> Path:
+    """Write constraints for pip by which our packages are these wheels, and of no index.
+
+    pip gives no index priority: with an index beside PyPI, whoever has our names there is asked.
+    The host is named by its wheel: pip refuses the extra of a package that is installed if a
+    constraint says where the package is.
+    """
+    path = folder / "constraints.txt"
+    wheels = sorted(set(folder.resolve().glob("*.whl")) - set(folder.resolve().glob("redhost-*")))
+    names = (wheel.name.split("-")[0].replace("_", "-") for wheel in wheels)
+    lines = (f"{n} @ {wheel.as_uri()}\n" for n, wheel in zip(names, wheels, strict=True))
+    path.write_text("".join(lines), "utf-8")
+    return path
+
+
 def describe(root: Path, out: Path, *, builder: str = "") -> None:
     """Write what the archives ask for and come from, and the digests of all.
 
@@ -147,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.index is not None:
         write_digests(options.index)
         write_index(options.index)
+        write_pins(options.index)
         return
     root: Path = options.root
     check_release(root)

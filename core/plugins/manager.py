@@ -378,7 +378,7 @@ class Plugins:
 def _named(plugin: str, doing: str) -> Iterator[None]:
     """Run code of a plugin, which is named if it fails, ends the program or is interrupted."""
     try:
-        with stoppable(f"{doing} of plugin {plugin!r}"):
+        with stoppable(doing if plugin == BUILTIN else f"{doing} of plugin {plugin!r}"):
             yield
     except Exception as e:
         if plugin == BUILTIN or isinstance(e, RedhostError):

@@ -203,7 +203,11 @@ def _read(
         log.warning("%s: %d labels are read in Unicode's composed form (NFC)", name, changed)
     if not rows:
         needed = " and ".join(repr(f) for f in fields[:2] if f is not None)
-        raise UsageError(f"{name} has no rows", expected=f"rows with {needed}")
+        raise UsageError(
+            f"{name} has no rows",
+            expected=f"rows with {needed}",
+            hint="Write a JSON object a line, or CSV with these columns.",
+        )
     return name, rows
 
 
@@ -273,7 +277,11 @@ def _lines(source: str | Path, name: str) -> Iterator[str]:
                     _require_lines(raw, name)
                 yield _line(raw, number, name)
     except OSError as e:
-        raise UsageError(f"cannot read {name}", found=e.strerror or str(e)) from e
+        raise UsageError(
+            f"cannot read {name}",
+            found=e.strerror or str(e),
+            hint="Name a file of rows, or '-' for standard input.",
+        ) from e
 
 
 def _require_lines(raw: bytes, name: str) -> None:
@@ -465,7 +473,14 @@ def _row(
 
 def _missing(cells: Mapping[str, Any], where: str, field: str, what: str, found: Any) -> UsageError:
     """Return the error for a row without text, label or domain."""
-    shown, hint = repr(found)[:40], ""
+    shown, hint = (
+        repr(found)[:40],
+        (
+            "Sets of labels need a backbone of 'redhost new-backbone --task multi-label'."
+            if what == "label" and isinstance(found, list)
+            else "Correct the row, or remove it."
+        ),
+    )
     if field not in cells:
         more = ", …" if len(cells) > SHOWN else ""
         named = ", ".join(map(repr, list(cells)[:SHOWN])) or "none"

@@ -43,6 +43,14 @@ def test_status_names_the_backbone_where_nothing_else_chooses_one_of_several(
     assert new.endswith(f"next: redhost recompose --home {tmp_path / 'new'} --backbone NAME\n")
 
 
+def test_status_of_a_home_with_a_lock_alone_leads_to_what_it_names(home, call, tmp_path) -> None:
+    (clone := tmp_path / "clone").mkdir()
+    shutil.copy(home / "redhost.lock", clone)
+    out = call("status", "--home", str(clone))[1]
+    step = f"redhost sync --home {clone}, or redhost recompose --home {clone}\n"
+    assert "generation  none" in out and out.endswith(f"next: {step}")
+
+
 def test_nothing_is_read_of_a_home_that_is_not_there_and_nothing_is_made(call, tmp_path) -> None:
     new = str(tmp_path / "new")
     for options in ((), ("--json",)):

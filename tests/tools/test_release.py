@@ -112,6 +112,19 @@ def test_pip_installs_from_the_index_and_refuses_other_bytes(
     assert refused.returncode == 1 and "DO NOT MATCH THE HASHES" in refused.stderr
 
 
+def test_by_the_constraints_pip_takes_ours_from_the_folder_alone(
+    released: Path, tmp_path: Path
+) -> None:
+    dist = shutil.copytree(released / "dist", tmp_path / "dist")
+    pins = release.write_pins(dist)
+    wheel = dist / "b_package-1.2-py3-none-any.whl"
+    assert f"b-package @ {wheel.as_uri()}" in pins.read_text("utf-8").splitlines()
+    pip = [sys.executable, "-m", "pip", "--isolated", "install", "-q", "--no-deps", "--no-index"]
+    command = [*pip, "-c", str(pins), "--target", str(tmp_path / "site"), "b-package==1.2"]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert (tmp_path / "site/b_package/__init__.py").read_text() == "B = 1\n"
+
+
 def write_wheel(path: Path, files: dict[str, str]) -> Path:
     """Write a wheel with a RECORD that lists its files with the digest of nothing."""
     info = f"{path.name.rpartition('-py3')[0]}.dist-info"

@@ -214,13 +214,26 @@ FAULTS = {
         "text,label\nx,a\n" + "x" * 200_000 + ",a\n",
         "line 3: expected at most 131,072 characters in a cell, found more",
     ),
-    "empty": ("a.jsonl", "", "has no rows"),
+    "empty": (
+        "a.jsonl",
+        "",
+        "has no rows: expected rows with 'text' and 'label'. Write a JSON object a line, or CSV",
+    ),
+    "sets for one label": (
+        "a.jsonl",
+        '{"text": "x", "label": ["a"]}\n',
+        "line 1: expected a label in 'label', found ['a']. Sets of labels need a backbone of",
+    ),
     "missing field": (
         "a.jsonl",
         '{"text": "x", "label": "a"}\n{"label": "b"}\n',
         "line 2: expected a text in 'text', found no such field",
     ),
-    "missing label": ("a.csv", "text,label\nx,a\ny,\n", "line 3: expected a label in 'label'"),
+    "missing label": (
+        "a.csv",
+        "text,label\nx,a\ny,\n",
+        "line 3: expected a label in 'label', found ''. Correct the row, or remove it.",
+    ),
     "a short row": (
         "a.csv",
         "text,label\nx,a\ny\n",

@@ -70,6 +70,30 @@ def test_every_command_of_an_author_takes_the_backbone_that_is_named(two, call, 
     assert call("pack", project, "--backbone", "tiny")[0] == 1
 
 
+def test_a_path_in_a_printed_command_is_one_word_for_a_shell(call, tmp_path) -> None:
+    assert call("new-expert", "odd")[0] == 0
+    (tmp_path / "sp ace").mkdir()
+    project = shutil.move("red-expert-odd", tmp_path / "sp ace")
+    data = write_rows(tmp_path / "rows.jsonl")
+    out = call("train-expert", str(project), "--data", data, "--epochs", "1")[1]
+    assert out.endswith(f"next: redhost pack '{project}'\n")
+    out = call("pack", str(project))[1]
+    assert f"next: redhost add '{project}/dist/red_expert_odd-" in out and out.endswith(".whl'\n")
+    key = call("new-key", str(tmp_path / "sp ace" / "my key.pem"))[1]
+    assert key.endswith(f"next: redhost pack DIR --sign '{tmp_path}/sp ace/my key.pem'\n")
+
+
+def test_a_project_or_a_file_that_is_not_there_has_a_next_step(call) -> None:
+    for command in (("pack", "nowhere"), ("train-expert", "nowhere", "--data", "x.jsonl")):
+        code, _, err = call(*command)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "'nowhere' does not exist. 'redhost new-expert NAME' makes one" in err
+    assert call("new-expert", "odd")[0] == 0
+    code, _, err = call("train-expert", "red-expert-odd", "--data", "nope.jsonl")
+    assert code == 2 and "cannot read nope.jsonl: found No such file" in err
+    assert err.endswith("Name a file of rows, or '-' for standard input.\n")
+
+
 def test_a_backbone_that_is_not_installed_is_named(two, call) -> None:
     code, out, err = call("new-expert", "odd", "--backbone", "tiny-rendom")
     assert (code, out, err.count("\n")) == (2, "", 1) and not Path("red-expert-odd").exists()

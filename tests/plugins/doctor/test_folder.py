@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from redhost_doctor.finding import Subject
+from redhost_doctor.folder import check_home
 
 HOLD = """
 import sys, time
@@ -56,6 +60,21 @@ def test_permissions_are_put_right(world, path, mode, state) -> None:
         assert "chmod" in world.mended("home", state=state)["mend"]
     finally:
         (world.home / path).chmod(0o700)
+
+
+@pytest.mark.parametrize(("flag", "mend"), [(os.ST_RDONLY, "remount,rw "), (0, "chattr -R -i ")])
+def test_a_home_that_the_system_keeps_as_it_is_cannot_be_written(
+    tmp_path, monkeypatch, flag, mend
+) -> None:
+    """A file system that is mounted to be read: access(2) says so, an administrator's too."""
+    (tmp_path / "current").write_text("1")
+    [before] = check_home(Subject(home=tmp_path))
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flag))
+    [fault] = check_home(Subject(home=tmp_path))
+    assert (before.state, fault.state) == ("ok", "fail")
+    assert fault.text.startswith("cannot be written, whatever its permissions: ")
+    assert mend in fault.mend
 
 
 def test_a_file_in_the_place_of_the_home_is_moved_away(world) -> None:

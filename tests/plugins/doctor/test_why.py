@@ -80,6 +80,27 @@ def test_a_wheel_that_was_added_by_name_has_its_source(world) -> None:
     assert page[1].endswith(f"red-expert-apples 0.2.0 from {world.wheels}, by name")
 
 
+def test_a_disabled_one_that_was_added_by_its_path_keeps_it(world, wheels) -> None:
+    wheel = shutil.copy(wheels["new"], world.folder)
+    world.run(f"redhost add {wheel} --accept --tolerance 100")
+    world.run("redhost disable apples")
+    world.run("redhost recompose --accept")
+    answer = world.why("apples")
+    assert (answer["state"], answer["membership"]) == ("disabled", None)
+    assert answer["installed"][0]["origin"] == {"kind": "added", "place": str(wheel)}
+
+
+def test_what_is_uninstalled_and_came_from_nowhere_known_is_not_to_be_synchronised(world) -> None:
+    """The wheel that it was added from is gone: sync finds none."""
+    wheel = shutil.copy(world.wheels / "red_expert_apples-0.2.0-py3-none-any.whl", world.folder)
+    world.run(f"redhost add {wheel} --accept --tolerance 100")
+    world.pip("uninstall -y red-expert-apples")
+    (world.folder / "red_expert_apples-0.2.0-py3-none-any.whl").unlink()
+    answer = world.why("apples")
+    assert (answer["state"], answer["command"]) == ("uninstalled", "redhost recompose")
+    assert "no source of red-expert-apples 0.2.0 is known" in answer["reason"]
+
+
 def test_what_is_uninstalled_answers_from_the_store_until_it_is_withdrawn(world) -> None:
     world.pip("uninstall -y red-expert-pears")
     answer = world.why("pears")
@@ -242,6 +263,7 @@ def test_one_that_is_revoked_leads_to_a_recompose_and_another_version(world, rev
     assert (
         "leaks rows" in answer["reason"] and "redhost add red-expert-apples==" in answer["reason"]
     )
+    assert world.run("redhost why apples").startswith("apples      revoked: leaks rows (")
     world.run(answer["command"])
     answer = world.why("apples")
     assert (answer["state"], answer["membership"]) == ("revoked", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -136,6 +137,34 @@ def test_without_its_model_a_line_says_what_to_install(part, tmp_path, monkeypat
     wheel.unlink()
     with pytest.raises(MissingError, match=f"{MODEL} 1.0"):
         fetch_part(part, [FolderSource(tmp_path)])
+
+
+def test_a_model_that_is_missing_beside_its_installed_backbone_is_named_and_comes(
+    part, make_venv, draft, tmp_path
+) -> None:
+    venv, home = make_venv(tmp_path / "venv"), tmp_path / "home"
+    wheels = {p.name.partition("-")[0]: p for p in tmp_path.glob("*.whl")}
+    model = wheels["redhost_sync_model"]
+    for wheel in wheels.values():
+        assert venv.install(wheel).returncode == 0
+    done = venv.run("recompose", "--backbone", DIST, home=home)
+    assert done.returncode == 0, done.stderr
+    for path in venv.site.glob("redhost_sync_model*"):
+        shutil.rmtree(path)
+    (empty := tmp_path / "empty").mkdir()
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9"}  # nobody listens there
+    done = venv.run("sync", "--from", str(empty), home=home, env=nowhere)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert f"{DIST} 0.1.0 is installed without its model, which {MODEL} 1.0 has" in done.stderr
+    assert f"pip install --no-deps '{MODEL}==1.0'" in done.stderr
+    other = type(draft("any"))(MODEL, {}, "1.0")
+    other.members = {"redhost_sync_model/files/config.json": b"{}"} | described(MODEL, "1.0")
+    other.write(empty)
+    done = venv.run("sync", "--from", str(empty), home=home, env=nowhere)
+    assert done.returncode == 1 and "others: " in done.stderr
+    done = venv.run("sync", "--from", str(model.parent), home=home, env=nowhere)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"installed    {MODEL} 1.0")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import torch
 from redhost_author.disclosure import card_discloses
 from redhost_words.counts import Counts
 from redhost_words.expert import CARD, COUNTS, WORDS, WordsExpert, build_words, probe_text
-from redhost_words.places import MOST, channel
+from redhost_words.places import MOST, Channel, channel
 from redhost_words.router import WordsRouter
 
 import redhost
@@ -45,6 +47,25 @@ def share_right(model: ComposedModel, rows: list[redhost.Row]) -> float:
 
 
 LATER = [r for team in TEAMS for r in texts_of(team, 60, seed=1)]
+
+
+def test_a_long_text_is_read_once_and_its_expert_is_the_same(author, monkeypatch) -> None:
+    rows = texts_of(min(TEAMS), 60, seed=3)
+    folders, read, reading = [author("long", rows)], Counter[str](), Channel.__call__
+
+    def counted(self: Channel, texts: Sequence[str]) -> torch.Tensor:
+        read.update(texts)
+        return reading(self, texts)
+
+    monkeypatch.setattr(Channel, "__call__", counted)
+    folders.append(author("long", rows))
+    assert max(read.values()) > 1
+    read.clear()
+    monkeypatch.setattr("redhost_words.recipe.LONG", 0)
+    folders.append(author("long", rows))
+    assert read and all(read[r.text] <= 1 for r in rows)
+    files = [{p.name: p.read_bytes() for p in f.iterdir() if p.is_file()} for f in folders]
+    assert files[0] == files[1] == files[2] and WORDS in files[0]
 
 
 def test_words_make_answers_and_routes_surer(text_backbone, packages) -> None:

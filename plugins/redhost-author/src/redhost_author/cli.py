@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,7 +35,7 @@ def new_key(*, file: Path, as_json: bool) -> None:
         return
     click.echo(f"private    {file} (keep it to yourself; it has no password)")
     click.echo(f"public     {public} sha256:{key.fingerprint}")
-    click.echo(f"next: redhost pack DIR --sign {file}")
+    click.echo(f"next: redhost pack DIR --sign {shlex.quote(str(file))}")
 
 
 @click.command("new-plugin")

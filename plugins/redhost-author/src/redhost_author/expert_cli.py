@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -32,7 +33,20 @@ if TYPE_CHECKING:
 
     from .project import ExpertPlan
 
-PROJECT = click.Path(path_type=Path, file_okay=False, exists=True)
+
+class ProjectPath(click.Path):
+    """The folder of a project, which has to be there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the folder; for one that is not there, say how a project is made."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as e:
+            message = f"{e.message} 'redhost new-expert NAME' makes one in ./red-expert-NAME."
+            raise click.BadParameter(message, ctx, param) from e
+
+
+PROJECT = ProjectPath(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command("new-expert")
@@ -180,7 +194,8 @@ def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
         )
         write_plan(project, plan)
     line, option = _backbone_of(plan, home)
-    click.echo(f"{project}\n{line}next: redhost train-expert {project} --data YOUR.jsonl{option}")
+    train = f"redhost train-expert {shlex.quote(str(project))} --data YOUR.jsonl{option}"
+    click.echo(f"{project}\n{line}next: {train}")
 
 
 def _backbone_of(plan: ExpertPlan, home: Path | None) -> tuple[str, str]:
@@ -297,7 +312,7 @@ def train_expert(
         print_json(trained.manifest)
         return
     print_trained(trained)
-    click.echo(f"next: redhost pack {project}")
+    click.echo(f"next: redhost pack {shlex.quote(str(project))}")
 
 
 def rows_for(
@@ -343,9 +358,9 @@ def pack(
         click.echo(f"removed {old}: it is of another build; --sign KEY.pem signs this one")
     click.echo(wheel)
     if manifest is None:
-        click.echo(f"next: pip install {wheel}")
+        click.echo(f"next: pip install {shlex.quote(str(wheel))}")
         return
-    click.echo(f"{card_discloses(manifest)}\nnext: redhost add {wheel}")
+    click.echo(f"{card_discloses(manifest)}\nnext: redhost add {shlex.quote(str(wheel))}")
 
 
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:

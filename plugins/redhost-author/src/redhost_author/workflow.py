@@ -67,7 +67,7 @@ def _manifest_of(project: Path) -> ExpertManifest:
         raise redhost.UsageError(
             f"{project} has no trained expert: its workflow trains nothing",
             expected="expert.json in its package",
-            hint=f"Run 'redhost train-expert {project} --data FILE'.",
+            hint=f"Run 'redhost train-expert {shlex.quote(str(project))} --data FILE'.",
         )
     return read_expert(from_folder(project)).unwrap(f"the expert of {project}").manifest
 

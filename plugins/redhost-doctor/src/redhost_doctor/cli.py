@@ -108,7 +108,7 @@ def _gate(gate: OnGate) -> str:
         "accuracy": gate.after,
         "before": gate.before,
         "alone": gate.own,
-        "mean weight": gate.weight,
+        "mean weight on the gate rows of all experts": gate.weight,
     }
     shown = (f"{name} {x:.3f}" for name, x in numbers.items() if x is not None)
     return ", ".join((str(gate.rows), *shown))

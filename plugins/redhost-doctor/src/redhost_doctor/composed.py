@@ -283,18 +283,18 @@ def _changed(composed: Comparison, differences: Sequence[Drift]) -> Iterator[Fin
 
 
 def revoked_text(composed: Comparison, digest: str, dist: str) -> str:
-    """Return that an expert is revoked, why, and how another version of it is added."""
+    """Return why an expert is revoked, and how another version of it is added."""
     name, source = f"{dist}==VERSION", source_of(composed.where, dist)
     named = [x for x in arguments_for(dist, "VERSION", source=source) if x != "--no-index"]
     add = redhost_command("add", *(named or [name]), home=root_of(composed.where))
-    return f"revoked: {composed.revoked[digest].why}; another version is added by: {add}"
+    return f"{composed.revoked[digest].why}; another version is added by: {add}"
 
 
 def _revoked(composed: Comparison, members: Sequence[Member]) -> Iterator[Finding]:
     """Report members that are revoked; a recompose composes without them."""
     for member in members:
         if member.digest in composed.revoked:
-            text = f"{member.id} ({member.dist} {member.version}) is "
+            text = f"{member.id} ({member.dist} {member.version}) is revoked: "
             text += revoked_text(composed, member.digest, member.dist)
             yield fail("experts", composed.about + text, then=composed.command("recompose"))
 

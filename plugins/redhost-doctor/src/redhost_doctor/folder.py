@@ -44,18 +44,22 @@ def check_home(subject: Subject) -> Iterator[Finding]:
     mend = f"chmod -R u+rwX {_quoted(home)}"
     if not yours:
         mend = f"sudo chown -R {os.geteuid()} {_quoted(home)} && {mend}"
+    shut = [p for p in plain if not os.access(p, os.W_OK)]
     unreadable = [p for p, state in plain.items() if not _may(p, state, os.R_OK)]
     unwritable = [p for p, state in plain.items() if not _may(p, state, os.W_OK)]
     shared = [p for p, state in plain.items() if state.st_mode & stat.S_IWOTH]
     if unreadable:
         yield fail("home", f"cannot be read: {_few(unreadable)}", mend=mend)
+    elif shut and not unwritable:  # no mode forbids it
+        text = f"cannot be written, whatever its permissions: {_few(shut)}"
+        yield fail("home", text, mend=_mend_of_system(home))
     elif unwritable:
         text = f"cannot be written, so that nothing can be composed: {_few(unwritable)}"
         yield warn("home", text, mend=mend)
     if shared:
         text = f"others can change what is composed: {_few(shared)}"
         yield warn("home", text, mend=f"chmod -R o-w {_quoted(home)}")
-    if not (unreadable or unwritable or shared):
+    if not (unreadable or unwritable or shut or shared):
         yield ok("home", f"{home}, {len(states):,} files and folders")
 
 
@@ -122,6 +126,14 @@ def _check_absent(home: Path) -> Iterator[Finding]:
     else:
         text = f"{home} is not there, and {place} cannot be written"
         yield fail("home", text, mend=f"chmod u+rwx {_quoted(place)}")
+
+
+def _mend_of_system(home: Path) -> str:
+    """Return what makes a home writable that its file system, or an attribute, keeps as it is."""
+    if os.statvfs(home).f_flag & os.ST_RDONLY:
+        mounted = f"findmnt -n -o TARGET --target {_quoted(home)}"
+        return f'sudo mount -o remount,rw "$({mounted})"'
+    return f"sudo chattr -R -i {_quoted(home)}"
 
 
 def _below(folder: Path) -> Iterator[Path]:

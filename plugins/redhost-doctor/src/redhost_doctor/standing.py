@@ -119,7 +119,11 @@ def _of_member(traces: Traces, member: Member) -> Standing:
         return Standing(state="damaged", reason=fault + again.note, command=again.command)
     if not statuses:
         reason = "not installed: it answers from the store, and the next recompose withdraws it"
-        command = composed.sync(member.id) or anew
+        source = source_of(composed.where, member.dist, member.version)
+        install = install_command(member.dist, member.version, source=source)
+        reason += unknown_source(install, member.dist, member.version)
+        # Where nobody knows its wheel, sync would find none.
+        command = (composed.sync(member.id) if install else "") or anew
         return Standing(state="uninstalled", reason=reason, command=command)
     status = next((s for s in statuses if s.package.dist == member.dist), statuses[0])
     if status.code == "disabled":

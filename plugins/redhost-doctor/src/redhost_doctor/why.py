@@ -177,6 +177,8 @@ def why(home: Path, name: str) -> Why:
     traces = find(home, name)
     records, member = traces.records, traces.member
     where, stands = traces.composed.where, standing(traces)
+    # Of one that does not answer any more, the last composition with it knows most.
+    last = next((m for r in reversed(records) for m in r.experts if m.id == traces.id), None)
     return Why(
         id=traces.id,
         question=question_of(where),
@@ -184,7 +186,8 @@ def why(home: Path, name: str) -> Why:
         reason=stands.reason,
         command=stands.command,
         installed=tuple(
-            _installed(status, member, where=traces.composed.where) for status in traces.statuses
+            _installed(status, member or last, where=traces.composed.where)
+            for status in traces.statuses
         ),
         membership=_membership(traces, member) if member else None,
         offer=_offer(traces),

@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 
 import redhost
+from redhost.registry.home.questions import nothing_composed
 from redhost_gateway.adapters import AdapterFiles, Loader, adapter_name, scales_for
 from redhost_gateway.choosing import BACKBONE, Chosen, Serving, serve_generation
 from redhost_gateway.evidence import conversations
@@ -220,7 +221,8 @@ class Gateway:
             try:
                 number, reason = await asyncio.to_thread(self._wanted)
                 await self._follow(number)
-                self.trouble = reason or ("" if self.serving else NOTHING)
+                nothing = "" if self.serving else str(nothing_composed(self.host.home))
+                self.trouble = reason or nothing
                 self._pause = AGAIN
             except (redhost.RedhostError, httpx2.TransportError) as e:
                 if str(e) != self.trouble:

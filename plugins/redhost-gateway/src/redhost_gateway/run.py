@@ -77,8 +77,10 @@ def run(options: GatewayOptions) -> None:
         hosts = (*LOOPBACK, *options.hosts) if local or options.hosts else ("*",)
 
         def say() -> None:
-            number = "none" if gateway.serving is None else gateway.serving.number
-            click.echo(f"generation {number} chooses on {where}")
+            serving = gateway.serving
+            why = f": {gateway.trouble}" if gateway.trouble else ""
+            number = "none" if serving is None else serving.number
+            click.echo(f"generation {number} chooses on {where}{why}")
             sys.stdout.flush()
 
         server = Server(create_app(gateway, hosts=hosts), started=say)

@@ -96,24 +96,37 @@ def sync(
     is_flag=True,
     help="Leave out packages of other projects, such as torch; then pip takes them from an index.",
 )
+@click.option(
+    "--signed",
+    metavar="FOLDER",
+    help="Take signed wheels from this folder (default: from where the lock says).",
+)
 @home_option
 @json_option("redhost_sync.export.Exported")
-def export_wheels(*, folder: Path, only_named: bool, home: Path | None, as_json: bool) -> None:
+def export_wheels(
+    *, folder: Path, only_named: bool, signed: str | None, home: Path | None, as_json: bool
+) -> None:
     """Write wheels of all that the project's locks need into FOLDER.
 
-    They are packed from what is installed, with the sha256 of each and the routers' weights. Then
-    'pip install redhost[sync] --no-index --find-links FOLDER' and 'redhost sync --from FOLDER'
+    They are packed from what is installed, with the sha256 of each and the routers' weights; signed
+    ones are their authors' wheels with their signatures. Then 'pip install redhost[sync] --no-index
+    --find-links FOLDER' (with signed wheels redhost[sync,sign]) and 'redhost sync --from FOLDER'
     rebuild the project without a network.
     """
     from redhost.registry.queries.settings import resolve_home
     from redhost_sync.export import export, size_line
+    from redhost_sync.sources import source_at
 
     done = export(
         resolve_home(home),
         folder,
         dependencies=not only_named,
+        originals=None if signed is None else source_at(signed),
         announce=lambda sizes: click.echo(size_line(sizes), err=True),
     )
+    for dist, reason in done.unsigned.items():
+        advice = f"Export again with '--signed FOLDER' that has the wheel of {dist} and its .sig."
+        click.echo(f"not signed: {dist}: {reason}; 'sync' with keys refuses it. {advice}", err=True)
     if as_json:
         print_json(done)
     else:

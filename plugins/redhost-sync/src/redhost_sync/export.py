@@ -14,17 +14,19 @@ from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 
 from redhost.registry.atomic import make_folder, reporting, write_atomic
-from redhost.registry.errors import MissingError, short
+from redhost.registry.errors import MissingError, RedhostError, short
 from redhost.registry.home.composition import LockFile
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.questions import root_of
 from redhost.registry.package.discover import canonical
+from redhost.registry.package.safetensors_check import sha256_hex
+from redhost.registry.wheel.signing import signature_path
 
 from .fetched import fetch_part
 from .locks import Part, parts_of, read_locks, refuse_revoked
 from .manifest import WheelEntry, WheelList, write_list
 from .repack import repack
-from .sources import FolderSource
+from .sources import FolderSource, Source, source_at
 
 OURS = ("redhost", "redhost-sync")
 """What a folder has beside the packages of the locks: the host, and who reads the folder."""
@@ -41,11 +43,14 @@ class Exported(Struct, frozen=True, kw_only=True):
         folder: The folder.
         wheels: Its wheels.
         routers: How many routers' weights it has.
+        unsigned: Distributions whose wheel was signed and packed anew, with why: a `sync` with keys
+            refuses them.
     """
 
     folder: str
     wheels: tuple[WheelEntry, ...]
     routers: int
+    unsigned: dict[str, str]
 
 
 def export(
@@ -53,6 +58,7 @@ def export(
     folder: Path,
     *,
     dependencies: bool = True,
+    originals: Source | None = None,
     announce: Callable[[Mapping[str, int]], None] | None = None,
 ) -> Exported:
     """Write wheels of all that a project's locks need, their list last.
@@ -61,6 +67,7 @@ def export(
         home: The state folder.
         folder: The folder for the wheels; those of an earlier export are replaced.
         dependencies: Whether to write what other projects make and redhost and plugins need.
+        originals: Has the wheels that were signed; if None, each is where its lock says.
         announce: Called with the installed bytes of each distribution before anything is written.
 
     Raises:
@@ -69,24 +76,35 @@ def export(
     locks = read_locks(root_of(home))
     refuse_revoked(root_of(home), locks, to_be="exported")
     parts = {canonical(part.dist): part for part in parts_of(locks)}
-    names = closure({*OURS, *parts}, dependencies=dependencies)
+    # Who checks a signature there needs the packages for it.
+    extra = "sign" if any(part.signer for part in parts.values()) else ""
+    names = closure({*OURS, *parts}, dependencies=dependencies, extra=extra)
     if announce is not None:
         announce({dist: _installed_bytes(dist) for dist in sorted(names)})
     with reporting(folder):
         make_folder(folder)
         with tempfile.TemporaryDirectory(prefix=".tmp-", dir=folder) as name:
+            signed, unsigned = _signed(parts.values(), Path(name), originals)
             entries = tuple(
-                _pack(dist, parts.get(dist), Path(name), folder) for dist in sorted(names)
+                _pack(dist, parts.get(dist), signed.get(dist), Path(name), folder)
+                for dist in sorted(names)
             )
     routers = _routers(locks, folder)
     wheels = tuple(sorted(entries, key=lambda entry: entry.file))
     write_list(folder, WheelList(wheels=wheels, routers=routers))
-    return Exported(folder=str(folder), wheels=wheels, routers=len(routers))
+    return Exported(folder=str(folder), wheels=wheels, routers=len(routers), unsigned=unsigned)
 
 
-def closure(dists: Iterable[str], *, dependencies: bool) -> set[str]:
-    """Return distributions with all that they require here, by canonical name."""
+def closure(dists: Iterable[str], *, dependencies: bool, extra: str = "") -> set[str]:
+    """Return distributions with all that they, and an extra of redhost, require here.
+
+    Args:
+        dists: The distributions.
+        dependencies: Whether to follow packages of other projects.
+        extra: The extra.
+    """
     found, waiting = set[str](), [(canonical(dist), "") for dist in dists]
+    waiting += [("redhost", extra)]
     seen = set[tuple[str, str]]()
     while waiting:
         name, extra = waiting.pop()
@@ -127,14 +145,63 @@ def _required(dist: str, extra: str) -> list[tuple[str, str]]:
     return required
 
 
-def _pack(dist: str, part: Part | None, work: Path, folder: Path) -> WheelEntry:
-    """Pack a distribution, compare it with the lock, and move it to its place."""
-    made = repack(dist, work)
+def _signed(
+    parts: Iterable[Part], work: Path, originals: Source | None
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Obtain the wheels that were signed, as their authors made them.
+
+    Returns:
+        By distribution, the wheels with their signatures, and why there is none of the others.
+    """
+    wheels, reasons = dict[str, Path](), dict[str, str]()
+    for part in parts:
+        if not part.signer:
+            continue
+        try:
+            wheels[canonical(part.dist)] = _original(part, work, originals)
+        except RedhostError as e:
+            reasons[part.dist] = e.reason
+    return wheels, reasons
+
+
+def _original(part: Part, work: Path, originals: Source | None) -> Path:
+    """Write the wheel that a part was composed from, and its signature.
+
+    Raises:
+        RedhostError: If the source has them no more.
+    """
+    source = originals or source_at(part.source)
+    for offer in source.offers(part.dist):
+        data = offer.read()
+        if sha256_hex(data) == part.wheel:
+            (folder := work / "signed").mkdir(exist_ok=True)
+            path = folder / offer.file
+            path.write_bytes(data)
+            signature_path(path).write_bytes(offer.signature())
+            return path
+    raise MissingError(
+        f"{source.name} has no wheel of {part}",
+        expected=f"sha256 {short(part.wheel)}",
+        found="others or none",
+    )
+
+
+def _pack(
+    dist: str, part: Part | None, original: Path | None, work: Path, folder: Path
+) -> WheelEntry:
+    """Pack a distribution, compare it with the lock, and move it to its place.
+
+    One that was signed is its author's wheel: packed again, it has other bytes.
+    """
+    packed = repack(dist, work) if original is None else original
     one = Part(kind="dependency", id=dist, dist=dist, version=metadata.version(dist))
     if part is not None:  # packed again, it is no more the wheel that was composed
-        one = fetch_part(replace(part, wheel=""), [FolderSource(work)]).part
-    path = folder / made.name
-    made.replace(path)
+        one = fetch_part(replace(part, wheel=""), [FolderSource(packed.parent)]).part
+    path = folder / packed.name
+    signature_path(path).unlink(missing_ok=True)
+    if original is not None:
+        signature_path(original).replace(signature_path(path))
+    packed.replace(path)
     return WheelEntry(
         file=path.name,
         sha256=_sha256(path),

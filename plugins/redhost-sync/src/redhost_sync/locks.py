@@ -28,6 +28,7 @@ class Part:
         digest: The digest of its content; empty if the lock has none.
         wheel: The sha256 of the wheel that it was composed from; empty if not known.
         source: The index, folder or path that this wheel was taken from; empty if not known.
+        signer: The fingerprint of the key that verified this wheel; empty if no keys were given.
     """
 
     kind: Kind
@@ -37,6 +38,7 @@ class Part:
     digest: str = ""
     wheel: str = ""
     source: str = ""
+    signer: str = ""
 
     def __str__(self) -> str:
         return f"{self.dist} {self.version}".rstrip()
@@ -126,4 +128,5 @@ def _named(lock: LockFile, where: Path) -> Iterator[Part]:
             digest=expert.digest,
             wheel=expert.wheel,
             source=place_of(expert.source, where),
+            signer=expert.signer,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Literal, Self
 
@@ -24,6 +25,7 @@ from .dependencies import with_dependencies
 from .fetched import Fetched, fetch_part
 from .journal import Journal
 from .locks import Part, parts_of
+from .models import fetch_model, missing_model
 from .sources import FolderSource, Source, source_at
 from .state import is_installed, version_of
 
@@ -149,11 +151,18 @@ def make_plan(
     missing = [part for part in parts if not is_installed(part)]
     recorded = {part.source: source_at(part.source) for part in parts if part.source}
     sources = replace(sources, recorded=recorded)
-    fetched = [fetch_part(part, sources.of(part), keys=keys) for part in missing]
+    fetched = [_fetch(part, sources, keys) for part in missing]
     present = [part for part in parts if part.kind == "plugin" and part not in missing]
     complete = with_dependencies(fetched, sources.all, present=present)
     leaving, staying = _others(locks, parts, journal)
     return Plan(fetched=complete, steps=(*map(_step, complete), *leaving), staying=staying)
+
+
+def _fetch(part: Part, sources: Sources, keys: Sequence[PublicKey]) -> Fetched:
+    """Obtain a part, or of a backbone that lacks only its model, the model."""
+    if (model := missing_model(part)) is None:
+        return fetch_part(part, sources.of(part), keys=keys)
+    return fetch_model(model, part, chain(sources.of(part), (sources.otherwise(),)))
 
 
 def _step(one: Fetched) -> Step:

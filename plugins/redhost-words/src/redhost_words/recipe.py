@@ -33,6 +33,10 @@ from .ridge import EXACT, idf_of, normalised, solve
 __all__ = ["WordsRecipe"]
 
 
+LONG = 2**16
+"""Characters of a text beyond which its words are kept, since they are read several times."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WordsRecipe(Recipe):
     """The steps from labelled texts to an expert that reads their words."""
@@ -67,7 +71,17 @@ class WordsRecipe(Recipe):
     def _segment(self, texts: Sequence[str]) -> Tensor:
         compute = channel(self.backbone).compute
         assert compute is not None  # noqa: S101  (words are computed from texts)
-        return compute(texts)
+        read = self._read
+        if long := [*dict.fromkeys(t for t in texts if len(t) > LONG and t not in read)]:
+            read.update(zip(long, compute(long), strict=True))
+        rows = compute([t for t in texts if t not in read])
+        short = iter(rows)
+        return torch.stack([read[t] if t in read else next(short) for t in texts]) if read else rows
+
+    @cached_property
+    def _read(self) -> dict[str, Tensor]:
+        """The words of long texts, by text: tokenizing one takes as long as encoding it."""
+        return {}
 
     def read(self, texts: Sequence[str]) -> Tensor:
         """Return z with the words ``(N, D + WIDTH)``; rows that are left out have their marks."""

@@ -168,6 +168,7 @@ def split_labelled(
             "the data has one label only" if labels else "the data has no labels",
             expected="at least two",
             found=", ".join(labels) or "none",
+            hint="Add rows of another label, such as texts that are none of these.",
         )
     require_answers(task.head, (*rows, *(valid or ())))
     both = {r.text for r in rows} & {r.text for r in valid or ()}
