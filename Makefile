@@ -268,6 +268,7 @@ bench: .venv/peers
 	$(BIN)/redhost serve-storm
 	$(BIN)/redhost serve-soak
 	$(BIN)/redhost gateway-storm
+	$(BIN)/redhost lab decoding
 
 clean:
 	rm -rf .venv build dist .redhost

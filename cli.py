@@ -166,11 +166,11 @@ def _in_home(message: str, arguments: Sequence[str]) -> str:
     if not homes:
         return message
 
-    def command(found: re.Match[str]) -> str:
-        verb = cli.get_command(click.Context(cli), found["verb"])
+    def command(match: re.Match[str]) -> str:
+        verb = cli.get_command(click.Context(cli), match["verb"])
         takes = verb is not None and any(p.name == "home" for p in verb.params)
-        home = f" --home {shlex.quote(homes[-1])}" if takes and "--home" not in found[0] else ""
-        return f"{found[0]}{home}"
+        home = f" --home {shlex.quote(homes[-1])}" if takes and "--home" not in match[0] else ""
+        return f"{match[0]}{home}"
 
     return re.sub(r"(?<=')redhost (?P<verb>[a-z-]+)[^']*(?=')", command, message)
 

@@ -271,7 +271,7 @@ STUDY = Study(
     summarise=summarise,
     package="redhost_generate",
     names=names,
-    seeds=5,
+    seeds=3,
 )
 
 decoding: click.Command = STUDY.command
