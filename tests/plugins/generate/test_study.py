@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from redhost_generate.study import MIXED, STUDY, TOGETHER, prompts, summarise
 
+SYSTEMS = (TOGETHER, "redhost, one by one", MIXED, "PEFT, one by one")
+
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "decoding"
 
 
@@ -26,12 +28,9 @@ def test_texts_have_prompts_of_their_own() -> None:
 
 def test_a_ratio_is_the_median_of_the_rounds() -> None:
     def cell(ours: float, theirs: float) -> dict[str, dict[str, float]]:
-        rates = {name: theirs for name in STUDY_SYSTEMS} | {TOGETHER: ours}
+        rates = dict.fromkeys(SYSTEMS, theirs) | {TOGETHER: ours}
         return {n: {"rate": r, "first": 1.0, "same": 1.0} for n, r in rates.items()}
 
     found = summarise("8", [cell(10, 5), cell(9, 9), cell(30, 20)])
     assert found[MIXED]["ratio"] == pytest.approx(1.5)
     assert found[TOGETHER]["rate"] == 10
-
-
-STUDY_SYSTEMS = (TOGETHER, "redhost, one by one", MIXED, "PEFT, one by one")
