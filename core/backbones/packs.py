@@ -128,16 +128,24 @@ def attend(
 
 
 @contextmanager
-def attending(model: Any) -> Iterator[None]:
-    """Restrict attention of a transformers encoder to single texts, within a ``with`` block."""
+def attending(
+    model: Any, *, name: str = BY_TEXT, function: Callable[..., Any] = attend
+) -> Iterator[None]:
+    """Compute attention of a transformers encoder in another way, within a ``with`` block.
+
+    Args:
+        model: The encoder.
+        name: The name under which the function is registered with transformers.
+        function: Computes attention; by default within single texts.
+    """
     config = model.config
     before = getattr(config, "_attn_implementation", None)
     if before is None:  # our own encoder, which restricts attention by itself
         yield
         return
-    _register()
+    _register(name, function)
     # The model's own switch: its layers stay as they are, only their attention is ours.
-    config._attn_implementation = BY_TEXT
+    config._attn_implementation = name
     try:
         yield
     finally:
@@ -145,10 +153,10 @@ def attending(model: Any) -> Iterator[None]:
 
 
 @cache
-def _register() -> None:
+def _register(name: str, function: Callable[..., Any]) -> None:
     from transformers import AttentionInterface
 
-    AttentionInterface.register(BY_TEXT, attend)
+    AttentionInterface.register(name, function)
 
 
 def by_text(

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache
 from itertools import accumulate, chain
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.packs import Pack
+from redhost.core.backbones.packs import Pack, attending
 from redhost.core.backbones.tiles import PASS_TOKENS, Run
 from redhost_generate.sessions import Session, answers
 
@@ -144,7 +143,8 @@ def _states(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> list[Te
     )
     count = sum(lengths)
     tiles = trunk.tiles.applied(count, sections=((count, count),), runs=pack.runs)
-    with trunk.lock, _acting(trunk, pack, [s.acts for s in sessions]), tiles, _attending(trunk):
+    attention = attending(trunk.model, name=BY_CACHE, function=attend)
+    with trunk.lock, _acting(trunk, pack, [s.acts for s in sessions]), tiles, attention:
         output = trunk.model(
             input_ids=pack.ids,
             position_ids=pack.places,
@@ -163,26 +163,6 @@ def _acting(trunk: TextEncoder, pack: Pack, acts: Sequence[Intervention | None])
             same = [a if isinstance(a, kind) else None for a in acts]
             stack.enter_context(one.on_rows(trunk, pack, same))
         yield
-
-
-@contextmanager
-def _attending(trunk: TextEncoder) -> Iterator[None]:
-    """Compute attention over the KV cache of each text, within a ``with`` block."""
-    config: Any = trunk.model.config
-    before = config._attn_implementation
-    _register()
-    config._attn_implementation = BY_CACHE
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-
-
-@cache
-def _register() -> None:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(BY_CACHE, attend)
 
 
 def attend(
