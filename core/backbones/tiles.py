@@ -155,10 +155,15 @@ class Tiles:
             sections: For a pack: its number of rows and of rows in a tile, section by section.
             runs: For a pack: its texts; by default each row of the batch is one text.
         """
-        # For a pack of one tile, the unmodified layer computes the same, of one row also on oneDNN.
+        # For a pack of one tile, the unmodified layer computes the same, of one row also on oneDNN;
+        # unless it is so narrow that a product of its own is wider.
         is_one = [*sections] == [(tile, tile)] and (tile == 1 or not ONEDNN) and not self.lowered
         # Autocast applies to the layers' own products, not to ours; it guarantees no bits.
-        linears = () if is_one or torch.is_autocast_enabled("cpu") else self.linears
+        linears = (
+            ()
+            if torch.is_autocast_enabled("cpu")
+            else [m for m in self.linears if not is_one or _is_odd(m.weight)]
+        )
         # Bypass nn.Module.__setattr__, which costs more than a small product.
         for linear in linears:
             lowered = self.lowered.get(linear)

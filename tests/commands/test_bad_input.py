@@ -61,7 +61,7 @@ def commands(home, call) -> dict[str, list[str]]:
         (("new-plugin", "x"), "Missing option '--kind'. Choose from: form, router, task. All"),
         (("new-plugin", "x", "--kind", "ruter"), "'ruter' is not one of 'form', 'router', 'task'."),
         (("predict", "--in", "x.csv", "--out", "y.csv"), "File 'x.csv' does not exist. All opt"),
-        (("train-expert", "x", "--data", "y"), "Directory 'x' does not exist. All options: "),
+        (("train-expert", "x", "--data", "y"), "Directory 'x' does not exist. "),
         (("recompose", "--ruter", "x"), "'--router'"),
         (("fleet", "statsu"), "No such command 'statsu'. Did you mean 'status'? All options: "),
         (("statsu",), "unknown command 'statsu'. Did you mean 'status'?"),

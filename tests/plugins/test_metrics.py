@@ -16,6 +16,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = {
     "adapters": "red_lab.adapters",
     "cost": "red_lab.cost",
+    "decoding": "redhost_generate.study:STUDY",
     "fleet": "redhost_fleet.study.report",
     "generative": "red_lab.generative",
     "hotswap": "red_lab.hotswap",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -230,7 +231,7 @@ def test_with_nothing_composed_and_nobody_to_compose_it_is_exit_3(refused, name)
     code, err = refused[name]
     assert code == 3
     again = " ".join(("redhost recompose", *OPTIONS[name]))
-    assert err.strip().endswith(f"Run '{again}', or serve with --watch.")
+    assert re.search(rf"Run '{again} --home \S+', or serve with --watch\.$", err.strip())
 
 
 def test_a_server_watches_or_follows(refused) -> None:
