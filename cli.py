@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from threading import Timer
 from typing import Any, TextIO, cast
@@ -55,6 +55,31 @@ class BuiltIn(UserDict[str, Any]):
 
 
 BUILT_IN = BuiltIn({name: module for module, names in COMMANDS.items() for name in names})
+
+KNOWN = frozenset(chain(BUILT_IN, *PLUGINS.values()))
+"""The commands of this project."""
+
+HOMELESS = frozenset(
+    {
+        "catalogue",
+        "fleet",
+        "gateway-storm",
+        "mlflow",
+        "new-backbone",
+        "new-key",
+        "new-plugin",
+        "new-workflow",
+        "onnx",
+        "plugins",
+        "promote",
+        "schema",
+        "serve-bench",
+        "serve-soak",
+        "serve-storm",
+        "trust",
+    }
+)
+"""Those that act on no home; a command's own options are known only once its plugin is loaded."""
 
 
 @click.group(cls=PluginGroup, commands=BUILT_IN, invoke_without_command=True)
@@ -167,10 +192,8 @@ def _in_home(message: str, arguments: Sequence[str]) -> str:
         return message
 
     def command(match: re.Match[str]) -> str:
-        verb = cli.get_command(click.Context(cli), match["verb"])
-        takes = verb is not None and any(p.name == "home" for p in verb.params)
-        home = f" --home {shlex.quote(homes[-1])}" if takes and "--home" not in match[0] else ""
-        return f"{match[0]}{home}"
+        takes = match["verb"] in KNOWN - HOMELESS and "--home" not in match[0]
+        return f"{match[0]} --home {shlex.quote(homes[-1])}" if takes else match[0]
 
     return re.sub(r"(?<=')redhost (?P<verb>[a-z-]+)[^']*(?=')", command, message)
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from warm_start import warm_command
 
 import redhost
-from redhost.cli import cli, main
+from redhost.cli import HOMELESS, KNOWN, cli, main
 from redhost.core.backbones.backbone import Backbone
 
 SHIPPED = ["range1", "range2", "range3", "range4", "range5"]
@@ -382,6 +383,17 @@ def test_commands_in_an_error_act_on_the_home_that_was_typed(
     proposed = re.findall(r"'redhost (.*?)(?:'(?= |,|\.|;)|$)", err)
     assert proposed and all(one.count(f"--home '{place}'") == 1 for one in proposed)
     assert "--home" not in call(capsys, *command)[2]
+
+
+def test_what_acts_on_no_home_is_known_before_its_plugin_is_loaded() -> None:
+    def options(name: str) -> set[str | None]:
+        context = click.Context(cli)
+        context.meta["redhost.typed"] = name  # else a stub stands for it
+        command = cli.get_command(context, name)
+        assert command is not None, name
+        return {p.name for p in command.params}
+
+    assert {name for name in KNOWN if "home" not in options(name)} == HOMELESS
 
 
 def test_debug_shows_the_traceback(tmp_path, capsys) -> None:

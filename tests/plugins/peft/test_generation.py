@@ -364,3 +364,20 @@ def test_an_adapter_that_replaces_parameters_has_a_pass_of_its_own(adapted) -> N
     alone.step([9])
     assert torch.equal(sessions[0].cache.layers[-1].values, alone.cache.layers[-1].values)
     assert not torch.equal(sessions[1].cache.layers[-1].values, alone.cache.layers[-1].values)
+
+
+@pytest.mark.parametrize(("name", "prompts"), [("backbone", 1), ("sums", 2)])
+def test_a_prompt_is_read_once_unless_an_adapter_is_chosen(
+    adapted, monkeypatch, name, prompts
+) -> None:
+    model, passes_read = chosen(adapted, name), []
+    inner = model.backbone.trunk.model
+    forward = inner.forward
+    monkeypatch.setattr(
+        inner,
+        "forward",
+        lambda *a, **k: passes_read.append(k["input_ids"].shape[1]) or forward(*a, **k),
+    )
+    text = PROMPTS["tales"]
+    assert len([*generate(model, text, max_tokens=3, temperature=0.5)]) == 3
+    assert passes_read == [len(ids_of(model, text))] * prompts + [1, 1]

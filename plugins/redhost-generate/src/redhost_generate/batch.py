@@ -3,9 +3,9 @@
     | token of text 1 | token of text 2 | prompt of text 3 | … |
 
 Linear layers see all rows at once: their weights, whose reading takes most of the time of a text
-that is alone, are read once for all. Attention is computed text by
-text, over the text's own KV cache. Adapters act on the rows of their own texts. A text's numbers
-differ from those without company by rounding alone.
+that is alone, are read once for all. Attention is computed text by text, over the text's own KV
+cache. Adapters act on the rows of their own texts. A text's numbers differ from those without
+company by rounding alone.
 """
 
 from __future__ import annotations
@@ -129,12 +129,11 @@ def _states(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> list[Te
             session.cache = DynamicCache(config=trunk.model.config)
     caches, lengths = [s.cache for s in sessions], [len(ids) for ids in tokens]
     begun = [c.get_seq_length() for c in caches]
+    places = [torch.arange(n, n + m) for n, m in zip(begun, lengths, strict=True)]
     pack = Pack(
         index=range(len(tokens)),
         ids=torch.tensor([[*chain(*tokens)]]),
-        places=torch.cat([torch.arange(n, n + m) for n, m in zip(begun, lengths, strict=True)])[
-            None
-        ],
+        places=torch.cat(places)[None],
         runs=tuple(
             Run(start=end - n, texts=1, tokens=n)
             for end, n in zip(accumulate(lengths), lengths, strict=True)

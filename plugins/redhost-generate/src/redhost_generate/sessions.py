@@ -7,6 +7,7 @@ with the largest weight generates alone (`ChosenSession`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import nullcontext
 from typing import Any
@@ -26,7 +27,7 @@ from redhost_generate.tokens import RunningContext, Tokens, update_context
 __all__ = ["ChosenSession", "DecodingSession", "Session", "routes_once", "session_of"]
 
 
-class Session:
+class Session(ABC):
     """A text in progress.
 
     Args:
@@ -53,17 +54,17 @@ class Session:
         return self.backbone.trunk
 
     @property
+    @abstractmethod
     def group(self) -> Hashable:
         """What sessions have in common whose rows `answer` takes together."""
-        raise NotImplementedError
 
+    @abstractmethod
     def row(self, states: Tensor) -> Tensor:
         """Return the row ``(1, …)`` on the bus after more states ``(T, D)`` of this text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return p ``(B, V)`` of rows ``(B, …)``, and their α ``(B, K)``; empty if not routed."""
-        raise NotImplementedError
 
     @torch.inference_mode()
     def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
