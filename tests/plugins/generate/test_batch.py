@@ -119,6 +119,15 @@ def test_a_text_joins_and_leaves_at_any_token(composed) -> None:
     assert made == alone
 
 
+def test_the_longest_text_may_end_first(composed) -> None:
+    lengths = {PROMPTS[4]: 3, PROMPTS[1]: 12, PROMPTS[2]: 9}
+    texts = [generate(composed, p, max_tokens=n, temperature=0) for p, n in lengths.items()]
+    found = [[t.id for t in made] for made in continued(texts, count=13)]
+    for made, (prompt, most) in zip(found, lengths.items(), strict=True):
+        alone = generate(composed, prompt, max_tokens=most, temperature=0)
+        assert made == [t.id for t in alone]
+
+
 def test_one_that_is_json_of_a_schema_beside_one_that_is_not(composed) -> None:
     pytest.importorskip("llguidance")
     schema = {"type": "array", "items": {"type": "integer"}, "maxItems": 2}
