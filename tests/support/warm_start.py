@@ -333,6 +333,7 @@ def enter(python: str) -> None:
 if __name__ == "__main__":
     for module in MODULES:
         importlib.import_module(module)
+    tempfile.tempdir = None  # dill, which torch imports where it is there, has it chosen
     # The real one reads the metadata of all distributions, some hundred.
     vars(sys.modules["pip._internal.network.session"])["user_agent"] = lambda: "pip"
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
