@@ -45,6 +45,8 @@ from typing import Any, TextIO
 import shared_rows
 from warm_client import LENGTH, STREAMS, at_import, read_exactly
 
+from redhost.registry.wheel.policy import NameOwners
+
 __all__ = ["FRESH", "start_warm", "warm_command"]
 
 CLIENT = Path(__file__).with_name("warm_client.py")
@@ -336,6 +338,8 @@ if __name__ == "__main__":
     tempfile.tempdir = None  # dill, which torch imports where it is there, has it chosen
     # The real one reads the metadata of all distributions, some hundred.
     vars(sys.modules["pip._internal.network.session"])["user_agent"] = lambda: "pip"
+    # The names that this environment's distributions claim: each command would read them again.
+    NameOwners().others(Path(sysconfig.get_path("purelib")), "", dist="")
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
