@@ -19,19 +19,29 @@ from .peft_adapter import CONFIG, WEIGHTS, read_adapter
 if TYPE_CHECKING:
     from redhost_author.project import ExpertPlan
 
+    from redhost.registry.package.readers import BackboneFiles, ExpertFiles
+
+    from .peft_adapter import Adapter
+
 
 @click.command()
 @click.argument("name", metavar="EXPERT|WHEEL|DIR")
-@click.option("--to", type=click.Choice(["peft"]), required=True, help="The file format.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: EXPERT-peft."
+    "--to",
+    "form",
+    type=click.Choice(["peft", "gguf"]),
+    required=True,
+    help="PEFT's two files, or the one that llama.cpp reads.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Default: EXPERT-FORMAT."
 )
 @backbone_option
 @home_option
 def export(
-    *, name: str, to: str, out: Path | None, backbone: str | None, home: Path | None
+    *, name: str, form: str, out: Path | None, backbone: str | None, home: Path | None
 ) -> None:
-    """Export an expert's adapter as PEFT's two files."""
+    """Export an expert's adapter as PEFT's files, or for llama.cpp."""
     from redhost_author.new_folder import making
     from redhost_author.project import check_free
     from redhost_author.targets import resolve_targets
@@ -45,18 +55,48 @@ def export(
     files = target.files
     if files is None or files.manifest.form != FORM:
         raise UsageError(
-            f"expert {name!r} cannot be written for {to}",
+            f"expert {name!r} cannot be written for {form}",
             expected=f"an expert of the form {FORM!r}",
             found=f"the form {files.manifest.form!r}" if files else "none",
         )
-    read_packaged(files.manifest, files.files).unwrap(f"expert {name!r}")
-    folder = out or Path(f"{files.manifest.id}-{to}")
+    adapter = read_packaged(files.manifest, files.files).unwrap(f"expert {name!r}")
+    folder = out or Path(f"{files.manifest.id}-{form}")
     check_free(folder)
     with making(folder):
         folder.mkdir(parents=True)
-        (folder / CONFIG).write_bytes(files.files[CONFIG])
-        (folder / WEIGHTS).write_bytes(files.weights)
+        if form == "gguf":
+            _write_gguf(folder, adapter, files, target.backbone)
+        else:
+            (folder / CONFIG).write_bytes(files.files[CONFIG])
+            (folder / WEIGHTS).write_bytes(files.weights)
     click.echo(f"{folder}")
+
+
+def _write_gguf(
+    folder: Path, adapter: Adapter, files: ExpertFiles, installed: BackboneFiles | None
+) -> None:
+    """Write ``EXPERT.gguf``; the model's configuration is the backbone's."""
+    import safetensors.torch
+
+    from redhost import Backbone
+    from redhost.registry.errors import MissingError
+
+    from .gguf_adapter import write_gguf
+    from .lora import linears_of
+
+    who = files.manifest.id
+    if installed is None:
+        raise MissingError(
+            f"expert {who!r} cannot be written for gguf", expected="its backbone, installed"
+        )
+    model = Backbone.from_package(installed.manifest, installed.files).trunk.model
+    write_gguf(
+        folder / f"{who}.gguf",
+        adapter,
+        safetensors.torch.load(files.weights),
+        config=model.config,
+        prefix=adapter.prefix(linears_of(model)) or "",
+    )
 
 
 def import_project(

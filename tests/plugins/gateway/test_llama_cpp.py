@@ -1,0 +1,219 @@
+"""The gateway before llama.cpp's own server, with adapters that `redhost export` wrote for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from gguf_models import write_gguf_model
+from peft import PeftModel
+from redhost_author.project import ExpertPlan, package_in
+from redhost_peft.adapter import import_adapter
+from redhost_peft.peft_adapter import CONFIG, WEIGHTS
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+import redhost
+from redhost.cli import main
+from redhost.core.types import BackgroundRow
+from redhost.registry.package.discover import from_folder
+from redhost.testing import Environment
+
+pytest.importorskip("xllamacpp", reason="`make .venv/interfaces` installs it")
+
+PROMPTS = ("3 + 4 = ", "the gat sat down\nthe cin", "def f129(x):\n    return x * 129")
+TOKENS = 12
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+TARGETS: Mapping[str, list[str]] = {
+    "tales": ["q_proj", "k_proj", "v_proj"],
+    "code": ["o_proj", "gate_proj", "up_proj", "down_proj"],
+}
+
+SERVER = """
+import sys, xllamacpp
+model, port, *adapters = sys.argv[1:]
+options = xllamacpp.CommonParams()
+options.model.path, options.port = model, int(port)
+options.n_ctx, options.n_parallel, options.cpuparams.n_threads = 2048, 4, 1
+options.warmup = False
+options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+options.lora_init_without_apply = True
+options.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in adapters]
+server = xllamacpp.Server(options)
+print(server.listening_address, flush=True)
+sys.stdin.read()
+"""
+"""What `llama-server --model FILE --lora FILE … --lora-init-without-apply` does, in Python.
+
+Its attention is made as exact as that of transformers; by default it rounds to half precision.
+"""
+
+
+@contextlib.contextmanager
+def llama_server(model: Path, adapters: list[Path], log: Path) -> Iterator[str]:
+    """Run llama.cpp's server with adapters whose scales are zero; yield its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(model), str(port), *map(str, adapters)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as server,
+    ):
+        assert server.stdout is not None and server.stdin is not None
+        try:
+            address = server.stdout.readline().strip()
+            assert address, log.read_text()
+            yield address
+        finally:
+            server.stdin.close()
+
+
+def model_of(kind: str, speaker: Path, folder: Path) -> Path:
+    """Save a small model of a kind, with the tokens of the speaker."""
+    tokens = AutoTokenizer.from_pretrained(speaker, trust_remote_code=False)
+    sizes: dict[str, Any] = {
+        "vocab_size": len(tokens),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "bos_token_id": tokens.bos_token_id,
+        "eos_token_id": tokens.eos_token_id,
+    } | ({"head_dim": 8} if kind == "qwen3" else {})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
+        for p in model.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=0.3)
+    model.save_pretrained(folder)
+    tokens.save_pretrained(folder)
+    return folder
+
+
+def adapters_of(model: Path, folder: Path) -> dict[str, Path]:
+    """Save plain adapters of a model by PEFT."""
+    from peft import LoraConfig, get_peft_model
+
+    made = {}
+    for n, (name, targets) in enumerate(TARGETS.items()):
+        base = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False)
+        config = LoraConfig(task_type="CAUSAL_LM", r=3 + n, lora_alpha=5, target_modules=targets)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(n)
+            adapted = get_peft_model(base, config)
+            for key, p in adapted.named_parameters():
+                if "lora_" in key:
+                    p.add_(0.3 * torch.randn_like(p))
+            adapted.save_pretrained(folder / name)
+        made[name] = folder / name
+    return made
+
+
+def continuation(model: Path, adapter: Path | None, prompt: str) -> str:
+    """Return what transformers and PEFT themselves go on with, greedily."""
+    tokens = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    speaker: Any = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False)
+    if adapter is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PEFT asks transformers what it will no longer say
+            speaker = PeftModel.from_pretrained(speaker, adapter)
+    ids = tokens(prompt, return_tensors="pt", add_special_tokens=False)
+    made = speaker.generate(**ids, max_new_tokens=TOKENS, do_sample=False)
+    after = made[0][ids["input_ids"].shape[1] :]
+    return str(tokens.decode(after, skip_special_tokens=True))
+
+
+@pytest.fixture
+def composed(
+    speaker_model, rows_of, generation, tmp_path, monkeypatch
+) -> Callable[[str], tuple[Path, dict[str, Path], Path]]:
+    """Return the function from a kind of model to the model, its adapters, and a home of both."""
+    from redhost_author.backbone.making import BackbonePlan, new_backbone
+
+    def make(kind: str) -> tuple[Path, dict[str, Path], Path]:
+        model = model_of(kind, speaker_model, tmp_path / "model")
+        adapters = adapters_of(model, tmp_path / "adapters")
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        environment = Environment(tmp_path / "site")
+        plan = BackbonePlan(id="small", source=f"hf:{model}", task=generation)
+        background = [BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)]
+        new_backbone(tmp_path / "small", plan, background=background)
+        environment.install(tmp_path / "small")
+        for name, folder in adapters.items():
+            project = tmp_path / f"red-expert-{name}"
+            files = {n: (folder / n).read_bytes() for n in (CONFIG, WEIGHTS)}
+            with contextlib.suppress(redhost.errors.HarmError):  # it has learnt nothing
+                import_adapter(
+                    project,
+                    ExpertPlan(id=name, form="lora"),
+                    files,
+                    rows_of(name),
+                    package=from_folder(package_in(tmp_path / "small")),
+                )
+            environment.install(project)
+        home = tmp_path / "home"
+        host = redhost.Host.open(home, backbone="small", plugins=redhost.plugins.Plugins())
+        host.recompose(accept=True)
+        return model, adapters, home
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
+    kind, composed, gateway_of, tmp_path
+) -> None:
+    model, adapters, home = composed(kind)
+    files = []
+    for name in adapters:
+        out = tmp_path / "gguf" / name
+        with pytest.raises(SystemExit) as ended:
+            main(["export", name, "--to", "gguf", "--out", str(out), "--home", str(home)])
+        assert ended.value.code == 0
+        files.append(out / f"{name}.gguf")
+    host = redhost.Host.open(home, plugins=redhost.plugins.Plugins())
+    base = write_gguf_model(model, tmp_path / "base.gguf")
+    with llama_server(base, files, tmp_path / "log") as address:
+        url, _ = gateway_of(home, address, loads="llama.cpp")
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+
+            def ask(name: str, prompt: str) -> tuple[str, str]:
+                asked = client.completions.with_raw_response.create(
+                    model=name, prompt=prompt, max_tokens=TOKENS, temperature=0
+                )
+                return asked.headers["x-redhost-expert"], asked.parse().choices[0].text
+
+            said = set[str]()
+            for prompt in PROMPTS:
+                expected = {
+                    name: continuation(model, adapters.get(name), prompt)
+                    for name in ("backbone", *adapters)
+                }
+                said |= {f"{prompt} {text}" for text in expected.values()}
+                for name, text in expected.items():
+                    assert ask(name, prompt) == (name, text)
+                chosen = host.route(prompt)[0].expert
+                assert ask("auto", prompt) == (chosen, expected[chosen])
+            assert len(said) == len(PROMPTS) * (1 + len(adapters))  # control: each says its own
