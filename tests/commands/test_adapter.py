@@ -105,6 +105,8 @@ def test_an_adapter_becomes_an_expert_and_comes_out_as_it_went_in(
             assert back.read_bytes() == (adapter / name).read_bytes()
             back.unlink()
         Path("parity-peft").rmdir()
+    assert call("export", "parity", "--to", "gguf", *options)[0] == 2  # it saves whole modules
+    assert not Path("parity-gguf").exists()
 
 
 def test_one_that_is_trained_here_goes_the_whole_way(
@@ -125,6 +127,8 @@ def test_one_that_is_trained_here_goes_the_whole_way(
     names = {n.removeprefix(START).partition(".lora_")[0] for n in manifest["tensors"]}
     assert names == {f"layers.2.{end}" for end in ends}
     environment.install(Path("red-expert-parity"))
+    assert call("export", "parity", "--to", "gguf", *options)[0] == 0
+    assert Path("parity-gguf", "parity.gguf").read_bytes()[:4] == b"GGUF"
     assert call("recompose", *options)[0] == 0
     [answer] = json.loads(call("predict", "number 4", "--json", *options[2:])[1])
     assert answer["label"] in {"even", "odd"}

@@ -200,20 +200,20 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
 
             def ask(name: str, prompt: str) -> tuple[str, str]:
-                asked = client.completions.with_raw_response.create(
+                answer = client.completions.with_raw_response.create(
                     model=name, prompt=prompt, max_tokens=TOKENS, temperature=0
                 )
-                return asked.headers["x-redhost-expert"], asked.parse().choices[0].text
+                return answer.headers["x-redhost-expert"], answer.parse().choices[0].text
 
-            said = set[str]()
+            texts = set[str]()
             for prompt in PROMPTS:
                 expected = {
                     name: continuation(model, adapters.get(name), prompt)
                     for name in ("backbone", *adapters)
                 }
-                said |= {f"{prompt} {text}" for text in expected.values()}
+                texts |= {f"{prompt} {text}" for text in expected.values()}
                 for name, text in expected.items():
                     assert ask(name, prompt) == (name, text)
                 chosen = host.route(prompt)[0].expert
                 assert ask("auto", prompt) == (chosen, expected[chosen])
-            assert len(said) == len(PROMPTS) * (1 + len(adapters))  # control: each says its own
+            assert len(texts) == len(PROMPTS) * (1 + len(adapters))  # control: each says its own

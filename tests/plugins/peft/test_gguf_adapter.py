@@ -87,11 +87,11 @@ def test_each_layers_product_is_pefts_change_with_its_scale(kind, tmp_path) -> N
 def test_the_file_says_what_it_is(tmp_path) -> None:
     written(tmp_path, saved(tmp_path, "qwen3", **OPTIONS))
     fields = gguf.GGUFReader(tmp_path / "it.gguf").fields
-    said = {
+    values = {
         key: fields[key].contents()
         for key in ("general.architecture", "general.type", "adapter.type", "adapter.lora.alpha")
     }
-    assert said == {
+    assert values == {
         "general.architecture": "qwen3",
         "general.type": "adapter",
         "adapter.type": "lora",

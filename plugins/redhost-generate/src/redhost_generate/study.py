@@ -1,4 +1,4 @@
-"""`redhost lab decoding`: texts of different adapters at the same time, beside PEFT.
+"""`redhost lab decoding`: texts of different adapters at once, beside PEFT and llama.cpp.
 
 Every system gives each prompt the same number of greedy tokens, with the adapter that is named for
 it. The adapters' weights are random: what they cost does not depend on them.
@@ -31,6 +31,7 @@ TARGETS = ("q_proj", "v_proj")
 
 TOGETHER, ALONE = "redhost, together", "redhost, one by one"
 MIXED, NAMED = "PEFT, adapter_names", "PEFT, one by one"
+FLOATS, FOUR_BITS = "llama.cpp, the same floats", "llama.cpp, four bits"
 
 SUBJECTS = ("a lighthouse", "the first railway", "bread", "a violin")
 OPENINGS = (
@@ -44,8 +45,8 @@ OPENINGS = (
     "def describe():\n    return '''{} is",
 )
 
-Answer = tuple[list[list[int]], float, float]
-"""Each text's tokens, the seconds until all texts have their first, and until all have the last."""
+Answer = tuple[list[str], float, float]
+"""The texts, the seconds until all have their first token, and until all have the last."""
 
 
 def prompts(count: int) -> list[str]:
@@ -68,18 +69,19 @@ def measure(cell: Cell) -> dict[str, Any]:
             ALONE: partial(_one_by_one, ours, texts, names),
             MIXED: partial(peft, texts, names),
             NAMED: partial(_one_by_one, peft, texts, names),
+            **_llama_cpp(model, saved, Path(folder), texts, names),
         }
         order = [*systems][cell.seed % len(systems) :] + [*systems][: cell.seed % len(systems)]
-        for name in (TOGETHER, MIXED):  # warm up
+        for name in (TOGETHER, MIXED, FLOATS, FOUR_BITS):  # warm up
             systems[name]()
         answers = {name: systems[name]() for name in order}
     return {
         name: {
             "rate": TOKENS * len(texts) / last,
             "first": first,
-            "same": sum(a == b for a, b in zip(ids, answers[NAMED][0], strict=True)) / len(texts),
+            "same": sum(map(str.__eq__, made, answers[NAMED][0])) / len(texts),
         }
-        for name, (ids, first, last) in answers.items()
+        for name, (made, first, last) in answers.items()
     }
 
 
@@ -163,6 +165,42 @@ def _peft(
     return named.eval()
 
 
+def _llama_cpp(
+    model: redhost.ComposedModel,
+    saved: Mapping[str, Mapping[str, bytes]],
+    folder: Path,
+    texts: Sequence[str],
+    names: Sequence[str],
+) -> dict[str, Callable[[], Answer]]:
+    """Return llama.cpp's answer with the floats that the language model has here, and as shipped.
+
+    It is given the tokens of the prompts, so that all systems read the same ones.
+    """
+    import safetensors.torch
+    import torch
+    from red_lab.models import smollm2_file
+    from redhost_peft.gguf_adapter import write_gguf
+    from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
+
+    from redhost_generate.llama_cpp import LlamaCpp, write_floats
+    from redhost_generate.tokens import start_of, tokenize
+
+    trunk, adapters = model.backbone.trunk, dict[str, Path]()
+    for name, files in saved.items():
+        adapter = read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(name)
+        tensors = safetensors.torch.load(files[WEIGHTS])
+        adapters[name] = folder / f"{name}.gguf"
+        write_gguf(adapters[name], adapter, tensors, config=trunk.model.config, prefix="")
+    shipped = Path(smollm2_file())
+    write_floats(shipped, folder / "floats.gguf")
+    rows = [[start_of(trunk), *tokenize(trunk, text)] for text in texts]
+    servers = {
+        name: LlamaCpp(file, adapters, threads=torch.get_num_threads())
+        for name, file in ((FLOATS, folder / "floats.gguf"), (FOUR_BITS, shipped))
+    }
+    return {n: partial(s.generate, rows, names, tokens=TOKENS) for n, s in servers.items()}
+
+
 def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
     """Continue texts in shared passes, each with the adapter that is named for it."""
     from redhost_generate.decode import generate, read_batch
@@ -181,7 +219,8 @@ def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence
             token = choose()
             ids.extend(() if token is None else (token.id,))
         first = first or time.perf_counter() - begin
-    return made, first, time.perf_counter() - begin
+    written = [str(model.backbone.trunk.tokenizer.decode(ids)) for ids in made]
+    return written, first, time.perf_counter() - begin
 
 
 def _mixed(
@@ -219,7 +258,8 @@ def _mixed(
             logits_processor=[note],
             **options,
         )
-    return out[:, longest:].tolist(), first[0], time.perf_counter() - begin
+    written = [str(trunk.tokenizer.decode(ids)) for ids in out[:, longest:]]
+    return written, first[0], time.perf_counter() - begin
 
 
 def _one_by_one(
@@ -228,10 +268,10 @@ def _one_by_one(
     names: Sequence[str],
 ) -> Answer:
     """Continue texts one after another."""
-    made, first, total = list[list[int]](), 0.0, 0.0
+    made, first, total = list[str](), 0.0, 0.0
     for text, name in zip(texts, names, strict=True):
-        [ids], at, took = system([text], [name])
-        made.append(ids)
+        [one], at, took = system([text], [name])
+        made.append(one)
         first, total = total + at, total + took
     return made, first, total
 
@@ -252,7 +292,7 @@ def summarise(part: str, cells: Sequence[Any]) -> dict[str, Any]:
                 cell[TOGETHER]["rate"] / cell[name]["rate"] for cell in cells
             ),
         }
-        for name in (TOGETHER, ALONE, MIXED, NAMED)
+        for name in cells[0]
     }
 
 
@@ -264,7 +304,7 @@ def names(metrics: Mapping[str, Any]) -> Mapping[str, object]:
 
 STUDY = Study(
     name="decoding",
-    help="Time texts of different adapters at once, beside PEFT.",
+    help="Time texts of different adapters at once, beside PEFT and llama.cpp.",
     schema="redhost-decoding/1",
     parts=("1", "8", "32"),
     measure=measure,

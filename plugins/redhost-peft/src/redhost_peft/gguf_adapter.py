@@ -8,12 +8,13 @@ Every layer's scale is multiplied into its B, so that each may have its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from redhost.registry.errors import UsageError
+from redhost.registry.errors import MissingError, UsageError
 
 from .peft_adapter import Adapter
 
@@ -48,7 +49,10 @@ def write_gguf(
 
     Raises:
         UsageError: If llama.cpp has no place for such an adapter, or for one of this model.
+        MissingError: If the library `gguf` is not installed.
     """
+    if find_spec("gguf") is None:
+        raise MissingError("the module 'gguf' is not installed", hint="Run: pip install gguf")
     import gguf
 
     _check_plain(adapter, config)
