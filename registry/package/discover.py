@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from ..atomic import read_head
+from ..atomic import read_regular
 from ..errors import IntegrityError, UsageError, one_line
 
 Kind = Literal["expert", "backbone"]
@@ -284,7 +284,7 @@ def _text(dist: metadata.Distribution, name: str) -> str:
     folder: Any = getattr(dist, "_path", None)
     try:
         if isinstance(folder, Path):  # takes half as long as `read_text`
-            data = read_head(f"{folder}/{name}", limit=MAX_POINTS)
+            data = read_regular(f"{folder}/{name}", limit=MAX_POINTS, whole=False)
         else:  # a distribution inside an archive
             with folder.joinpath(name).open("rb") as file:
                 data = file.read(MAX_POINTS)
