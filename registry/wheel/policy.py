@@ -410,8 +410,9 @@ def _names_in(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
     modules = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
     tops = (top.removesuffix(".py") for top in set(modules)) if record else listed.split()
     # Without its files, a name is only a claim: any package could have those of others refused.
-    elsewhere = bool(origin) and _is_elsewhere(origin, info)
-    points = _read(f"{info}/{_POINTS}", MAX_POINTS) if elsewhere else ""
+    points = (
+        _read(f"{info}/{_POINTS}", MAX_POINTS) if origin and _is_elsewhere(origin, info) else ""
+    )
     data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
     return frozenset(name.casefold() for name in chain(tops, data))
 
