@@ -76,7 +76,7 @@ def test_what_is_printed_by_an_import_is_no_output_of_the_command(environment, c
     assert call("shout") == (0, "hello\n", "loading\n")
 
 
-def test_a_built_in_command_asks_no_package_for_its_commands(call, monkeypatch) -> None:
+def test_a_built_in_command_reads_no_entry_points(call, monkeypatch) -> None:
     monkeypatch.setattr(discover, "plugin_entry_points", None)
     assert call("list-experts", "--help")[0] == 0
     with pytest.raises(TypeError):
