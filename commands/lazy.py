@@ -124,8 +124,7 @@ class PluginGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a built-in command, or a stub that loads the installed one when invoked."""
         command = super().get_command(ctx, cmd_name)
-        installed = self._installed(ctx)
-        if command is not None or cmd_name not in installed:
+        if command is not None or cmd_name not in (installed := self._installed(ctx)):
             return command
         entry, *others = installed[cmd_name]
         if ctx.resilient_parsing or ctx.meta.get("redhost.typed") != cmd_name:

@@ -83,38 +83,32 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def read_regular(path: Path | str, *, limit: int) -> bytes:
+def read_regular(path: Path | str, *, limit: int, whole: bool = True) -> bytes:
     """Return the bytes of a regular file.
 
-    Raises:
-        OSError: If it is missing, is a pipe, a device or a folder, or has more than ``limit`` bytes
-            (``EFBIG``); nothing is read then.
-    """
-    return _read_regular(path, limit, whole=True)
-
-
-def read_head(path: Path | str, *, limit: int) -> bytes:
-    """Return at most ``limit`` bytes from the beginning of a regular file.
+    Args:
+        path: The file.
+        limit: The most bytes to read.
+        whole: Whether a longer file is an error; otherwise its beginning is returned.
 
     Raises:
-        OSError: If it is missing, or is a pipe, a device or a folder.
+        OSError: If it is missing, is a pipe, a device or a folder, or is too long (``EFBIG``);
+            nothing is read then.
     """
-    return _read_regular(path, limit, whole=False)
-
-
-def _read_regular(path: Path | str, limit: int, *, whole: bool) -> bytes:
-    """Read a file, without a generator around it: each command reads hundreds."""
     # Non-blocking, because opening a pipe for reading would wait for a writer indefinitely.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    fd = os.open(path, flags)
+    fd = os.open(path, flags)  # without the file objects of Python: each command reads hundreds
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "something else")
         if whole and status.st_size > limit:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            return file.read(min(status.st_size, limit))
+        left, parts = min(status.st_size, limit), list[bytes]()
+        while part := os.read(fd, left):  # no system reads more than 2 GiB at once
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
     finally:
         os.close(fd)
 

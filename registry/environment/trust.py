@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from .. import atomic
-from ..atomic import read_head, read_regular
+from ..atomic import read_regular
 from ..errors import IntegrityError, SettingsError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import (
@@ -161,15 +161,19 @@ def source_tree() -> Path | None:
 
 
 def trust(dist: str, *, folder: Path | None = None) -> str:
-    """Record that the user agrees to run a plugin as it is now; return its digest.
+    """Record that the user agrees to run a plugin as it is now; return its `digest_of`.
 
     Raises:
         UnknownNameError: If it is not installed.
-        IntegrityError: If any of its files differs from its RECORD.
+        IntegrityError: If any of its files differs from its RECORD, or RECORD lacks it; an editable
+            installation has none to match.
     """
-    digest = verified_digest(dist)
-    _change({canonical(dist): digest}, folder)
-    return digest
+    plugin = find(dist)
+    contents, installed = _contents(plugin), metadata.Distribution.at(plugin.info)
+    if not is_editable(installed):
+        _verify(plugin.dist, _rows(plugin.dist, installed), contents.by_name)
+    _change({canonical(dist): contents.digest}, folder)
+    return contents.digest
 
 
 def distrust(dist: str, *, folder: Path | None = None) -> None:
@@ -212,20 +216,6 @@ def wheel_digest(members: Mapping[str, bytes]) -> str:
     names = sorted(name for name in members if not _by_installer(name))
     by_name = {name: sha256_hex(members[name]) for name in names}
     return Contents(by_name=by_name, files={}).digest
-
-
-def verified_digest(dist: str) -> str:
-    """Return `digest_of`, if all files match RECORD; editable installations have none to match.
-
-    Raises:
-        UnknownNameError: If it is not installed.
-        IntegrityError: Also if a file changed after the installation, or RECORD lacks it.
-    """
-    plugin = find(dist)
-    contents, installed = _contents(plugin), metadata.Distribution.at(plugin.info)
-    if not is_editable(installed):
-        _verify(plugin.dist, _rows(plugin.dist, installed), contents.by_name)
-    return contents.digest
 
 
 def files_of(plugin: EntryPointInfo) -> dict[str, Path]:
@@ -370,7 +360,7 @@ def _is_compared(path: Path) -> bool:
         return False
     source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
     try:
-        head = read_head(path, limit=_PYC_HEAD)
+        head = read_regular(path, limit=_PYC_HEAD, whole=False)
     except OSError:
         return not path.exists()  # pip also lists byte code that was never written
     return source.is_file() and head[4:8] != _UNCHECKED

@@ -58,9 +58,7 @@ class Store:
 
     def digests(self) -> frozenset[str]:
         """Return every digest in the store."""
-        if not self.folder.is_dir():
-            return frozenset()
-        return frozenset(p.name for p in self.folder.iterdir() if _DIGEST.fullmatch(p.name))
+        return frozenset(p.name for p in self.folder.glob("*") if _DIGEST.fullmatch(p.name))
 
     def is_touched(self, digest: str) -> bool:
         """Return whether a copy is gone, or was changed since it was stored, as its times tell.

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from ..atomic import read_head
+from ..atomic import read_regular
 from ..errors import IntegrityError, UsageError, one_line
 
 Kind = Literal["expert", "backbone"]
@@ -44,6 +44,7 @@ MAX_LINES = 2000
 may be any number: one wheel brings as many metadata folders as it likes."""
 
 _LINES = re.compile("[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")  # as `str.splitlines`
+_SEPARATORS = re.compile(r"[-_.]+")
 _HEADERS = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")
 
 
@@ -183,7 +184,7 @@ def from_folder(path: Path) -> Package:
 
 def canonical(dist: str) -> str:
     """Return a distribution's name in normalised spelling, for comparison (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", dist).lower()
+    return _SEPARATORS.sub("-", dist).lower()
 
 
 def entries(text: str, group: str | None = None) -> Iterator[tuple[str, str]]:
@@ -284,7 +285,7 @@ def _text(dist: metadata.Distribution, name: str) -> str:
     folder: Any = getattr(dist, "_path", None)
     try:
         if isinstance(folder, Path):  # takes half as long as `read_text`
-            data = read_head(f"{folder}/{name}", limit=MAX_POINTS)
+            data = read_regular(f"{folder}/{name}", limit=MAX_POINTS, whole=False)
         else:  # a distribution inside an archive
             with folder.joinpath(name).open("rb") as file:
                 data = file.read(MAX_POINTS)

@@ -32,6 +32,7 @@ from .safetensors_check import (
     check_finite,
     check_tensors,
     magnitude,
+    reaches,
     read_floats,
     read_header,
     relabel,
@@ -178,10 +179,10 @@ def _canary(
 
 def _tokens(data: bytes, header: Mapping[str, TensorInfo], file: str) -> Iterator[Violation]:
     """Yield a violation for canary tokens, if any, that no tokenizer could return."""
-    import numpy as np
-
     if (info := header.get("tokens")) is None:
         return
+    import numpy as np
+
     tokens = np.frombuffer(data[info.start : info.end], "<i8")
     if not 1 <= len(tokens) <= MAX_TOKENS or bool(((tokens < 0) | (tokens >= 2**31)).any()):
         yield Violation(
@@ -201,16 +202,16 @@ def _power(
     Its tolerance may not exceed the rounding error of Δ, and an output of zero must fail it.
     """
     name, tolerance = manifest.canary.file, manifest.canary.tolerance
-    data = files[name]
-    loudest = magnitude(data, header["delta"])
-    most = TOLERANCE * max(1.0, loudest)
-    if tolerance > most * (1 + 1e-6):
-        expected = f"at most {most:g}"
+    data, delta = files[name], header["delta"]
+    least = tolerance / (TOLERANCE * (1 + 1e-6))
+    if least > 1 and not reaches(data, delta, least):
+        expected = f"at most {TOLERANCE * max(1.0, magnitude(data, delta)):g}"
         yield Violation("canary_power", "canary.tolerance", expected, f"{tolerance:g}", _REBUILD)
-    elif loudest < 2 * tolerance or not magnitude(data, header["z"]):
+    elif not (reaches(data, delta, 2 * tolerance) and reaches(data, header["z"], math.ulp(0.0))):
+        loudest = f"{magnitude(data, delta):.3g}"
         expected = f"rows of z with a Δ of at least {2 * tolerance:g}, twice its tolerance"
         hint = "Choose rows on which the expert has a larger output, or a smaller tolerance."
-        yield Violation("canary_power", f"{name} delta", expected, f"{loudest:.3g}", hint)
+        yield Violation("canary_power", f"{name} delta", expected, loudest, hint)
 
 
 def _card(manifest: ExpertManifest, files: PackageFiles) -> tuple[Violation, ...]:

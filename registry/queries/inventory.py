@@ -102,16 +102,13 @@ def take_inventory(
             raise called_back.violation().error(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without an installed backbone
-    record = None
-    with suppress(IntegrityError, UnknownNameError):  # reported where the generation is needed
-        record = current_record(home)
     there = root_of(home).is_dir()  # a mistyped home is not created
     statuses = check_packages(
         packages["expert"],
         backbone=manifest,
         disabled=Disabled(home).names(),
         revoked=revoked,
-        attached=record.members() if record else {},
+        attached={member.id: member.digest for member in composed_members(home)},
         cache=ValidationCache(cache_of(home) / "verdicts.json") if remember and there else None,
     )
     question = question_of(home)
@@ -192,10 +189,8 @@ def home_of_expert(home: Path, name: str) -> Path:
     if question_of(home) is not None:
         return home
     for where in homes_with(home):
-        with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
-            record = current_record(where)
-            if any(name in {m.id, m.dist} for m in (record.experts if record else ())):
-                return where
+        if any(name in {m.id, m.dist} for m in composed_members(where)):
+            return where
     read = ((package, m) for package, m in installed_manifests() if m and m.question)
     questions = (m.question or None for package, m in read if name in {m.id, package.dist})
     return home_of(home, next(questions, None))
@@ -208,9 +203,7 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
         x.package.dist for x in inventory.statuses + inventory.other_questions if x.id == expert_id
     }
     for where in homes_with(home):
-        with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
-            record = current_record(where)
-            dists |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
+        dists |= {m.dist for m in composed_members(where) if m.id == expert_id}
     return tuple(sorted(dists))
 
 
@@ -221,13 +214,21 @@ def current_record(home: Path) -> Composition | None:
     return None if number is None else generations.load(number)
 
 
+def composed_members(home: Path) -> tuple[Member, ...]:
+    """Return the experts of the current generation; none if nothing is composed.
+
+    Nor if its record is damaged, which is reported where the generation is needed or changed.
+    """
+    with suppress(IntegrityError, UnknownNameError):
+        if (record := current_record(home)) is not None:
+            return record.experts
+    return ()
+
+
 def composed_from(home: Path, wheel: Wheel) -> Member | None:
     """Return the member composed from this wheel's bytes, if it is still installed."""
-    member = None
-    with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
-        members = record.experts if (record := current_record(home)) else ()
-        origin = (wheel.sha256, wheel.signer)
-        member = next((m for m in members if (m.wheel, m.signer) == origin), None)
+    origin = (wheel.sha256, wheel.signer)
+    member = next((m for m in composed_members(home) if (m.wheel, m.signer) == origin), None)
     if member is None or Disabled(home).names() & {member.id, member.dist}:
         return None
     installed = (p for p in discover("expert") if canonical(p.dist) == canonical(member.dist))

@@ -24,7 +24,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ..atomic import read_head
+from ..atomic import read_regular
 from ..errors import one_line, short
 from ..package.checked import Checked, Refused, Violation, checked
 from ..package.discover import (
@@ -318,7 +318,7 @@ class NameOwners:
     """The top-level names of site folders, by file or by entry point; each folder is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[str, frozenset[str]], ...]] = {}
+        self._known: dict[str, Mapping[str, set[str]]] = {}
 
     def others(self, site: Path, module: str, *, dist: str) -> frozenset[str]:
         """Return the distributions, other than this one, that claim a top-level name.
@@ -328,32 +328,30 @@ class NameOwners:
             module: The name; case is ignored, as it is on some systems.
             dist: The distribution that may have it.
         """
-        places, name = dict.fromkeys((site, *map(Path, sys.path))), module.casefold()
-        owners = (owner for place in places for owner, names in self._of(place) if name in names)
+        places, name = dict.fromkeys((str(site), *sys.path)), module.casefold()
+        owners = (owner for place in places for owner in self._of(place or ".").get(name, ()))
         return frozenset(owners) - {canonical(dist)}
 
-    def _of(self, site: Path) -> tuple[tuple[str, frozenset[str]], ...]:
+    def _of(self, site: str) -> Mapping[str, set[str]]:
+        """Return the distributions that claim each top-level name."""
         if site not in self._known:
-            stamps = {
-                name: {claim: _file_stamp(f"{site}/{name}/", claim) for claim in _CLAIMS}
+            folders = {
+                name: tuple(_file_stamp(f"{site}/{name}/", claim) for claim in _CLAIMS)
                 for name in _metadata_folders(site)
             }
-            sizes = {name: min(of["RECORD"][2], MAX_OWNER) for name, of in stamps.items()}
-            # The smallest first: what one package brings to be read is at nobody else's expense.
-            ordered = sorted(sizes, key=sizes.__getitem__)
-            within = zip(ordered, accumulate(sizes[name] for name in ordered), strict=True)
-            self._known[site] = tuple(
-                (
-                    canonical(name.rpartition(".")[0].partition("-")[0]),
-                    _top_names(f"{site}/{name}", stamps[name]),
-                )
-                for name, total in within
-                if total <= MAX_OWNERS
-            )
+            # The smallest RECORD, which is the first of the claims, first: what one package brings
+            # to be read is at nobody else's expense.
+            ordered = sorted(folders.items(), key=lambda folder: folder[1][0][2])
+            totals = accumulate(min(stamps[0][2], MAX_OWNER) for _, stamps in ordered)
+            owners = self._known[site] = defaultdict[str, set[str]](set)
+            for total, (name, stamps) in zip(totals, ordered, strict=True):
+                dist = canonical(name.rpartition(".")[0].partition("-")[0])
+                for top in _top_names(f"{site}/{name}", stamps) if total <= MAX_OWNERS else ():
+                    owners[top].add(dist)
         return self._known[site]
 
 
-def _metadata_folders(site: Path) -> list[str]:
+def _metadata_folders(site: str) -> list[str]:
     """Return the names of a site's dist-info and egg-info folders; none where it is no folder."""
     try:
         names = os.listdir(site)  # noqa: PTH208  (of each folder on the path, before each command)
@@ -363,9 +361,10 @@ def _metadata_folders(site: Path) -> list[str]:
     return [n for n in names if n.endswith((".dist-info", ".egg-info")) and not n.startswith("~")]
 
 
+_POINTS = "entry_points.txt"
 _CLAIMS = {
     "RECORD": MAX_OWNER,
-    "entry_points.txt": MAX_POINTS,
+    _POINTS: MAX_POINTS,
     "top_level.txt": MAX_METADATA,
     "direct_url.json": MAX_METADATA,
 }
@@ -392,34 +391,33 @@ def _file_stamp(prefix: str, name: str) -> FileStamp:
     return (one_line(name), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _top_names(info: str, stamps: Mapping[str, FileStamp]) -> frozenset[str]:
+def _top_names(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
     """Return the top-level names of a distribution's files; unchanged ones are not read again.
 
     Of an editable installation only those of its data entry points are known.
     """
-    if max(stamp[-1] for stamp in stamps.values()) > time.time_ns() - UNSETTLED:
-        return _names_in(info)
-    return _remembered_names(info, tuple(stamps.values()))
+    settled = max(stamp[-1] for stamp in stamps) <= time.time_ns() - UNSETTLED
+    return (_names_in if settled else _names_in.__wrapped__)(info, stamps)
 
 
 @lru_cache(maxsize=4096)
-def _remembered_names(info: str, _stamps: tuple[FileStamp, ...]) -> frozenset[str]:
-    return _names_in(info)
-
-
-def _names_in(info: str) -> frozenset[str]:
-    record, points, listed, origin = (
-        _read(f"{info}/{name}", limit) for name, limit in _CLAIMS.items()
+def _names_in(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
+    record, listed, origin = (
+        _read(f"{info}/{name}", _CLAIMS[name]) if size else ""
+        for name, _, size, *_ in stamps
+        if name != _POINTS
     )
     modules = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
     tops = (top.removesuffix(".py") for top in set(modules)) if record else listed.split()
-    data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
     # Without its files, a name is only a claim: any package could have those of others refused.
-    elsewhere = _is_elsewhere(origin, Path(info).parent)
-    return frozenset(name.casefold() for name in chain(tops, data if elsewhere else ()))
+    points = (
+        _read(f"{info}/{_POINTS}", MAX_POINTS) if origin and _is_elsewhere(origin, info) else ""
+    )
+    data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
+    return frozenset(name.casefold() for name in chain(tops, data))
 
 
-def _is_elsewhere(origin: str, site: Path) -> bool:
+def _is_elsewhere(origin: str, info: str) -> bool:
     """Return whether a direct_url.json (PEP 610) names an editable project outside the site."""
     try:
         url = json.loads(origin)
@@ -427,14 +425,14 @@ def _is_elsewhere(origin: str, site: Path) -> bool:
         project = Path(path.lstrip("/") if os.name == "nt" else path)  # /C:/… there
         if url["dir_info"]["editable"] is not True or not project.is_dir():
             return False
-        return not project.resolve().is_relative_to(site.resolve())
+        return not project.resolve().is_relative_to(Path(info).parent.resolve())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
         return False
 
 
 def _read(path: str, limit: int) -> str:
     try:
-        return read_head(path, limit=limit).decode("utf-8", "replace")
+        return read_regular(path, limit=limit, whole=False).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -15,6 +15,7 @@ from redhost import MissingError
 from redhost.cli import COMMANDS, cli
 from redhost.commands.lazy import PLUGINS, PluginGroup, import_beside
 from redhost.registry.environment.extras import how_to_install
+from redhost.registry.package import discover
 from redhost.registry.package.discover import plugin_entry_points
 from redhost.registry.package.forms import PLUGIN_TASKS
 
@@ -73,6 +74,13 @@ def test_a_command_may_be_an_attribute_of_an_attribute(environment, call) -> Non
 def test_what_is_printed_by_an_import_is_no_output_of_the_command(environment, call) -> None:
     install(environment, f"print('loading')\n{HELLO}")
     assert call("shout") == (0, "hello\n", "loading\n")
+
+
+def test_a_built_in_command_reads_no_entry_points(call, monkeypatch) -> None:
+    monkeypatch.setattr(discover, "plugin_entry_points", None)
+    assert call("list-experts", "--help")[0] == 0
+    with pytest.raises(TypeError):
+        call("shout")
 
 
 def test_other_commands_do_not_import_it(environment, call, tmp_path) -> None:

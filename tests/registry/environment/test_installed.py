@@ -164,7 +164,7 @@ def test_files_too_young_for_the_clock_to_tell_are_read_each_time(
     site: Any, claimed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "UNSETTLED", 2**62)
-    monkeypatch.setattr(policy, "_file_stamp", lambda prefix, name: (name, 0, 0, 0, 0))
+    monkeypatch.setattr(policy, "_file_stamp", lambda prefix, name: (name, 0, 1, 0, 0))
     assert claimed() == []
     record = site.folder / "thief-0.1.0.dist-info" / "RECORD"
     record.write_bytes(record.read_bytes().replace(b"red_expert_b", b"red_expert_a"))

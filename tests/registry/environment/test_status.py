@@ -231,19 +231,19 @@ from redhost.registry.environment.status import ValidationCache
 found = check_packages(discover("expert"), backbone=None, cache=ValidationCache(Path(sys.argv[1])))
 assert sum(x.state == "valid" for x in found) >= 100, found
 assert not {"torch", "transformers", "red_expert_e0"} & sys.modules.keys()
-print("numpy" in sys.modules)
+print({"numpy", "packaging.specifiers"} & sys.modules.keys())
 """
 
 
-def test_a_hundred_experts_are_listed_without_torch_and_then_without_numpy(
+def test_a_hundred_experts_are_checked_without_torch_and_without_numpy(
     site: Any, home: Path
 ) -> None:
-    """Verdicts are remembered. How long it takes is measured by `redhost lab bench`."""
+    """Also where no verdict is remembered; importing numpy takes as long as all the checks."""
     for number in range(100):
         site.expert(f"e{number}")
     env = {**os.environ, "PYTHONPATH": str(site.folder)}
     command = [sys.executable, "-c", LISTING, str(home / "verdicts.json")]
     time.sleep(0.15)  # a file is remembered once it is older than its clock is coarse
-    for numpy in ("True\n", "False\n"):
+    for _ in range(2):
         done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-        assert done.stdout == numpy
+        assert done.stdout == "set()\n"

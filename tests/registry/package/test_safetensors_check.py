@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from typing import Any
 
@@ -17,6 +18,7 @@ from redhost.registry.package.safetensors_check import (
     check_finite,
     check_tensors,
     magnitude,
+    reaches,
     read_floats,
     read_header,
     relabel,
@@ -346,3 +348,51 @@ def test_the_largest_magnitude_is_read_from_the_bits(dtype: str, worst: float) -
     assert magnitude(data, info) == float(np.abs(read_floats(data, info)).max())
     if dtype != "F16":
         assert (read_floats(data, info) == numbers).all()
+
+
+BOUNDS = (5e-324, 2.0**-24, 0.02, 0.499, 0.5, 1.0, 65504.0, 7e4, 524_288.0, 1e6, 3.4e38, math.inf)
+SPECIAL = {"F32": "<u4", "F16": "<u2", "BF16": "<u2"}
+
+
+def of_bits(bits: np.ndarray, dtype: str) -> tuple[bytes, TensorInfo]:
+    """Return a file with one tensor of these bits, and its place."""
+    body = bits.astype(SPECIAL[dtype]).tobytes()
+    data = file({"U": {"dtype": dtype, "shape": [len(bits)], "data_offsets": [0, len(body)]}}, body)
+    return data, read_header(data).unwrap("it")["U"]
+
+
+@pytest.mark.parametrize("dtype", SPECIAL)
+def test_every_kind_of_number_reaches_what_it_reaches(dtype: str) -> None:
+    """Around each bound, zero, subnormal, infinite and not a number; without numpy's comparison."""
+    sign = 1 << (31 if dtype == "F32" else 15)
+    firsts = [b << (24 if dtype == "F32" else 8) for b in range(128)]
+    for bits in {x & ~sign for first in firsts for x in (first, first + 1, abs(first - 1))}:
+        for signed in (bits, bits | sign):
+            data, info = of_bits(np.array([0, signed, 0]), dtype)
+            value = float(abs(read_floats(data, info)[1]))
+            for bound in BOUNDS:
+                expected = value >= bound or math.isnan(value)
+                assert reaches(data, info, bound) == expected, (dtype, hex(signed), bound)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(SPECIAL)),
+    st.lists(st.integers(0, 2**32 - 1), max_size=5),
+    st.floats(min_value=5e-324) | st.sampled_from(BOUNDS),
+)
+def test_what_is_reached_is_what_the_largest_magnitude_reaches(
+    dtype: str, bits: list[int], bound: float
+) -> None:
+    most = 2**32 if dtype == "F32" else 2**16
+    data, info = of_bits(np.array(bits, "u8") % most, dtype)
+    assert reaches(data, info, bound) == (bool(bits) and magnitude(data, info) >= bound)
+
+
+def test_a_long_tensor_is_searched_to_its_end() -> None:
+    for place in (0, 2**20 - 1, 2**20, 2**21 + 4):
+        numbers = np.zeros(2**21 + 5, "<f4")
+        numbers[place] = -1e7
+        data, info = of_bits(numbers.view("<u4"), "F32")
+        assert reaches(data, info, 1e6)
+        assert not reaches(data, info, 2e7)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from packaging.version import InvalidVersion
-from packaging.version import Version as Number
 
 import redhost
 from redhost.registry import atomic
@@ -24,7 +22,7 @@ from redhost.registry.wheel.signing import PublicKey
 
 from .entry import Against, WheelFile, against_of, kind_of, manifest_of, read_version, signed
 from .page import catalogue_page
-from .schema import CATALOGUE, PAGE, Catalogue, Version, decode
+from .schema import CATALOGUE, PAGE, Catalogue, Version, decode, number_of
 from .simple import write_simple
 
 Report = Callable[[int, int], None]
@@ -175,11 +173,3 @@ def _ordered(versions: Sequence[Version]) -> tuple[Version, ...]:
     by_file = sorted(versions, key=lambda v: v.file)
     newest = sorted(by_file, key=lambda v: number_of(v.version), reverse=True)
     return tuple(sorted(newest, key=lambda v: canonical(v.dist)))
-
-
-def number_of(version: str) -> Number:
-    """Return a version as it is compared; what is none comes before all others."""
-    try:
-        return Number(version)
-    except InvalidVersion:
-        return Number("0.dev0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -62,7 +62,8 @@ def search(catalogue: Catalogue, words: Sequence[str], *, home: Path) -> tuple[F
         words: Words in the id, distribution, domain, question, labels or backbone's name.
         home: The state folder, whose backbone they should fit.
     """
-    wanted, matches = [word.casefold() for word in words], list[tuple[int, Found]]()
+    matches = list[tuple[int, Found]]()
+    wanted = [{form, canonical(form)} for form in map(str.casefold, words)]
     revoked = revoked_in(home)
     for version, fit in _chosen(catalogue, current_fingerprint(home), revoked):
         if (distance := _distance(version, wanted)) is not None:
@@ -87,16 +88,20 @@ def _chosen(
     return chosen.values()
 
 
-def _distance(version: Version, words: Sequence[str]) -> int | None:
-    """Return how far words are from a version, None if it lacks one: id 0, domain 1, labels 2."""
+def _distance(version: Version, words: Sequence[Collection[str]]) -> int | None:
+    """Return how far words are from a version, None if it lacks one: id 0, domain 1, labels 2.
+
+    Args:
+        version: The version.
+        words: The forms of each word.
+    """
     fields = (
         f"{version.id}\n{version.dist}\n{canonical(version.dist)}".casefold(),
         f"{version.domain}\n{version.question}".casefold(),
         "\n".join((*version.labels, version.backbone, version.form)).casefold(),
     )
     total = 0
-    for word in words:
-        forms = {word, canonical(word)}
+    for forms in words:
         where = (n for n, text in enumerate(fields) if any(form in text for form in forms))
         if (nearest := next(where, None)) is None:
             return None

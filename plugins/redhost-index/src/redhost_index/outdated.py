@@ -16,12 +16,11 @@ from redhost_sync.sources import fitting, set_by_user
 
 from redhost.registry.errors import RedhostError, excerpt
 
-from .catalogue import number_of
 from .composed import InUse, in_use
 from .fits import Fit, fit_of_entry
 from .place import Place, place_at
 from .revocations import Revoked, revoked_in
-from .schema import Version
+from .schema import Version, number_of
 from .wheel_fits import SMALL, fit_of_metadata, fit_of_python, fit_of_wheel
 
 WORKERS = 16

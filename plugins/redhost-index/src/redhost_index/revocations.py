@@ -14,8 +14,7 @@ from redhost.registry.home.revoked import Revocation
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import canonical
 
-from .catalogue import number_of
-from .schema import Version
+from .schema import Version, number_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +39,8 @@ class Revoked:
         """
         if digest:
             entry = self.by_digest.get(digest)
+        elif not self.by_name:  # parsing the versions of an index takes as long as reading it
+            return None
         else:
             entry = self.by_name.get((canonical(dist), number_of(version)))
         return None if entry is None else excerpt(entry.reason, most=300)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from packaging.version import InvalidVersion
+from packaging.version import Version as Number
 
 from redhost.registry.errors import StoreError
 
@@ -143,3 +145,11 @@ def decode(data: bytes, where: str) -> Catalogue:
             found = schema[:80]
         hint = "Write it again where the wheels are: 'redhost catalogue FOLDER'."
         raise StoreError(f"cannot read {where}", expected=SCHEMA, found=found, hint=hint) from e
+
+
+def number_of(version: str) -> Number:
+    """Return a version as it is compared; what is none comes before all others."""
+    try:
+        return Number(version)
+    except InvalidVersion:
+        return Number("0.dev0")

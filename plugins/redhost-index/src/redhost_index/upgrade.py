@@ -39,12 +39,12 @@ from redhost.registry.home.questions import question_of, root_of
 from redhost.registry.queries.settings import Disabled
 from redhost.registry.wheel.signing import PublicKey
 
-from .catalogue import number_of
 from .composed import in_use, records_of
 from .fits import Fit
 from .newcomer import Newcomer, fetch_newest
 from .outdated import Newer, Offered, Standing, look
 from .revocations import revoked_in
+from .schema import number_of
 
 if TYPE_CHECKING:
     from .changing import Changed
