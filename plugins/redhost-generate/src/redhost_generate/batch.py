@@ -3,9 +3,9 @@
     | token of text 1 | token of text 2 | prompt of text 3 | … |
 
 Linear layers see all rows at once: their weights, whose reading takes most of the time of a text
-that is alone, are read once for all. Attention is computed text by text, over the text's own KV
-cache. Adapters act on the rows of their own texts. A text's numbers differ from those without
-company by rounding alone.
+that is alone, are read once for all. Single tokens attend side by side (`tables`), each to its own
+text; prompts one by one. An adapter acts on the rows of its own texts, which are neighbours. A
+text's numbers differ from those without company by rounding alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import accumulate, chain
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain, groupby
+from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -24,6 +27,7 @@ from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.packs import Pack, attending
 from redhost.core.backbones.tiles import PASS_TOKENS, Run
 from redhost_generate.sessions import Session, answers
+from redhost_generate.tables import room_for, table_of
 
 __all__ = ["ActsOnRows", "passes", "step_batch"]
 
@@ -108,7 +112,7 @@ def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
     """Return the key of the pass that a session can share with others; None if it cannot."""
     trunk, acts = session.trunk, session.acts
     return (
-        (session.cache is None or len(tokens) == 1)
+        (session.kept is None or len(tokens) == 1)
         and session.routed is None
         and (acts is None or (isinstance(acts, ActsOnRows) and acts.acts_on_rows))
         and trunk.device.type == "cpu"
@@ -121,37 +125,35 @@ def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
 
 def _states(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> list[Tensor]:
     """Return the states ``(T, D)`` of more tokens of each session, computed in one pass."""
-    from transformers import DynamicCache
-
-    trunk = sessions[0].trunk
-    for session in sessions:
-        if session.cache is None:
-            session.cache = DynamicCache(config=trunk.model.config)
-    caches, lengths = [s.cache for s in sessions], [len(ids) for ids in tokens]
-    begun = [c.get_seq_length() for c in caches]
-    places = [torch.arange(n, n + m) for n, m in zip(begun, lengths, strict=True)]
+    trunk, parts = sessions[0].trunk, [*_parts(sessions, tokens)]
+    order = [n for part in parts for n in part.texts]
+    lengths, acts = [len(tokens[n]) for n in order], [sessions[n].acts for n in order]
+    ends, count = [*accumulate(lengths)], sum(lengths)
     pack = Pack(
-        index=range(len(tokens)),
-        ids=torch.tensor([[*chain(*tokens)]]),
-        places=torch.cat(places)[None],
+        index=range(len(order)),
+        ids=torch.tensor([[*chain(*(tokens[n] for n in order))]]),
+        places=torch.cat([part.places for part in parts])[None],
         runs=tuple(
-            Run(start=end - n, texts=1, tokens=n)
-            for end, n in zip(accumulate(lengths), lengths, strict=True)
+            Run(start=end - n, texts=1, tokens=n) for end, n in zip(ends, lengths, strict=True)
         ),
-        sections=tuple((n, n) for n in lengths),  # an adapter's rows are those of its text
+        # An adapter's rows are those of its texts: single tokens that are neighbours, or a prompt.
+        sections=tuple(
+            (rows, rows)
+            for _, some in groupby(range(len(order)), key=lambda n: _section(n, lengths, acts))
+            for rows in [sum(lengths[n] for n in some)]
+        ),
     )
-    count = sum(lengths)
-    tiles = trunk.tiles.applied(count, sections=((count, count),), runs=pack.runs)
+    whole = (Run(start=0, texts=1, tokens=count),)
+    tiles = trunk.tiles.applied(count, sections=((count, count),), runs=whole)
     attention = attending(trunk.model, name=BY_CACHE, function=attend)
-    with trunk.lock, _acting(trunk, pack, [s.acts for s in sessions]), tiles, attention:
+    with trunk.lock, _acting(trunk, pack, acts), tiles, attention:
         output = trunk.model(
-            input_ids=pack.ids,
-            position_ids=pack.places,
-            caches=caches,
-            lengths=lengths,
-            use_cache=False,
+            input_ids=pack.ids, position_ids=pack.places, parts=parts, use_cache=False
         )
-    return [*torch.split(output.last_hidden_state[0].float(), lengths)]
+    for part in parts:
+        part.end()
+    states = torch.split(output.last_hidden_state[0].float(), lengths)
+    return [state for _, state in sorted(zip(order, states, strict=True), key=itemgetter(0))]
 
 
 @contextmanager
@@ -171,26 +173,75 @@ def attend(
     value: Tensor,
     _mask: Tensor | None,
     *,
-    caches: Sequence[Any],
-    lengths: list[int],
+    parts: Sequence[_Part],
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return attention ``(1, N, H, W)`` of further tokens of each text over the text's KV cache.
+    """Return attention ``(1, N, H, W)`` of further tokens of each text over its keys and values.
 
     Args:
         module: The attention module.
         query: ``(1, H, N, W)``.
         key: The same shape, with the number of key heads.
         value: Likewise.
-        _mask: None: a prompt is causal by itself, and a single token sees all before it.
-        caches: The KV cache of each text, which its keys and values are added to.
-        lengths: The number of further tokens of each text.
+        _mask: None: the parts know what their tokens see.
+        parts: The texts of the pass.
         options: Other arguments that transformers passes.
     """
+    sizes = [len(part.places) for part in parts]
+    rows = zip(*(torch.split(x, sizes, dim=2) for x in (query, key, value)), strict=True)
+    made = [p.attend(module, *some, **options) for p, some in zip(parts, rows, strict=True)]
+    return torch.cat(made, dim=1), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Texts of a pass that attend in one call.
+
+    Attributes:
+        texts: Their numbers, in the order of their rows.
+        places: The places of their tokens.
+        attend: Module, query, key and value of their rows → attention ``(1, n, H, W)``.
+        end: To be called after the pass.
+    """
+
+    texts: Sequence[int]
+    places: Tensor
+    attend: Callable[..., Tensor]
+    end: Callable[[], None] = lambda: None
+
+
+def _parts(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> Iterator[_Part]:
+    """Yield the texts of a pass: single tokens by the room of their rows, then prompts."""
+    from transformers import DynamicCache
+
+    def room(n: int) -> int:
+        return 0 if sessions[n].kept is None else room_for(sessions[n].seen + 1)
+
+    for members in _groups(len(sessions), room):
+        if room(members[0]):
+            members.sort(key=lambda n: id(sessions[n].acts))  # an adapter's rows are neighbours
+            table = table_of([sessions[n] for n in members], room=room(members[0]))
+            texts = sorted(members, key=lambda n: sessions[n].kept.at)
+            yield _Part(texts=texts, places=table.begin(), attend=table.attend, end=table.end)
+            continue
+        for n in members:
+            cache = DynamicCache(config=sessions[n].trunk.model.config)
+            sessions[n].kept = cache
+            places = torch.arange(len(tokens[n]))
+            yield _Part(texts=[n], places=places, attend=partial(_attend_prompt, cache))
+
+
+def _attend_prompt(
+    cache: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any
+) -> Tensor:
+    """Return attention ``(1, T, H, W)`` of a prompt, and keep its keys and values."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    parts, rows = [], (torch.split(x, lengths, dim=2) for x in (query, key, value))
-    for kv, q, k, v in zip(caches, *rows, strict=True):
-        keys, values = kv.update(k, v, module.layer_idx)
-        parts.append(sdpa_attention_forward(module, q, keys, values, None, **options)[0])
-    return torch.cat(parts, dim=1), None
+    keys, values = cache.update(key, value, module.layer_idx)
+    found: Tensor = sdpa_attention_forward(module, query, keys, values, None, **options)[0]
+    return found
+
+
+def _section(n: int, lengths: Sequence[int], acts: Sequence[object]) -> Hashable:
+    """Return the key of the section that a text of a pass is in."""
+    return id(acts[n]) if lengths[n] == 1 else (n,)

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.layout import intervention_of
+from redhost.core.backbones.interventions.layout import Inside, intervention_of
 from redhost.core.bus.bus import Bus
 from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
 from redhost.registry.errors import UnknownNameError
+from redhost_generate.tables import cache_of
 from redhost_generate.tokens import RunningContext, Tokens, update_context
 
 __all__ = ["ChosenSession", "DecodingSession", "Session", "routes_once", "session_of"]
@@ -34,7 +35,8 @@ class Session(ABC):
         model: A composition on a generating backbone.
 
     Attributes:
-        cache: The encoder's KV cache of the tokens so far; None before the first.
+        kept: The keys and values of the tokens so far: a KV cache, or a row of a table (`tables`);
+            None before the first.
         acts: What acts inside the encoder while it reads this text; None for nothing.
         alpha: α ``(K,)`` of all tokens; empty if each token is routed.
         routed: The states ``(T, D)`` of the prompt if routing has read it; None afterwards.
@@ -45,8 +47,21 @@ class Session(ABC):
 
     def __init__(self, model: ComposedModel) -> None:
         self.backbone, self.bus = model.backbone, model.bus
-        self.cache: Any = None
+        self.kept: Any = None
         self.alpha = torch.empty(0)
+
+    @property
+    def cache(self) -> Any:
+        """The KV cache of the tokens so far; None before the first."""
+        return cache_of(self)
+
+    @property
+    def seen(self) -> int:
+        """The number of tokens so far."""
+        kept = self.kept
+        return (
+            kept.tokens if isinstance(kept, Row) else 0 if kept is None else kept.get_seq_length()
+        )
 
     @property
     def trunk(self) -> TextEncoder:
@@ -80,7 +95,7 @@ class Session(ABC):
         trunk, acts = self.trunk, self.acts
         with trunk.lock, nullcontext() if acts is None else acts.apply(trunk):
             tokens = torch.tensor([ids], device=trunk.device)
-            states, self.cache = trunk.decode_step(tokens, self.cache)
+            states, self.kept = trunk.decode_step(tokens, self.cache)
         return states[0].float().cpu()
 
 
@@ -138,12 +153,9 @@ class ChosenSession(Session):
         super().__init__(model)
         self.alpha = self._route(model, prompt) if expert is None else _one(self.bus, expert)
         self.column = int(self.alpha.argmax())
-        if self.column < len(self.bus.ids):
-            part = self.bus.parts()[self.column]
-            step = part.step if isinstance(part, InTrunkExpert) else part
-            self.acts = intervention_of(step, model.backbone)
+        self.acts = _acts_of(model, self.column)
         if self.acts is not None:  # its keys and values differ
-            self.routed = self.cache = None
+            self.routed = self.kept = None
 
     @torch.inference_mode()
     def _route(self, model: ComposedModel, prompt: list[int]) -> Tensor:
@@ -194,6 +206,19 @@ def session_of(model: ComposedModel, prompt: list[int], *, expert: str | None = 
 def routes_once(model: ComposedModel) -> bool:
     """Return whether the prompt is routed once for all tokens, as an adapter has its own cache."""
     return any(segment.own_pass for segment in model.bus.layout.segments)
+
+
+def _acts_of(model: ComposedModel, column: int) -> Intervention | None:
+    """Return what acts inside the encoder for a column: the same object for all texts, if known."""
+    bus = model.bus
+    if column == len(bus.ids):
+        return None
+    for segment in bus.layout.segments:
+        made = segment.compute
+        if bus.ids[column] in segment.readers and isinstance(made, Inside):
+            return made.acts
+    part = bus.parts()[column]
+    return intervention_of(part.step if isinstance(part, InTrunkExpert) else part, model.backbone)
 
 
 def _one(bus: Bus, expert: str) -> Tensor:

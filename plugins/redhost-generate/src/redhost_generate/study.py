@@ -93,6 +93,7 @@ def _composition() -> tuple[redhost.ComposedModel, dict[str, dict[str, bytes]]]:
     from redhost_peft.peft_adapter import WEIGHTS
 
     import redhost
+    from redhost.core.backbones.interventions.layout import with_layout
     from redhost.core.bus.bus import BACKBONE, LayerNorm
     from redhost.core.model.build import build_bus
     from redhost_generate.causal import CausalRouter
@@ -115,7 +116,7 @@ def _composition() -> tuple[redhost.ComposedModel, dict[str, dict[str, bytes]]]:
         name: lora_from_files(files, who=name, space="hidden", labels=())
         for name, files in saved.items()
     }
-    columns = (*experts, BACKBONE)
+    backbone, columns = with_layout(backbone, experts), (*experts, BACKBONE)
     bus = build_bus(
         backbone,
         norm=LayerNorm(width=backbone.width, eps=backbone.eps),
