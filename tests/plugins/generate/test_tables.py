@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 from redhost_generate import tables
-from redhost_generate.batch import step_batch
 from redhost_generate.sessions import DecodingSession
 from redhost_generate.tables import Row, room_for
 
+from ...support.sessions import step_together
 from .test_decode import ids_of
 
 PROMPTS = ("the cat sat ", "3 + 4 = ", "once upon a time there was a king who ")
@@ -44,22 +44,22 @@ def assert_as_alone(composed, sessions, tokens: list[list[int]]) -> None:
 
 def test_the_same_texts_stay_in_one_table_in_any_order(composed) -> None:
     sessions = begun(composed)
-    step_batch(sessions, [[5], [6], [7]])
+    step_together(sessions, [[5], [6], [7]])
     made = {s.kept.table for s in sessions}
-    step_batch(sessions[::-1], [[9], [10], [11]])
+    step_together(sessions[::-1], [[9], [10], [11]])
     assert len(made) == 1 and {s.kept.table for s in sessions} == made
     assert_as_alone(composed, sessions, [[5, 11], [6, 10], [7, 9]])
 
 
 def test_one_that_is_left_out_takes_a_copy_and_comes_back(composed) -> None:
     sessions = begun(composed)
-    step_batch(sessions, [[5], [6], [7]])
+    step_together(sessions, [[5], [6], [7]])
     before = sessions[1].kept.table
-    step_batch([sessions[0], sessions[2]], [[8], [9]])
+    step_together([sessions[0], sessions[2]], [[8], [9]])
     assert not isinstance(sessions[1].kept, Row)  # it keeps no table of others in memory
     assert before not in {sessions[0].kept.table, sessions[2].kept.table}
     sessions[1].step([12])
-    step_batch(sessions, [[13], [14], [15]])
+    step_together(sessions, [[13], [14], [15]])
     assert_as_alone(composed, sessions, [[5, 8, 13], [6, 12, 14], [7, 9, 15]])
 
 
@@ -68,7 +68,7 @@ def test_a_row_that_is_full_moves_to_a_table_with_more_room(composed, monkeypatc
     sessions, rooms = begun(composed), list[tuple[int, ...]]()
     fed = [[20 + n + 3 * k for k in range(9)] for n in range(3)]
     for k in range(9):
-        step_batch(sessions, [[ids[k]] for ids in fed])
+        step_together(sessions, [[ids[k]] for ids in fed])
         rooms.append(tuple(s.kept.table.room for s in sessions))
         assert rooms[-1] == tuple(room_for(s.seen) for s in sessions)
     assert len(set(rooms)) > 1
@@ -77,12 +77,12 @@ def test_a_row_that_is_full_moves_to_a_table_with_more_room(composed, monkeypatc
 
 def test_a_pass_that_failed_is_overwritten(composed, monkeypatch) -> None:
     sessions, model = begun(composed), composed.backbone.trunk.model
-    step_batch(sessions, [[5], [6], [7]])
+    step_together(sessions, [[5], [6], [7]])
     with monkeypatch.context() as patch:
         patch.setattr(model.norm, "forward", lambda _: 1 // 0)
         with pytest.raises(ZeroDivisionError):
-            step_batch(sessions, [[30], [31], [32]])
-    step_batch(sessions, [[8], [9], [10]])
+            step_together(sessions, [[30], [31], [32]])
+    step_together(sessions, [[8], [9], [10]])
     assert_as_alone(composed, sessions, [[5, 8], [6, 9], [7, 10]])
 
 

@@ -11,7 +11,7 @@ text's numbers differ from those without company by rounding alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -57,63 +57,61 @@ class ActsOnRows(Intervention, Protocol):
         ...
 
 
-def passes(sessions: Sequence[Session], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
+def passes(sessions: Sequence[Session]) -> list[list[int]]:
     """Return the sessions of each pass, as indices.
 
     Sessions share passes of at most `PASS_TOKENS` tokens where their encoder computes texts in
-    packs: prompts, and single tokens after them. A longer prompt has a pass of its own.
+    packs: prompts, and single tokens after them. The parts of a longer prompt are read alone.
 
     Args:
         sessions: Different sessions.
-        tokens: The further tokens of each.
     """
     found = list[list[int]]()
-    for members in _groups(len(sessions), lambda n: _pass_of(sessions[n], tokens[n]) or n):
+    for members in _groups(range(len(sessions)), lambda n: _pass_of(sessions[n]) or n):
         room = 0
         for n in members:
-            if len(tokens[n]) > room:
+            tokens = len(sessions[n].part)
+            if tokens > room:
                 found.append([])
                 room = PASS_TOKENS
             found[-1].append(n)
-            room -= len(tokens[n])
+            room -= tokens
     return found
 
 
-def step_batch(
-    sessions: Sequence[Session], tokens: Sequence[list[int]]
-) -> list[tuple[Tensor, Tensor]]:
-    """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` of the sessions of a pass after more tokens.
+def step_batch(sessions: Sequence[Session]) -> list[tuple[Tensor, Tensor] | None]:
+    """Read the next part of each session of a pass; return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)``.
+
+    A session that has to read more before it answers has None instead.
 
     Args:
         sessions: One session, or several that share a pass (`passes`).
-        tokens: The further tokens of each.
     """
-    if len(sessions) == 1:
-        return [sessions[0].step(tokens[0])]
     made = dict[int, tuple[Tensor, Tensor]]()
     with torch.inference_mode():
-        states = _states(sessions, tokens)
-        rows = [s.row(state) for s, state in zip(sessions, states, strict=True)]
-        for members in _groups(len(sessions), lambda n: sessions[n].group):
+        states = [sessions[0].read()] if len(sessions) == 1 else _states(sessions)
+        taken = (s.take(state) for s, state in zip(sessions, states, strict=True))
+        rows = {n: row for n, row in enumerate(taken) if row is not None}
+        for members in _groups(rows, lambda n: sessions[n].group):
             some = [sessions[n] for n in members]
             made |= zip(members, answers(some, torch.cat([rows[n] for n in members])), strict=True)
-    return [made[n] for n in range(len(sessions))]
+    return [made.get(n) for n in range(len(sessions))]
 
 
-def _groups(count: int, key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Return the numbers below a count in groups of one key."""
+def _groups(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """Return numbers in groups of one key."""
     groups = defaultdict[Hashable, list[int]](list)
-    for n in range(count):
+    for n in numbers:
         groups[key(n)].append(n)
     return [*groups.values()]
 
 
-def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
+def _pass_of(session: Session) -> Hashable:
     """Return the key of the pass that a session can share with others; None if it cannot."""
-    trunk, acts = session.trunk, session.acts
+    trunk, acts, unread = session.trunk, session.acts, len(session.unread)
     return (
-        (session.kept is None or len(tokens) == 1)
-        and session.routed is None
+        session.shares
+        and (unread == 1 or (session.kept is None and unread <= PASS_TOKENS))
         and (acts is None or (isinstance(acts, ActsOnRows) and acts.acts_on_rows))
         and trunk.device.type == "cpu"
         and trunk.has_states
@@ -123,9 +121,10 @@ def _pass_of(session: Session, tokens: Sequence[int]) -> Hashable:
     ) or None
 
 
-def _states(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> list[Tensor]:
-    """Return the states ``(T, D)`` of more tokens of each session, computed in one pass."""
-    trunk, parts = sessions[0].trunk, [*_parts(sessions, tokens)]
+def _states(sessions: Sequence[Session]) -> list[Tensor]:
+    """Return the states ``(T, D)`` of the next part of each session, computed in one pass."""
+    trunk, tokens = sessions[0].trunk, [s.part for s in sessions]
+    parts = [*_parts(sessions, tokens)]
     order = [n for part in parts for n in part.texts]
     lengths, acts = [len(tokens[n]) for n in order], [sessions[n].acts for n in order]
     ends, count = [*accumulate(lengths)], sum(lengths)
@@ -217,7 +216,7 @@ def _parts(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> Iterator
     def room(n: int) -> int:
         return 0 if sessions[n].kept is None else room_for(sessions[n].seen + 1)
 
-    for members in _groups(len(sessions), room):
+    for members in _groups(range(len(sessions)), room):
         if room(members[0]):
             members.sort(key=lambda n: id(sessions[n].acts))  # an adapter's rows are neighbours
             table = table_of([sessions[n] for n in members], room=room(members[0]))

@@ -166,7 +166,7 @@ def _peft(
 
 def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
     """Continue texts in shared passes, each with the adapter that is named for it."""
-    from redhost_generate.decode import generate, read_batch
+    from redhost_generate.decode import Token, generate, read_batch
 
     begin = time.perf_counter()
     going = [
@@ -180,7 +180,7 @@ def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence
     for _ in range(TOKENS):
         for ids, choose in zip(made, read_batch(going), strict=True):
             token = choose()
-            ids.extend(() if token is None else (token.id,))
+            ids.extend((token.id,) if isinstance(token, Token) else ())
         first = first or time.perf_counter() - begin
     return made, first, time.perf_counter() - begin
 
