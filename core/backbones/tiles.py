@@ -162,7 +162,7 @@ class Tiles:
         linears = (
             ()
             if torch.is_autocast_enabled("cpu")
-            else [m for m in self.linears if not is_one or _is_odd(m.weight)]
+            else [m for m in self.linears if not is_one or _is_odd(m.out_features)]
         )
         # Bypass nn.Module.__setattr__, which costs more than a small product.
         for linear in linears:
@@ -237,7 +237,7 @@ def _products(rows: Tensor, sections: Sections, weight: Tensor, bias: Tensor | N
 
 def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Write x Wᵀ + b of a tile into `out`, bitwise identical to `_product`."""
-    if _is_onednn(x, weight) or _is_odd(weight):
+    if _is_onednn(x, weight) or _is_odd(weight.shape[0]):
         out.copy_(_product(x, weight, bias))
     elif bias is None:
         torch.mm(x, weight.t(), out=out)
@@ -247,7 +247,7 @@ def _product_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x Wᵀ + b of a tile, ``(M, D)`` → ``(M, N)``."""
-    if _is_odd(weight):
+    if _is_odd(weight.shape[0]):
         # Wider by zeros, until whole lines are read: then no row's bits depend on its place.
         columns, filling = len(weight), -len(weight) % COLUMNS
         weight = torch.constant_pad_nd(weight, (0, 0, 0, filling))
@@ -259,9 +259,9 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-def _is_odd(weight: Tensor) -> bool:
+def _is_odd(columns: int) -> bool:
     """Return whether a product is so narrow that a row's bits depend on its place in the tile."""
-    return weight.shape[0] < LINE and weight.shape[0] % COLUMNS > 0
+    return columns < LINE and columns % COLUMNS > 0
 
 
 def _is_onednn(x: Tensor, weight: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,17 @@ def test_several_prompts_are_continued_together(generating) -> None:
     assert ours(prompts, max_new_tokens=9, seed=2, batch_size=2) == alone
     with pytest.raises(redhost.UsageError):
         ours(prompts, batch_size=0)
+
+
+def test_texts_of_a_schema_are_json_of_it(generating) -> None:
+    pytest.importorskip("llguidance")
+    ours, schema = pipeline(home=generating), {"type": "array", "items": {"type": "integer"}}
+    schema["maxItems"] = 3
+    options = {"max_new_tokens": 60, "seed": 3, "return_full_text": False, "json_schema": schema}
+    for made in ours(["3 + 4 = ", "the cat sat "], batch_size=2, **options):
+        assert isinstance(json.loads(made[0]["generated_text"]), list)
+    with pytest.raises(redhost.UsageError, match="Invalid type"):
+        ours("3 + 4 = ", json_schema={"type": "nothing"})
 
 
 def test_another_task_than_the_backbones_is_refused(home, generating) -> None:

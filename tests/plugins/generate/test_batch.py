@@ -6,10 +6,12 @@ import dataclasses
 
 import pytest
 import torch
-from redhost_generate import JsonGrammar, Sampling, batch, generate, read_batch
-from redhost_generate.batch import passes, step_batch
+from redhost_generate import JsonGrammar, Sampling, batch, generate, read_batch, sessions
+from redhost_generate.batch import passes
+from redhost_generate.decode import READING, generate_batch
 from redhost_generate.sessions import DecodingSession
 
+from ...support.sessions import step_together
 from .test_decode import ids_of
 
 PROMPTS = ("the cat sat ", "3 + 4 = ", "def f3(x):", "", "once upon a time there was a king who ")
@@ -67,9 +69,9 @@ def test_texts_in_company_are_the_texts_alone(composed, mixed, form) -> None:
 def test_one_more_token_of_each_text_is_one_pass(composed, monkeypatch) -> None:
     sessions = [begun(composed, p) for p in PROMPTS[:3]]
     shapes = passes_of(composed, monkeypatch)
-    step_batch(sessions, [[7]] * len(sessions))
+    step_together(sessions, [[7]] * len(sessions))
     assert shapes == [(1, 3)]
-    step_batch(sessions[:1], [[7]])  # alone, it is computed as it always was
+    step_together(sessions[:1], [[7]])  # alone, it is computed as it always was
     assert shapes == [(1, 3), (1, 1)]
 
 
@@ -81,7 +83,7 @@ def test_a_token_reads_its_own_text_in_any_company(composed, count) -> None:
     for at in (0, count - 1):
         sessions = [begun(composed, PROMPTS[n % 3]) for n in range(count)]
         sessions[at] = begun(composed, "a text of its own ")
-        step_batch(sessions, [[3 + n * (n != at)] for n in range(count)])
+        step_together(sessions, [[3 + n * (n != at)] for n in range(count)])
         for mine, theirs in zip(sessions[at].cache.layers, alone.cache.layers, strict=True):
             assert torch.allclose(mine.keys, theirs.keys, atol=1e-5)
             assert torch.allclose(mine.values, theirs.values, atol=1e-5)
@@ -148,11 +150,13 @@ def test_an_error_in_choosing_is_that_of_one_text(composed) -> None:
     texts = [generate(composed, p, max_tokens=4, temperature=0) for p in PROMPTS[:2]]
     alone = [t.id for t in generate(composed, PROMPTS[1], max_tokens=4, temperature=0)]
     texts[0].sampler.draw = lambda p: 1 // 0
-    made = []
-    for _ in range(4):
+    wrong, right = read_batch(texts)
+    with pytest.raises(ZeroDivisionError):
+        wrong()
+    made = [right().id]
+    for _ in range(3):
         wrong, right = read_batch(texts)
-        with pytest.raises(ZeroDivisionError):
-            wrong()
+        assert wrong() is None  # it has ended
         made.append(right().id)
     assert made == alone
 
@@ -176,7 +180,9 @@ def test_a_pass_has_so_many_tokens_at_most(composed, monkeypatch) -> None:
     monkeypatch.setattr(batch, "PASS_TOKENS", 20)
     sessions = [DecodingSession(composed) for _ in range(6)]
     lengths = (8, 12, 1, 30, 19, 2)
-    assert passes(sessions, [[7] * n for n in lengths]) == [[0, 1], [2], [3], [4], [5]]
+    for session, n in zip(sessions, lengths, strict=True):
+        session.unread = [7] * n
+    assert passes(sessions) == [[0, 1], [2, 4], [5], [3]]
 
 
 def test_an_error_in_a_pass_is_that_of_its_texts(composed, monkeypatch) -> None:
@@ -184,7 +190,7 @@ def test_an_error_in_a_pass_is_that_of_its_texts(composed, monkeypatch) -> None:
     *others, wrong = (
         generate(composed, PROMPTS[n], max_tokens=4, temperature=0) for n in (1, 2, 4)
     )
-    wrong.unread = [*wrong.unread, 10**6]  # not in the vocabulary
+    wrong.session.unread = [*wrong.session.unread, 10**6]  # not in the vocabulary
     *choices, fail = read_batch([*others, wrong])
     with pytest.raises(IndexError):
         fail()
@@ -193,3 +199,28 @@ def test_an_error_in_a_pass_is_that_of_its_texts(composed, monkeypatch) -> None:
     for prompt, start, rest in zip(PROMPTS[1:3], first, made, strict=True):
         alone = generate(composed, prompt, max_tokens=4, temperature=0)
         assert [start.id, *(t.id for t in rest)] == [t.id for t in alone]
+
+
+def test_a_long_prompt_is_read_in_parts_between_the_tokens_of_others(composed, monkeypatch) -> None:
+    """Others get a token for each part; the text is that of a prompt read at once."""
+    prompt = PROMPTS[4] * 3
+    expected = [t.id for t in generate(composed, prompt, max_tokens=6, temperature=0)]
+    beside = [t.id for t in generate(composed, PROMPTS[0], max_tokens=9, temperature=0)]
+    for module in (batch, sessions):
+        monkeypatch.setattr(module, "PASS_TOKENS", 30)
+    parts = -(-len(ids_of(composed, prompt)) // 30)
+    assert parts > 2
+    short = generate(composed, PROMPTS[0], max_tokens=9, temperature=0)
+    long = generate(composed, prompt, max_tokens=6, temperature=0)
+    made, other = [next(short)], []
+    for _ in range(parts):
+        shapes = passes_of(composed, monkeypatch)
+        for mine, choose in zip((made, other), read_batch([short, long]), strict=True):
+            mine.append(choose())
+        assert max(tokens for _, tokens in shapes) <= 30
+    assert other[:-1] == [READING] * (parts - 1)
+    assert [t.id for t in made] == beside[: parts + 1]
+    assert [other[-1].id, *(t.id for t in long)] == expected
+    assert generate_batch([generate(composed, prompt, max_tokens=6, temperature=0)]) == [
+        "".join(t.text for t in generate(composed, prompt, max_tokens=6, temperature=0))
+    ]

@@ -15,7 +15,8 @@ import redhost_author
 import torch
 from redhost_author.project import ExpertPlan, package_in
 from redhost_author.training.recipes import train_package
-from redhost_generate.batch import passes, step_batch
+from redhost_generate import batch, lower, sessions
+from redhost_generate.batch import passes
 from redhost_generate.decode import generate, read_batch
 from redhost_generate.documents import split_documents
 from redhost_generate.sessions import ChosenSession, routes_once, session_of
@@ -25,7 +26,7 @@ import redhost
 from redhost.core.backbones.encoder import blocks_of
 from redhost.core.backbones.feature_cache import FeatureCache
 from redhost.core.backbones.interventions import hooked
-from redhost.core.backbones.interventions.layout import bus_part, read_tokens, with_layout
+from redhost.core.backbones.interventions.layout import Inside, bus_part, read_tokens, with_layout
 from redhost.core.bus.bus import LayerNorm, Readout
 from redhost.core.bus.signals import BusRouter
 from redhost.core.composition.recompose import compose
@@ -33,6 +34,8 @@ from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
+
+from ...support.sessions import step_together
 
 PROMPTS = {"sums": "3 + 4 = ", "tales": "the cat sat ", "code": "def f3(x):"}
 LONG = 24
@@ -117,17 +120,16 @@ def test_the_prompt_is_routed_once_and_its_column_goes_on_alone(adapted) -> None
         made = list(generate(adapted, prompt, max_tokens=8, seed=2))
         for token in made:
             assert token.weights == pytest.approx(route.weights, abs=1e-6)
-        session = ChosenSession(adapted, ids_of(adapted, prompt))
-        assert adapted.bus.columns[session.column] == route.expert
+        session = ChosenSession(adapted)
         p, _ = session.step(ids_of(adapted, prompt))
+        assert adapted.bus.columns[session.column] == route.expert
         assert float(p.sum()) == pytest.approx(1, abs=1e-5)
         assert made[0].probability == pytest.approx(float(p[made[0].id]), abs=1e-6)
 
 
 def test_a_column_that_is_named_goes_on_alone_whatever_the_router_says(adapted) -> None:
-    ids = ids_of(adapted, PROMPTS["tales"])
     for n, name in enumerate(adapted.bus.columns):
-        session = session_of(adapted, ids, expert=name)
+        session = session_of(adapted, expert=name)
         one_hot = [float(k == n) for k in range(len(adapted.bus.columns))]
         assert isinstance(session, ChosenSession)
         assert (session.column, session.alpha.tolist()) == (n, one_hot)
@@ -141,7 +143,7 @@ def test_only_the_chosen_adapter_runs_and_keeps_keys_and_values_of_its_own(adapt
         layers = adapted.bus.parts()[n].step.layers  # type: ignore[union-attr]
         note = partial(lambda name, *_: ran.add(name), name)
         hooks += [layer.register_forward_hook(note) for layer in layers]
-    mine, plain = ChosenSession(model, ids), ChosenSession(bare, ids)
+    mine, plain = ChosenSession(model), ChosenSession(bare)
     for session in (plain, mine):
         for fresh in (ids, [7], [9]):
             session.step(fresh)
@@ -155,7 +157,7 @@ def test_only_the_chosen_adapter_runs_and_keeps_keys_and_values_of_its_own(adapt
 
 def test_the_backbones_column_speaks_as_the_backbone_does(adapted, speaker) -> None:
     ids = ids_of(adapted, PROMPTS["tales"])
-    p, _ = ChosenSession(chosen(adapted, "backbone"), ids).step(ids)
+    p, _ = ChosenSession(chosen(adapted, "backbone")).step(ids)
     with torch.inference_mode():
         h = speaker.trunk.hidden_states(torch.tensor([ids]))[0, -1]
         expected = torch.softmax(h @ speaker.classifier.T, -1)
@@ -333,14 +335,14 @@ def test_texts_of_different_adapters_go_on_in_one_pass_each_as_pefts_generate(
 def test_an_adapters_rows_are_those_of_its_pass_alone(adapted, count) -> None:
     """They get its additions alone, whatever is in the other rows."""
     names = [*PROMPTS]
-    alone = ChosenSession(adapted, [5, 7, 9], expert=names[0])
+    alone = ChosenSession(adapted, expert=names[0])
     for ids in ([5, 7, 9], [11]):
         alone.step(ids)
     for company in ([names[0]] * count, [names[n % 3] for n in range(count)]):
-        sessions = [ChosenSession(adapted, [5, 7, 9], expert=name) for name in company]
+        sessions = [ChosenSession(adapted, expert=name) for name in company]
         for session in sessions:
             session.step([5, 7, 9])
-        step_batch(sessions, [[11]] * count)
+        step_together(sessions, [[11]] * count)
         last, *others = (s.cache.layers[-1].values for s in sessions)
         assert torch.allclose(last, alone.cache.layers[-1].values, atol=1e-5)
         for values, name in zip(others, company[1:], strict=True):
@@ -350,34 +352,84 @@ def test_an_adapters_rows_are_those_of_its_pass_alone(adapted, count) -> None:
 @pytest.mark.usefixtures("packed")
 def test_an_adapter_that_replaces_parameters_has_a_pass_of_its_own(adapted) -> None:
     name = next(iter(PROMPTS))
-    sessions = [ChosenSession(adapted, [5, 7], expert=name) for _ in range(3)]
-    alone = ChosenSession(adapted, [5, 7], expert=name)
+    sessions = [ChosenSession(adapted, expert=name) for _ in range(3)]
+    alone = ChosenSession(adapted, expert=name)
     lora = sessions[0].acts
     replaced = [(lora.layers[0][1], "weight", lora.layers[0][1].weight)]
     sessions[0].acts = dataclasses.replace(lora, own=replaced)
     assert not sessions[0].acts.acts_on_rows and sessions[1].acts.acts_on_rows
     for session in (*sessions, alone):
         session.step([5, 7])
-    assert passes(sessions, [[9]] * 3) == [[0], [1, 2]]
+    for session in sessions:
+        session.unread = [9]
+    assert passes(sessions) == [[0], [1, 2]]
     for n in ([0], [1, 2]):
-        step_batch([sessions[k] for k in n], [[9]] * len(n))
+        step_together([sessions[k] for k in n], [[9]] * len(n))
     alone.step([9])
     assert torch.equal(sessions[0].cache.layers[-1].values, alone.cache.layers[-1].values)
     assert not torch.equal(sessions[1].cache.layers[-1].values, alone.cache.layers[-1].values)
 
 
-@pytest.mark.parametrize(("name", "prompts"), [("backbone", 1), ("sums", 2)])
-def test_a_prompt_is_read_once_unless_an_adapter_is_chosen(
-    adapted, monkeypatch, name, prompts
+@pytest.mark.parametrize(("name", "readings"), [("backbone", [1, 1]), ("sums", [1, 2])])
+@pytest.mark.parametrize("part", [4, 1024])
+def test_a_prompt_passes_a_block_once_and_again_only_from_where_an_adapter_acts(
+    adapted, monkeypatch, name, readings, part
 ) -> None:
-    model, passes_read = chosen(adapted, name), []
-    inner = model.backbone.trunk.model
-    forward = inner.forward
-    monkeypatch.setattr(
-        inner,
-        "forward",
-        lambda *a, **k: passes_read.append(k["input_ids"].shape[1]) or forward(*a, **k),
-    )
-    text = PROMPTS["tales"]
-    assert len([*generate(model, text, max_tokens=3, temperature=0.5)]) == 3
-    assert passes_read == [len(ids_of(model, text))] * prompts + [1, 1]
+    """With an adapter that acts from block 1 on; in parts of a few tokens, and in one."""
+    for module in (sessions, batch):
+        monkeypatch.setattr(module, "PASS_TOKENS", part)
+    ids, prompt = ids_of(adapted, PROMPTS["tales"]), PROMPTS["tales"]
+    model = _from_block(chosen(adapted, name), 1)
+    counts, hooks = dict[int, int](), []
+    for n, block in enumerate(model.backbone.trunk.blocks):
+        attention = block.self_attn  # blocks that are skipped do not reach it
+        note = partial(lambda n, *_: counts.update({n: counts.get(n, 0) + 1}), n)
+        hooks.append(attention.register_forward_hook(note))
+    made = [*generate(model, prompt, max_tokens=6, temperature=0)]
+    for hook in hooks:
+        hook.remove()
+    parts = -(-len(ids) // part)
+    assert [counts[0] - 5, counts[1] - 5] == [parts * n for n in readings]
+    monkeypatch.undo()
+    expected = [*generate(model, prompt, expert=name, max_tokens=6, temperature=0)]
+    assert [t.id for t in made] == [t.id for t in expected]
+    if part > len(ids):  # in parts, by rounding
+        assert [t.probability for t in made] == [t.probability for t in expected]
+
+
+def _from_block(model: ComposedModel, block: int) -> ComposedModel:
+    """Return the composition with adapters that act from a block on."""
+    segments = []
+    for segment in model.bus.layout.segments:
+        made: Any = segment.compute
+        if isinstance(made, Inside):
+            lora: Any = made.acts
+            upper = {id(m) for m in model.backbone.trunk.blocks[block].modules()}
+            layers = [one for one in lora.layers if id(one[1]) in upper]
+            assert layers
+            made = dataclasses.replace(
+                made, acts=dataclasses.replace(lora, layers=layers, lowest=block)
+            )
+        segments.append(dataclasses.replace(segment, compute=made))
+    bus = copy.copy(model.bus)
+    bus.layout = dataclasses.replace(model.bus.layout, segments=tuple(segments))
+    return dataclasses.replace(model, bus=bus)
+
+
+def test_what_lower_blocks_computed_of_a_prompt_is_what_they_would_compute_again(adapted) -> None:
+    model = _from_block(chosen(adapted, "sums"), 1)
+    ids = ids_of(model, PROMPTS["tales"])
+    routed, named = ChosenSession(model), ChosenSession(model, expert="sums")
+    for fresh in (ids, [7], [9]):
+        assert torch.equal(routed.step(fresh)[0], named.step(fresh)[0])
+        for mine, theirs in zip(routed.cache.layers, named.cache.layers, strict=True):
+            assert torch.equal(mine.keys, theirs.keys) and torch.equal(mine.values, theirs.values)
+
+
+def test_without_known_blocks_a_prompt_is_read_from_the_bottom(adapted, monkeypatch) -> None:
+    """Of a kind whose blocks may hand on more than states."""
+    model = _from_block(chosen(adapted, "sums"), 1)
+    monkeypatch.setattr(lower, "ROW_BY_ROW", frozenset())
+    made = [t.id for t in generate(model, PROMPTS["tales"], max_tokens=6, temperature=0)]
+    named = generate(model, PROMPTS["tales"], expert="sums", max_tokens=6, temperature=0)
+    assert made == [t.id for t in named]

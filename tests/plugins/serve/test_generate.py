@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redhost_generate
+from redhost_generate import batch, sessions
 from redhost_serve.app import create_app
 from redhost_serve.client import Client
 from redhost_serve.server import running
@@ -74,6 +75,44 @@ def test_it_is_the_hosts_text_token_for_token_streamed_or_not(
     if prompt:
         assert reply.body["expert"] == route["expert"]
         assert reply.body["weights"] == pytest.approx(route["weights"])
+
+
+def test_a_prompt_that_is_read_in_parts_is_continued_as_one_read_at_once(
+    speaking, serve, monkeypatch
+) -> None:
+    request = {"prompt": PROMPT * 6, "max_tokens": 12, "temperature": 0}
+    expected = [
+        t.id
+        for t in redhost_generate.generate(
+            speaking.load(1), PROMPT * 6, max_tokens=12, temperature=0
+        )
+    ]
+    for module in (batch, sessions):
+        monkeypatch.setattr(module, "PASS_TOKENS", 7)
+    with serve() as (url, _), Client(url) as client:
+        assert [t["id"] for t in client.post(GENERATE, request).body["tokens"]] == expected
+        *tokens, _ = stream(url, request)
+    assert [value["id"] for _, value in tokens] == expected
+
+
+SCHEMA = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
+
+
+def test_text_of_a_schema_is_the_hosts_streamed_or_not(speaking, serve) -> None:
+    request = {"prompt": PROMPT, "max_tokens": 60, "seed": 3, "json_schema": SCHEMA}
+    model = speaking.load(1)
+    grammar = redhost_generate.JsonGrammar(model, SCHEMA)
+    text = "".join(
+        t.text
+        for t in redhost_generate.generate(model, PROMPT, max_tokens=60, seed=3, grammar=grammar)
+    )
+    assert grammar.finished and isinstance(json.loads(text), list)
+    with serve() as (url, _), Client(url) as client:
+        assert client.post(GENERATE, request).body["text"] == text
+        *_, (_, end) = stream(url, request)
+        refused = client.post(GENERATE, {**request, "json_schema": {"type": "nothing"}})
+    assert end["text"] == text
+    assert refused.status == 400 and "Invalid type" in refused.body["error"]
 
 
 @pytest.mark.parametrize(

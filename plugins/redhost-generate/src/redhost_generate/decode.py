@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, Literal
 
 from torch import Tensor
 
@@ -23,6 +24,9 @@ __all__ = ["Continuation", "Token", "TokenReader", "generate", "generate_batch",
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that do not form a character yet."""
+
+READING: Final = "reading"
+"""What stands for a token while a prompt is read in parts."""
 
 BEFORE = 8
 """The number of preceding tokens that are decoded together with a token."""
@@ -92,7 +96,7 @@ def generate(
             "the grammar is that of a text that has ended", expected="one for each text"
         )
     ids = _prompt(generating_trunk(model), prompt)
-    session = session_of(model, ids, expert=expert)
+    session = session_of(model, expert=expert)
     sampler = Sampler(
         ids, temperature=temperature, seed=seed, sampling=sampling or Sampling(), grammar=grammar
     )
@@ -122,15 +126,18 @@ class Continuation(Iterator[Token]):
 
     def __init__(self, session: Session, ids: list[int], *, most: int, sampler: Sampler) -> None:
         trunk, grammar = session.trunk, sampler.grammar
-        self.session, self.unread, self.sampler = session, ids, sampler
+        self.session, self.sampler, session.unread = session, sampler, ids
         self.left = most if trunk.longest is None else min(most, trunk.longest - len(ids))
         self.end = grammar.end if grammar else getattr(trunk.tokenizer, "eos_token_id", None)
         self.reader = TokenReader(trunk, ids)
 
     def __next__(self) -> Token:
         """Return the next token."""
-        [choose] = read_batch([self])
-        if (token := choose()) is None:
+        token: Chosen = READING
+        while token == READING:
+            [choose] = read_batch([self])
+            token = choose()
+        if token is None:
             raise StopIteration
         return token
 
@@ -141,13 +148,13 @@ class Continuation(Iterator[Token]):
             p: p(x_t+1 | x_≤t).
             alpha: α ``(K,)``.
         """
+        left, self.left = self.left - 1, 0  # an error ends the text
         number, grammar = self.sampler.draw(p), self.sampler.grammar
-        self.left -= 1
-        if number == self.end or (grammar is not None and grammar.finished):
-            self.left = 0
         if number == self.end:
             return None
-        self.unread = [number]
+        if grammar is None or not grammar.finished:
+            self.left = left
+        self.session.unread = [number]
         return Token(
             text=self.reader.read(number),
             id=number,
@@ -156,27 +163,34 @@ class Continuation(Iterator[Token]):
         )
 
 
-def read_batch(texts: Sequence[Continuation]) -> list[Callable[[], Token | None]]:
-    """Read each text's last token, in shared passes; return functions that choose the next tokens.
+Chosen = Token | Literal["reading"] | None
+"""A token, `READING`, or None after the last token."""
 
-    A function is to be called once. It returns None if its text has ended, and raises the error of
-    its text or of its text's pass. In company, numbers differ from those alone by rounding.
+
+def read_batch(texts: Sequence[Continuation]) -> list[Callable[[], Chosen]]:
+    """Read each text's next part, in shared passes; return functions that choose the next tokens.
+
+    A part is the last token, or at most `PASS_TOKENS` tokens of the prompt. A function is to be
+    called once. It returns None if its text has ended, `READING` if more of its prompt is to be
+    read, and raises the error of its text or of its text's pass. In company, numbers differ from
+    those alone by rounding.
 
     Args:
         texts: Different texts.
     """
-    choices: list[Callable[[], Token | None]] = [_nothing] * len(texts)
+    choices: list[Callable[[], Chosen]] = [_nothing] * len(texts)
     going = [n for n, text in enumerate(texts) if text.left > 0]
-    sessions, unread = [texts[n].session for n in going], [texts[n].unread for n in going]
-    for members in passes(sessions, unread):
+    sessions = [texts[n].session for n in going]
+    for members in passes(sessions):
         try:
-            steps = step_batch([sessions[n] for n in members], [unread[n] for n in members])
+            steps = step_batch([sessions[n] for n in members])
         except Exception as e:
             for n in members:
-                choices[going[n]] = partial(_fail, e)
+                texts[going[n]].left, choices[going[n]] = 0, partial(_fail, e)
             continue
         for n, step in zip(members, steps, strict=True):
-            choices[going[n]] = partial(texts[going[n]].choose, *step)
+            text = texts[going[n]]
+            choices[going[n]] = _reading if step is None else partial(text.choose, *step)
     return choices
 
 
@@ -190,13 +204,18 @@ def generate_batch(texts: Sequence[Continuation]) -> list[str]:
     while going:
         drawn = [choose() for choose in read_batch([texts[n] for n in going])]
         for n, token in zip(going, drawn, strict=True):
-            made[n] += "" if token is None else token.text
+            made[n] += token.text if isinstance(token, Token) else ""
         going = [n for n, token in zip(going, drawn, strict=True) if token is not None]
     return made
 
 
 def _nothing() -> None:
     """Return no token: the text has ended."""
+
+
+def _reading() -> Literal["reading"]:
+    """Return no token yet."""
+    return READING
 
 
 def _fail(error: Exception) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from redhost.core.types import as_list
 from redhost.registry.errors import UsageError
 from redhost_generate.decode import generate, generate_batch
+from redhost_generate.grammar import JsonGrammar
 from redhost_generate.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class TextGeneration:
         top_p: float = 1.0,
         repetition_penalty: float = 1.0,
         seed: int = 0,
+        json_schema: Mapping[str, Any] | None = None,
         return_full_text: bool = True,
         batch_size: int = 1,
     ) -> list[Any]:
@@ -53,12 +55,15 @@ class TextGeneration:
             top_p: The probability that the tokens which may be drawn have together.
             repetition_penalty: See `Sampling`.
             seed: The seed of sampling.
+            json_schema: The JSON schema of each continuation (`JsonGrammar`), which is incomplete
+                if it ends at `max_new_tokens`; None for any text.
             return_full_text: Whether the prompt precedes its continuation.
             batch_size: How many prompts are continued together, in shared passes of the encoder;
                 more than one changes probabilities by rounding.
 
         Raises:
-            UsageError: If a number is out of its range.
+            MissingError: If there is a schema, but llguidance is not installed.
+            UsageError: If a number is out of its range, or the schema cannot be used.
 
         Returns:
             A list with one dictionary, with ``generated_text``; for several prompts, a list of
@@ -79,6 +84,7 @@ class TextGeneration:
                     temperature=t,
                     seed=seed,
                     sampling=sampling,
+                    grammar=None if json_schema is None else JsonGrammar(model, json_schema),
                 )
                 for prompt in prompts[start : start + batch_size]
             ]

@@ -2,13 +2,13 @@
 
 Experts that act after the blocks leave the KV cache unchanged, whatever their weights. An adapter
 needs a cache of its own: in compositions with adapters the prompt is routed once, and the column
-with the largest weight generates alone (`ChosenSession`).
+with the largest weight generates alone (`ChosenSession`). A prompt is read in parts.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,11 +17,14 @@ from torch import Tensor
 
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention
-from redhost.core.backbones.interventions.layout import intervention_of
+from redhost.core.backbones.interventions.layout import Inside, intervention_of
+from redhost.core.backbones.tiles import PASS_TOKENS
 from redhost.core.bus.bus import Bus
 from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
 from redhost.registry.errors import UnknownNameError
+from redhost_generate.lower import LowerBlocks
+from redhost_generate.tables import cache_of
 from redhost_generate.tokens import RunningContext, Tokens, update_context
 
 __all__ = ["ChosenSession", "DecodingSession", "Session", "routes_once", "session_of"]
@@ -34,19 +37,37 @@ class Session(ABC):
         model: A composition on a generating backbone.
 
     Attributes:
-        cache: The encoder's KV cache of the tokens so far; None before the first.
+        unread: The tokens that are to be read before the next answer.
+        kept: The keys and values of the tokens so far: a KV cache, or a row of a table (`tables`);
+            None before the first.
         acts: What acts inside the encoder while it reads this text; None for nothing.
         alpha: α ``(K,)`` of all tokens; empty if each token is routed.
-        routed: The states ``(T, D)`` of the prompt if routing has read it; None afterwards.
+        shares: Whether its passes may be shared with other texts.
     """
 
     acts: Intervention | None = None
-    routed: Tensor | None = None
+    shares: bool = True
 
     def __init__(self, model: ComposedModel) -> None:
         self.backbone, self.bus = model.backbone, model.bus
-        self.cache: Any = None
+        self.unread = list[int]()
+        self.kept: Any = None
         self.alpha = torch.empty(0)
+
+    @property
+    def part(self) -> list[int]:
+        """The tokens of its next pass: a long prompt is read in parts, between other texts'."""
+        return self.unread[:PASS_TOKENS]
+
+    @property
+    def cache(self) -> Any:
+        """The KV cache of the tokens so far; None before the first."""
+        return cache_of(self)
+
+    @property
+    def seen(self) -> int:
+        """The number of tokens so far."""
+        return 0 if self.kept is None else int(self.kept.get_seq_length())
 
     @property
     def trunk(self) -> TextEncoder:
@@ -67,21 +88,31 @@ class Session(ABC):
         """Return p ``(B, V)`` of rows ``(B, …)``, and their α ``(B, K)``; empty if not routed."""
 
     @torch.inference_mode()
-    def step(self, ids: list[int]) -> tuple[Tensor, Tensor]:
+    def step(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return p(x_t+1 | x_≤t) ``(V,)`` and α ``(K,)`` after more tokens."""
-        [answer] = answers([self], self.row(self.read(ids)))
+        self.unread, row = [*self.unread, *ids], None
+        while row is None:
+            row = self.take(self.read())
+        [answer] = answers([self], row)
         return answer
 
-    def read(self, ids: list[int]) -> Tensor:
-        """Return the states ``(T, D)`` of more tokens; of a prompt, those it was routed by."""
-        if self.routed is not None:
-            states, self.routed = self.routed, None
-            return states
+    def read(self) -> Tensor:
+        """Return the states ``(T, D)`` of its next part, read alone."""
         trunk, acts = self.trunk, self.acts
         with trunk.lock, nullcontext() if acts is None else acts.apply(trunk):
-            tokens = torch.tensor([ids], device=trunk.device)
-            states, self.cache = trunk.decode_step(tokens, self.cache)
+            tokens = torch.tensor([self.part], device=trunk.device)
+            states, self.kept = trunk.decode_step(tokens, self.cache)
         return states[0].float().cpu()
+
+    def take(self, states: Tensor) -> Tensor | None:
+        """Note that a part is read; return the row after its last token, None if more is unread.
+
+        Args:
+            states: The part's states ``(T, D)``.
+        """
+        self.unread = self.unread[len(states) :]
+        row = self.row(states)
+        return None if self.unread else row
 
 
 def answers(sessions: list[Session], rows: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -125,33 +156,73 @@ class ChosenSession(Session):
 
     Args:
         model: A composition on a generating backbone.
-        prompt: The tokens of the prompt, including its start.
         expert: The column; None uses the router's choice.
+
+    Attributes:
+        column: The column; -1 until the prompt is routed.
+        lower: What the blocks below the column have computed of the prompt; None for nothing.
 
     Raises:
         UnknownNameError: If there is no such column.
     """
 
-    def __init__(
-        self, model: ComposedModel, prompt: list[int], *, expert: str | None = None
-    ) -> None:
+    def __init__(self, model: ComposedModel, *, expert: str | None = None) -> None:
         super().__init__(model)
-        self.alpha = self._route(model, prompt) if expert is None else _one(self.bus, expert)
-        self.column = int(self.alpha.argmax())
-        if self.column < len(self.bus.ids):
-            part = self.bus.parts()[self.column]
-            step = part.step if isinstance(part, InTrunkExpert) else part
-            self.acts = intervention_of(step, model.backbone)
-        if self.acts is not None:  # its keys and values differ
-            self.routed = self.cache = None
+        self.model, self.column, self.shares = model, -1, expert is not None
+        self.lower: LowerBlocks | None = None
+        self._prompt, self._states = list[int](), list[Tensor]()
+        if expert is not None:
+            self._choose(_one(self.bus, expert))
+            return
+        acts = [_acts_of(model, k) for k in range(len(self.bus.columns))]
+        self.lower = LowerBlocks(self.trunk, {a.lowest for a in acts if a is not None})
 
-    @torch.inference_mode()
-    def _route(self, model: ComposedModel, prompt: list[int]) -> Tensor:
-        """Return α ``(K,)`` after the prompt, whose states and cache are kept."""
-        states, unit, backbone = self.read(prompt), Tokens(), model.backbone
-        self.routed = states
-        row = unit.features(states, unit.layout(backbone.width), eps=backbone.eps)[-1:]
-        return model.chooser.weights_of(row)[0]
+    def _choose(self, alpha: Tensor) -> None:
+        self.alpha, self.column = alpha, int(alpha.argmax())
+        self.acts = _acts_of(self.model, self.column)
+
+    def read(self) -> Tensor:
+        """Return the states ``(T, D)`` of its next part, from where they are not known yet."""
+        if self.lower is None:
+            return super().read()
+        if self.column < 0:
+            with self.trunk.lock, self.lower.noted():
+                return super().read()
+        start, stop = self.seen, self.seen + len(self.part)
+        with self.trunk.lock, self.lower.skipped(start, stop):
+            states = super().read()
+        self.lower.complete(self.kept, start, stop)
+        return states
+
+    def take(self, states: Tensor) -> Tensor | None:
+        """Note that a part is read; after the prompt choose the column, and read it again with it.
+
+        Args:
+            states: The part's states ``(T, D)``.
+        """
+        part, row = self.part, super().take(states)
+        if self.column < 0:
+            self._prompt += part
+            self._states.append(states)
+            return None if row is None else self._route(row)
+        if row is not None:
+            self.lower, self.shares = None, True
+        return row
+
+    def _route(self, row: Tensor) -> Tensor | None:
+        """Choose the column; return the row if the prompt is read as the column reads it."""
+        unit, backbone = Tokens(), self.model.backbone
+        states, layout = torch.cat(self._states), unit.layout(backbone.width)
+        last = unit.features(states, layout, eps=backbone.eps)[-1:]
+        self._choose(self.model.chooser.weights_of(last)[0])
+        lower, self.lower, self._states = self.lower, None, []
+        if self.acts is None:
+            self.shares = True
+            return row
+        if lower is not None and lower.chosen(self.acts.lowest, self.kept):
+            self.lower = lower
+        self.unread, self.kept, self.shares = self._prompt, None, self.lower is None
+        return None
 
     @property
     def group(self) -> Hashable:
@@ -175,12 +246,11 @@ class ChosenSession(Session):
         return bus.alone(wide, bus.norm(wide), self.column), routed
 
 
-def session_of(model: ComposedModel, prompt: list[int], *, expert: str | None = None) -> Session:
-    """Return the session that continues a prompt, which its first step reads.
+def session_of(model: ComposedModel, *, expert: str | None = None) -> Session:
+    """Return the session of a text, of which nothing is read yet.
 
     Args:
         model: A composition on a generating backbone.
-        prompt: The tokens of the prompt, including its start.
         expert: The column that generates alone; None uses the router's weights.
 
     Raises:
@@ -188,12 +258,25 @@ def session_of(model: ComposedModel, prompt: list[int], *, expert: str | None = 
     """
     if expert is None and not routes_once(model):
         return DecodingSession(model)
-    return ChosenSession(model, prompt, expert=expert)
+    return ChosenSession(model, expert=expert)
 
 
 def routes_once(model: ComposedModel) -> bool:
     """Return whether the prompt is routed once for all tokens, as an adapter has its own cache."""
     return any(segment.own_pass for segment in model.bus.layout.segments)
+
+
+def _acts_of(model: ComposedModel, column: int) -> Intervention | None:
+    """Return what acts inside the encoder for a column: the same object for all texts, if known."""
+    bus = model.bus
+    if column == len(bus.ids):
+        return None
+    for segment in bus.layout.segments:
+        made = segment.compute
+        if bus.ids[column] in segment.readers and isinstance(made, Inside):
+            return made.acts
+    part = bus.parts()[column]
+    return intervention_of(part.step if isinstance(part, InTrunkExpert) else part, model.backbone)
 
 
 def _one(bus: Bus, expert: str) -> Tensor:

@@ -95,6 +95,7 @@ def _composition() -> tuple[redhost.ComposedModel, dict[str, dict[str, bytes]]]:
     from redhost_peft.peft_adapter import WEIGHTS
 
     import redhost
+    from redhost.core.backbones.interventions.layout import with_layout
     from redhost.core.bus.bus import BACKBONE, LayerNorm
     from redhost.core.model.build import build_bus
     from redhost_generate.causal import CausalRouter
@@ -117,7 +118,7 @@ def _composition() -> tuple[redhost.ComposedModel, dict[str, dict[str, bytes]]]:
         name: lora_from_files(files, who=name, space="hidden", labels=())
         for name, files in saved.items()
     }
-    columns = (*experts, BACKBONE)
+    backbone, columns = with_layout(backbone, experts), (*experts, BACKBONE)
     bus = build_bus(
         backbone,
         norm=LayerNorm(width=backbone.width, eps=backbone.eps),
@@ -203,7 +204,7 @@ def _llama_cpp(
 
 def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
     """Continue texts in shared passes, each with the adapter that is named for it."""
-    from redhost_generate.decode import generate, read_batch
+    from redhost_generate.decode import Token, generate, read_batch
 
     begin = time.perf_counter()
     going = [
@@ -217,7 +218,7 @@ def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence
     for _ in range(TOKENS):
         for ids, choose in zip(made, read_batch(going), strict=True):
             token = choose()
-            ids.extend(() if token is None else (token.id,))
+            ids.extend((token.id,) if isinstance(token, Token) else ())
         first = first or time.perf_counter() - begin
     written = [str(model.backbone.trunk.tokenizer.decode(ids)) for ids in made]
     return written, first, time.perf_counter() - begin

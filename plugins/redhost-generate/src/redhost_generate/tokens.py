@@ -212,7 +212,7 @@ class Tokens(Unit[TextEncoder]):
         from redhost_generate.sessions import session_of
 
         ids = [start_of(model.backbone.trunk)]
-        p, alpha = session_of(model, ids).step(ids)
+        p, alpha = session_of(model).step(ids)
         return {"": [*p.tolist(), *alpha.tolist()]}
 
     def require(self, trunk: TextEncoder, text: str) -> None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import safetensors.torch
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from redhost.core.backbones.backbone import Backbone
 from redhost.core.backbones.encoder import TextEncoder, blocks_of
-from redhost.core.backbones.interventions import hooked
+from redhost.core.backbones.interventions import Hook, hooked
 from redhost.core.backbones.packs import Pack
 from redhost.core.backbones.tiles import tiled
 from redhost.core.bus.experts import Expert, Space
@@ -61,7 +61,8 @@ class LoraLayer(nn.Module):
         self, *, A: Tensor, B: Tensor, b: Tensor | None, m: Tensor | None, scale: float
     ) -> None:
         super().__init__()
-        self.scale = scale
+        # Multiplying by a power of two is exact: a fused sum that rounds once has the same bits.
+        self.scale, self.is_exact = scale, math.frexp(scale)[0] == 0.5  # noqa: PLR2004
         self.A = nn.Linear(A.shape[1], A.shape[0], bias=False)
         self.B = nn.Linear(B.shape[1], B.shape[0], bias=b is not None)
         for linear, weight in ((self.A, A), (self.B, B)):
@@ -89,17 +90,18 @@ class LoraLayer(nn.Module):
     ) -> None:
         """Turn the frozen layer's output ``(N, out)`` into y in place; N is a tile at most.
 
-        Gradients are not supported. If s is a power of two, multiplying by s is exact, so a fused
-        operation that rounds once gives the same bits as two operations.
+        Gradients are not supported.
         """
         inner = tiled(x, tile, self.A.weight, None)
         added = tiled(inner, tile, self.B.weight, self.B.bias)
-        if c is None and math.frexp(self.scale)[0] == 0.5:  # noqa: PLR2004
+        if c is None and self.is_exact:
             output.add_(added, alpha=self.scale)
         else:
             output.copy_(self._sum(added, output, bias, c))
 
     def _sum(self, added: Tensor, output: Tensor, bias: Tensor | None, c: Tensor | None) -> Tensor:
+        if c is None and self.is_exact:
+            return torch.add(output, added, alpha=self.scale)
         if c is None:
             return output + added * self.scale
         product = output if bias is None else output - bias
@@ -127,15 +129,22 @@ class Lora:
     @contextmanager
     def apply(self, encoder: TextEncoder) -> Iterator[None]:
         """Act in every pass of a ``with`` block."""
-        products = [linear for layer, _, _ in self.layers for linear in (layer.A, layer.B)]
-        hooks = [(module, partial(_add, layer, c)) for layer, module, c in self.layers]
         with encoder.lock, ExitStack() as stack:
             for module, name, parameter in self.own:
                 stack.callback(setattr, module, name, getattr(module, name))
                 setattr(module, name, parameter)
-            stack.enter_context(encoder.with_linears(products))
-            stack.enter_context(hooked(encoder, *hooks))
+            stack.enter_context(encoder.with_linears(self._products))
+            stack.enter_context(hooked(encoder, *self._hooks))
             yield
+
+    # Made once: a text that is generated applies the adapter for every token.
+    @cached_property
+    def _products(self) -> tuple[nn.Linear, ...]:
+        return tuple(linear for layer, _, _ in self.layers for linear in (layer.A, layer.B))
+
+    @cached_property
+    def _hooks(self) -> tuple[tuple[nn.Module, Hook], ...]:
+        return tuple((module, partial(_add, layer, c)) for layer, module, c in self.layers)
 
     def shared_passes(self, encoder: TextEncoder) -> RowPasses | None:
         """Return how texts share passes with those of other adapters; None if they cannot."""

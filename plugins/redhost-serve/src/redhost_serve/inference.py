@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from redhost_serve.completion import grammar_of
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
     EVENTS,
@@ -148,6 +149,7 @@ class InferenceRoutes:
             max_tokens=wanted.max_tokens,
             temperature=wanted.temperature,
             seed=wanted.seed,
+            grammar=await grammar_of(model, wanted.json_schema),
         )
         generation = model.generation
         made: list[Token] = []

@@ -254,6 +254,8 @@ class GenerateRequest(Struct, kw_only=True):
         max_tokens: Maximum number of tokens.
         temperature: T; 0 takes the most probable token.
         seed: Seed of the sampling.
+        json_schema: The JSON schema of the continuation, which is incomplete if it ends at
+            `max_tokens`; null for any text.
         stream: Whether each token is sent as soon as it is sampled, as a server-sent event.
         question: The question whose composition generates; null for the default question.
     """
@@ -262,6 +264,7 @@ class GenerateRequest(Struct, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] = 100
     temperature: Annotated[float, Meta(ge=0)] = 1.0
     seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    json_schema: dict[str, Any] | None = None
     stream: bool = False
     question: Id | None = None
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from redhost_serve.batcher import Batcher, FullError
 from redhost_serve.threads import run_contained
@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 GATHER = 0.005
 """Seconds for which a pass waits for all texts in progress: their last tokens are on their way."""
+
+READING: Final = "reading"
+"""What stands for a token of a text whose prompt is not read to its end: others go on meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class Writer:
         queue: Maximum number of concurrent texts.
         texts: Maximum number of texts in a pass.
         read_batch: Texts in progress → for each, a function that returns its next token, None after
-            the last one, or raises.
+            the last one, `READING` while a long prompt is read in parts, or raises.
     """
 
     def __init__(
@@ -76,7 +79,8 @@ class Writer:
             text = await self._call(begin)
             yield None
             while (token := await self._call(_Next(text))) is not None:
-                yield cast("T", token)
+                if token != READING:
+                    yield cast("T", token)
         finally:
             self._count(-1)
 
