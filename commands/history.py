@@ -154,7 +154,7 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
     By default this is the parent of the current one. It is checked first: all its bytes are read,
-    and its plugins must be there. Nothing is trained, and no plugin is imported.
+    and its plugins must be there and trusted. Nothing is trained, and no plugin is imported.
     """
     from ..registry.home.generations import Generations
     from ..registry.queries.settings import resolve_home

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import atomic
+from ..environment.trust import agreed
 from ..errors import (
     ContractError,
     IntegrityError,
@@ -39,7 +40,7 @@ from .composition import (
     seal,
 )
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
-from .questions import cache_of, homes_with, option, question_of, root_of
+from .questions import cache_of, homes_with, nothing_composed, option, question_of, root_of
 from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
@@ -344,19 +345,25 @@ class Generations:
             self.store.backbone(record.backbone.digest, name=record.backbone.id)
 
     def require_whole(self, record: Composition) -> None:
-        """Verify a generation's bytes, and that its plugins are installed; none is imported.
+        """Verify a generation's bytes, and that its plugins may run; none is imported.
 
         Raises:
             IntegrityError: If bytes differ from the composed ones.
             StoreError: If bytes are missing.
-            PluginError: If a plugin is.
+            PluginError: If a plugin is gone, not trusted, or another build.
         """
         self.verify(record)
-        present = {canonical(p.dist) for p in plugin_entry_points("redhost.plugins")}
-        if gone := sorted(record.providers.keys() - present):
+        agreements = {
+            dist: agreed(point)
+            for point in plugin_entry_points("redhost.plugins")
+            if (dist := canonical(point.dist)) in record.providers
+        }
+        may_run = {dist: x.contents.digest for dist, x in agreements.items() if x}
+        if lost := sorted(d for d, x in record.providers.items() if may_run.get(d) != x):
             raise PluginError(
-                f"generation {record.number} has a part of plugin {gone[0]!r}, which is gone",
-                hint=f"Run 'pip install {' '.join(gone)}'.",
+                f"generation {record.number} has a part of plugin {lost[0]!r}, which is "
+                f"{'not trusted, or another build' if lost[0] in agreements else 'gone'}",
+                hint=f"Run 'pip install {lost[0]}', of that build, and 'redhost trust {lost[0]}'.",
             )
 
     def rollback(
@@ -377,15 +384,17 @@ class Generations:
             The composition that is now current.
 
         Raises:
-            MissingError: If there is no parent.
+            MissingError: If there is no parent, or nothing was ever composed here.
             UnknownNameError: If there is no such generation.
             IntegrityError: If it is damaged.
             StoreError: If the store lacks bytes it needs.
         """
+        if not self.folder.is_dir():  # a mistyped home is not created
+            raise nothing_composed(self.home)
         with self.writer(timeout=timeout):
             if number is None:
                 if (current := self.current()) is None:
-                    raise MissingError("nothing is composed yet", hint="Run 'redhost recompose'.")
+                    raise nothing_composed(self.home)
                 if (number := self.load(current).parent) is None:
                     problem = f"generation {current} is the first"
                     raise MissingError(problem, hint="See 'redhost history'.")
@@ -412,9 +421,10 @@ class Generations:
 
         Raises:
             IntegrityError: If a generation to keep is damaged; nothing is removed then.
+            MissingError: If nothing was ever composed here.
         """
-        if not self.home.is_dir():
-            return GcReport(dry_run)
+        if not self.folder.is_dir():  # a mistyped home is not created
+            raise nothing_composed(self.home)
         with self._writer_lock.hold(timeout=timeout) as writer, self.leases.gate():
             self._remove_temporaries()
             self.leases.sweep()

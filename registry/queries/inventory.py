@@ -102,9 +102,7 @@ def take_inventory(
             raise called_back.violation().error(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without an installed backbone
-    record = None
-    with suppress(IntegrityError, UnknownNameError):  # reported where the generation is needed
-        record = current_record(home)
+    record = current_record(home, readable=True)
     there = root_of(home).is_dir()  # a mistyped home is not created
     statuses = check_packages(
         packages["expert"],
@@ -192,10 +190,9 @@ def home_of_expert(home: Path, name: str) -> Path:
     if question_of(home) is not None:
         return home
     for where in homes_with(home):
-        with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
-            record = current_record(where)
-            if any(name in {m.id, m.dist} for m in (record.experts if record else ())):
-                return where
+        record = current_record(where, readable=True)
+        if any(name in {m.id, m.dist} for m in (record.experts if record else ())):
+            return where
     read = ((package, m) for package, m in installed_manifests() if m and m.question)
     questions = (m.question or None for package, m in read if name in {m.id, package.dist})
     return home_of(home, next(questions, None))
@@ -208,26 +205,30 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
         x.package.dist for x in inventory.statuses + inventory.other_questions if x.id == expert_id
     }
     for where in homes_with(home):
-        with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
-            record = current_record(where)
-            dists |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
+        record = current_record(where, readable=True)
+        dists |= {m.dist for m in (record.experts if record else ()) if m.id == expert_id}
     return tuple(sorted(dists))
 
 
-def current_record(home: Path) -> Composition | None:
-    """Return the record of the current generation, None if nothing is composed."""
+def current_record(home: Path, *, readable: bool = False) -> Composition | None:
+    """Return the record of the current generation, None if nothing is composed.
+
+    Args:
+        home: The folder.
+        readable: Also return None for a damaged one, which is reported where it is needed.
+    """
     generations = Generations(home)
-    number = generations.current()
-    return None if number is None else generations.load(number)
+    with suppress(*((IntegrityError, UnknownNameError) if readable else ())):
+        number = generations.current()
+        return None if number is None else generations.load(number)
+    return None
 
 
 def composed_from(home: Path, wheel: Wheel) -> Member | None:
     """Return the member composed from this wheel's bytes, if it is still installed."""
-    member = None
-    with suppress(IntegrityError, UnknownNameError):  # reported where the generation is changed
-        members = record.experts if (record := current_record(home)) else ()
-        origin = (wheel.sha256, wheel.signer)
-        member = next((m for m in members if (m.wheel, m.signer) == origin), None)
+    record, origin = current_record(home, readable=True), (wheel.sha256, wheel.signer)
+    members = record.experts if record else ()
+    member = next((m for m in members if (m.wheel, m.signer) == origin), None)
     if member is None or Disabled(home).names() & {member.id, member.dist}:
         return None
     installed = (p for p in discover("expert") if canonical(p.dist) == canonical(member.dist))
