@@ -24,6 +24,7 @@ from .common import (
     typed,
 )
 from .receipts import print_receipt
+from .tables import NO_TERMINAL
 
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
@@ -198,7 +199,7 @@ def predict(
 
 def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
     """Print the answers to texts."""
-    from ..registry.errors import MAX_TEXT, excerpt
+    from ..registry.errors import excerpt
 
     if as_json:
         print_json(answers)
@@ -207,9 +208,9 @@ def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
         click.echo(cut, err=True)
     for answer in answers:
         if answer.generation is not None:
-            _print_answer(answer, excerpt(answer.input, most=MAX_TEXT))
+            _print_answer(answer, excerpt(answer.input, most=NO_TERMINAL))
         for question, named in answer.named.items():
-            _print_answer(named, f"{excerpt(answer.input, most=MAX_TEXT)} [{question}]")
+            _print_answer(named, f"{excerpt(answer.input, most=NO_TERMINAL)} [{question}]")
 
 
 def _print_answer(answer: Answer, title: str) -> None:
@@ -247,7 +248,7 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
     A - is replaced by the lines of standard input. No expert is read or run: this is for users
     who run experts with another engine.
     """
-    from ..registry.errors import MAX_TEXT, excerpt
+    from ..registry.errors import excerpt
 
     routes = open_host(home, device=device).route(_lines(texts))
     if as_json:
@@ -256,7 +257,7 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
     if cut := cut_texts([r.cut for r in routes]):
         click.echo(cut, err=True)
     for routed in routes:
-        click.echo(f"{excerpt(routed.input, most=MAX_TEXT)} → {routed.expert}")
+        click.echo(f"{excerpt(routed.input, most=NO_TERMINAL)} → {routed.expert}")
         _print_weights(routed.weights)
 
 

@@ -15,9 +15,6 @@ MAX_PART = 4000
 MAX_NAME = 200
 """Most characters of a name that is compared with known ones: a package may have any."""
 
-MAX_TEXT = 200
-"""Most characters of a text that is printed with its answer; JSON has all."""
-
 
 class RedhostError(Exception):
     """Base class of everything that redhost raises on purpose.

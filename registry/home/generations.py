@@ -10,24 +10,21 @@ out is never overwritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import atomic
-from ..environment.trust import agreed
 from ..errors import (
     ContractError,
     IntegrityError,
     MissingError,
-    PluginError,
     RedhostError,
     StoreError,
     UnknownNameError,
     short,
 )
-from ..package.discover import canonical, plugin_entry_points
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from .composition import (
@@ -344,41 +341,21 @@ class Generations:
         if record.backbone.digest:
             self.store.backbone(record.backbone.digest, name=record.backbone.id)
 
-    def require_whole(self, record: Composition) -> None:
-        """Verify a generation's bytes, and that its plugins may run; none is imported.
-
-        Raises:
-            IntegrityError: If bytes differ from the composed ones.
-            StoreError: If bytes are missing.
-            PluginError: If a plugin is gone, not trusted, or another build.
-        """
-        self.verify(record)
-        agreements = {
-            dist: agreed(point)
-            for point in plugin_entry_points("redhost.plugins")
-            if (dist := canonical(point.dist)) in record.providers
-        }
-        may_run = {dist: x.contents.digest for dist, x in agreements.items() if x}
-        if lost := sorted(d for d, x in record.providers.items() if may_run.get(d) != x):
-            raise PluginError(
-                f"generation {record.number} has a part of plugin {lost[0]!r}, which is "
-                f"{'not trusted, or another build' if lost[0] in agreements else 'gone'}",
-                hint=f"Run 'pip install {lost[0]}', of that build, and 'redhost trust {lost[0]}'.",
-            )
-
     def rollback(
         self,
         number: int | None = None,
         *,
         timeout: float = TIMEOUT,
-        whole: bool = False,
+        require_plugins: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Composition:
         """Make an older generation current again: one rename, no training.
 
         Args:
             number: The generation; None means the parent of the current one.
             timeout: Seconds to wait for another writer.
-            whole: Require all that its answers need: by default its bytes only have to be there.
+            require_plugins: Raises unless plugins may run, given the digest of each that made a
+                part of it (`trust.require_agreed`); with it all bytes are read, which otherwise
+                only have to be there.
 
         Returns:
             The composition that is now current.
@@ -401,7 +378,9 @@ class Generations:
             composition = self.load(number)
             for name in composition.files:
                 self.file(composition, name)
-            (self.require_whole if whole else self._require_stored)(composition)
+            (self.verify if require_plugins else self._require_stored)(composition)
+            if require_plugins:
+                require_plugins(composition.providers)
             self._point(composition)
         return composition
 

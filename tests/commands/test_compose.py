@@ -112,7 +112,7 @@ def test_of_a_long_text_only_json_has_all(home, call, command) -> None:
         assert call("recompose", "--router", "ridge", "--accept")[0] == 0  # which reads no answers
     [line, *_] = call(command, text)[1].splitlines()
     beginning, _, answer = line.partition("… → ")
-    assert beginning == text[:200].replace("\n", "\\n") and answer
+    assert beginning == text[:160].replace("\n", "\\n") and answer
     assert json.loads(call(command, text, "--json")[1])[0]["input"] == text
     assert call(command, "What is 8 plus 9?")[1].startswith("What is 8 plus 9? → ")
 

@@ -215,7 +215,9 @@ def test_gc_of_many_generations_prints_a_line(call, home) -> None:
     assert f"36 generations, {min(numbers)} to {max(numbers)}," in out
 
 
-@pytest.mark.parametrize("command", ["gc", "history", "rollback", "rollback 2"])
+@pytest.mark.parametrize(
+    "command", ["gc", "history", "rollback", "rollback 2", "upgrade", "migrate --to tiny"]
+)
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_folder_that_is_no_home_is_refused_and_not_written_to(
     call, tmp_path, command, is_there
