@@ -23,7 +23,7 @@ import click
 from . import __version__
 from .commands.lazy import PLUGINS, PluginGroup
 from .commands.printing import Printable, fill_descriptors
-from .registry.errors import MissingError, RedhostError
+from .registry.errors import MissingError, RedhostError, UsageError
 
 COMMANDS: Mapping[str, Sequence[str]] = {
     "compose": ("predict", "recompose", "route"),
@@ -223,10 +223,27 @@ def _show(error: click.ClickException) -> None:
         error.show()
         return
     context = error.ctx if isinstance(error, click.UsageError) else None
-    usage = f" All options: '{context.command_path} --help'." if context else ""
+    usage = f"All options: '{context.command_path} --help'." if context else ""
+    if isinstance(error, click.MissingParameter) and error.param and context:
+        click.echo(f"redhost: {_left_out(error.param, context, hint=usage)}", err=True)
+        return
     message = " ".join(error.format_message().split())  # click lists choices line by line
     end = "" if message.endswith((".", "?", ")")) else "."
-    click.echo(f"redhost: {message}{end}{usage}", err=True)
+    click.echo(f"redhost: {message}{end} {usage}".rstrip(), err=True)
+
+
+def _left_out(parameter: click.Parameter, context: click.Context, *, hint: str) -> UsageError:
+    """Return the error of a command without an argument or an option that it needs."""
+    name, usage = parameter.human_readable_name, context.command.collect_usage_pieces(context)
+    expected = repr(" ".join([context.command_path, *usage]))
+    if isinstance(parameter, click.Option):  # the usage does not show which are needed
+        name, (expected, _) = parameter.opts[0], parameter.get_help_record(context) or ("", "")
+    return UsageError(
+        f"{context.command_path!r} lacks {name}",
+        expected=expected,
+        found="none",
+        hint=hint,
+    )
 
 
 def _typed(arguments: Sequence[str]) -> str:

@@ -24,10 +24,12 @@ from .common import (
     typed,
 )
 from .receipts import print_receipt
+from .tables import NO_TERMINAL
 
 if TYPE_CHECKING:
     from ..core.composition.options import RecomposeKeywords
     from ..core.model.composed import Answer
+    from ..core.model.each import ExpertAnswer
     from ..core.model.questions import Questions
     from .files import Answered
 
@@ -163,15 +165,15 @@ def predict(
     A - among TEXTS is replaced by the lines of standard input.
     """
     lines = _lines(texts)
-    given = [bool(texts), source is not None, target is not None]
-    if given not in ([True, False, False], [False, True, True]):
+    places = {"TEXTS": bool(texts), "--in": source is not None, "--out": target is not None}
+    given = [name for name, there in places.items() if there]
+    if given not in (["TEXTS"], ["--in", "--out"]):
         from ..registry.errors import UsageError
 
-        names = ("TEXTS", "--in", "--out")
         raise UsageError(
             "no texts to answer, or two sources of them",
             expected="TEXTS, or --in and --out",
-            found=", ".join(n for n, there in zip(names, given, strict=True) if there) or "none",
+            found=", ".join(given) or "none",
         )
     model = open_host(home, device=device).side_by_side
     for error in model.damaged.values():
@@ -197,6 +199,8 @@ def predict(
 
 def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
     """Print the answers to texts."""
+    from ..registry.errors import excerpt
+
     if as_json:
         print_json(answers)
         return
@@ -204,20 +208,19 @@ def _print_answers(answers: Sequence[Answer], *, as_json: bool) -> None:
         click.echo(cut, err=True)
     for answer in answers:
         if answer.generation is not None:
-            _print_answer(answer, answer.input)
+            _print_answer(answer, excerpt(answer.input, most=NO_TERMINAL))
         for question, named in answer.named.items():
-            _print_answer(named, f"{answer.input} [{question}]")
+            _print_answer(named, f"{excerpt(answer.input, most=NO_TERMINAL)} [{question}]")
 
 
 def _print_answer(answer: Answer, title: str) -> None:
-    label = ", ".join(answer.labels) if answer.labels else answer.label
-    if answer.spans:
-        label = ", ".join(map(str, answer.spans))
-    click.echo(f"{title} → {label}{_sure(answer.probability)}")
+    parts = answer.spans or answer.labels
+    # A label may be called none.
+    label = answer.label if parts is None else ", ".join(map(str, parts)) or "(no label)"
+    click.echo(f"{title} → {label}{_sure(answer)}")
     _print_weights(answer.weights)
     for i, expert_answer in (answer.by_expert or {}).items():
-        declined = "  declined" if expert_answer.declined else ""
-        click.echo(f"  {i:<12} → {expert_answer.label}{_sure(expert_answer.probability)}{declined}")
+        click.echo(f"  {i:<12} → {expert_answer.label}{_sure(expert_answer)}")
 
 
 def _print_file(model: Questions, target: Path, done: Answered, *, as_json: bool) -> None:
@@ -245,6 +248,8 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
     A - is replaced by the lines of standard input. No expert is read or run: this is for users
     who run experts with another engine.
     """
+    from ..registry.errors import excerpt
+
     routes = open_host(home, device=device).route(_lines(texts))
     if as_json:
         print_json(routes)
@@ -252,7 +257,7 @@ def route(*, texts: tuple[str, ...], home: Path | None, device: str | None, as_j
     if cut := cut_texts([r.cut for r in routes]):
         click.echo(cut, err=True)
     for routed in routes:
-        click.echo(f"{routed.input} → {routed.expert}")
+        click.echo(f"{excerpt(routed.input, most=NO_TERMINAL)} → {routed.expert}")
         _print_weights(routed.weights)
 
 
@@ -274,8 +279,10 @@ def _lines(texts: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def _sure(probability: float | None) -> str:
-    return "" if probability is None else f"  (p = {probability:.3f})"
+def _sure(answer: Answer | ExpertAnswer) -> str:
+    """Return how probable an answer is, and whether its text is declined."""
+    sure = "" if answer.probability is None else f"  (p = {answer.probability:.3f})"
+    return f"{sure}  declined" if answer.declined else sure
 
 
 def _print_weights(weights: dict[str, float]) -> None:

@@ -102,13 +102,15 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     where = resolve_home(home)
     disabled, inventory = Disabled(where), take_inventory(where)
     statuses = inventory.statuses + inventory.other_questions
-    names = {x.id for x in statuses if x.id} | {x.package.dist for x in statuses}
-    names |= disabled.names()
+    names = {x.package.dist for x in statuses} | {x.id for x in statuses if x.id} | disabled.names()
     if expert_id not in names:
         raise UnknownNameError("expert", expert_id, names)
+    # The home may be mistyped.
+    place = "" if (where / "store").is_dir() else f": nothing was ever composed in {where}"
     changed = disabled.enable(expert_id) if on else disabled.disable(expert_id)
     word = "enabled" if on else "disabled"
-    click.echo(f"{expert_id} {word}" if changed else f"{expert_id} was {word} already")
+    state = f"{expert_id} {word}" if changed else f"{expert_id} was {word} already"
+    click.echo(f"{state}{place}")
     if changed:
         question = next((x.question for x in statuses if expert_id in {x.id, x.package.dist}), None)
         click.echo(f"next: redhost recompose{option(home_of(where, question))}")

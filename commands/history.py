@@ -154,12 +154,13 @@ def rollback(*, number: int | None, home: Path | None, as_json: bool) -> None:
     """Make an older generation current again.
 
     By default this is the parent of the current one. It is checked first: all its bytes are read,
-    and its plugins must be there. Nothing is trained, and no plugin is imported.
+    and its plugins must be there and trusted. Nothing is trained, and no plugin is imported.
     """
+    from ..registry.environment.trust import require_agreed
     from ..registry.home.generations import Generations
     from ..registry.queries.settings import resolve_home
 
-    record = Generations(resolve_home(home)).rollback(number, whole=True)
+    record = Generations(resolve_home(home)).rollback(number, require_plugins=require_agreed)
     experts = [m.id for m in record.experts]
     if as_json:
         print_json(RolledBack(generation=record.number, experts=experts))

@@ -16,7 +16,7 @@ NARROW = 6
 """Least width of a column, in characters, in any terminal."""
 
 NO_TERMINAL = 160
-"""Width of a table, in characters, where stdout is no terminal."""
+"""Width of a table, in characters, where stdout is no terminal, and of a text beside its answer."""
 
 
 def table(

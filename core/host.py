@@ -11,6 +11,7 @@ from typing import Self, Unpack
 import msgspec
 
 from ..registry.environment.status import PackageStatus
+from ..registry.environment.trust import require_agreed
 from ..registry.errors import RedhostError
 from ..registry.home.questions import composed_questions, home_of, question_of
 from ..registry.queries.inventory import take_inventories
@@ -346,4 +347,4 @@ class Host:
             RedhostError: If it cannot be loaded: a plugin of it is gone, or stored bytes are not
                 those that were composed. The current generation stays.
         """
-        return self.generations.rollback(number, whole=True).number
+        return self.generations.rollback(number, require_plugins=require_agreed).number

@@ -292,6 +292,24 @@ def test_remove_of_what_is_neither_installed_nor_composed_is_wrong_usage(venv, h
     assert done.returncode == 2 and "Did you mean 'range3'" in done.stderr
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_remove_in_a_folder_that_is_no_home_uninstalls_nothing(
+    is_there: bool, venv: Any, home: Path, draft: Any, tmp_path: Path
+) -> None:
+    venv.install(draft("extra").write(tmp_path))
+    mistyped, before = tmp_path / "hmoe", venv.contents()
+    if is_there:
+        mistyped.mkdir()
+    for more in (("--home", str(mistyped)), ("--question", "mood")):
+        done = venv.run("remove", "extra", *more, home=home)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+        assert "not composed in" in done.stderr or f"composed in {mistyped}. Run" in done.stderr
+        assert "or uninstall it alone with 'pip uninstall red-expert-extra'." in done.stderr
+    assert venv.contents() == before
+    assert [*mistyped.rglob("*")] == [] and mistyped.exists() == is_there
+    assert venv.run("remove", "extra", home=home).returncode == 0
+
+
 def test_an_expert_that_was_never_composed_is_just_uninstalled(
     venv: Any, home: Path, draft: Any, tmp_path: Path
 ) -> None:

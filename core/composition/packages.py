@@ -131,6 +131,7 @@ def remove(
 
     Raises:
         UnknownNameError: If it is neither installed nor composed.
+        MissingError: If nothing is composed here.
         HarmError: If another domain would lose more than the tolerance.
         IntegrityError: If uninstalling it would remove files of other packages.
     """
@@ -144,6 +145,8 @@ def remove(
         raise UnknownNameError("expert", expert_id, {*ids, *(m.id for m in members)})
     if package is not None:
         require_removable(package)
+        # In a mistyped home: the composition that has the expert would stay as it is.
+        session.require_current(instead=f"uninstall it alone with 'pip uninstall {package.dist}'")
     receipt = (
         None if composed is None else change_members(session, remove=composed, keywords=keywords)
     )

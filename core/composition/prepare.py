@@ -333,8 +333,10 @@ def _refuse_failing(
 
 def _nothing(failed: Sequence[Refusal], backbone: BackboneManifest) -> MissingError:
     if failed:
-        # What was made for another backbone says least of why there is none for this one.
-        first = min((r.violations[0] for r in failed), key=lambda v: v.code == "backbone_mismatch")
+        # What the user disabled says most of why there is none, and what is made for another
+        # backbone least.
+        order = {"disabled": 0, "backbone_mismatch": 2}
+        first = min((r.violations[0] for r in failed), key=lambda v: order.get(v.code, 1))
         alike = (str(r.expert) for r in failed if r.violations[0].code == first.code)
         return MissingError(
             "no installed expert can be attached",

@@ -6,7 +6,6 @@ Nothing is trained here; packages are only read and statically checked.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -17,7 +16,6 @@ from ...registry.errors import (
     HarmError,
     IntegrityError,
     MissingError,
-    RedhostError,
     UnknownNameError,
     UsageError,
     suggest,
@@ -33,7 +31,7 @@ from ...registry.package.readers import PackageSource as Bytes
 from ...registry.package.rules import check_question
 from ...registry.queries.inventory import (
     Inventory,
-    current_record,
+    composed_members,
     installed_manifests,
     questions_of,
     take_inventory,
@@ -135,12 +133,9 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
 
     If the distribution is gone, it was uninstalled by name; here the user did not name the member.
     """
-    record = None
-    with suppress(RedhostError):  # reported where the record is needed
-        record = current_record(home)
     here, off = {x.id for x in inventory.statuses}, Disabled(home).names()
     # Disabled members leave by the user's word; only the others can be lost unnoticed.
-    gone = [m for m in (record.experts if record else ()) if m.id not in {*here, *off}]
+    gone = [m for m in composed_members(home) if m.id not in {*here, *off}]
     for member in gone:
         dist = canonical(member.dist)
         installed = (*inventory.statuses, *inventory.other_questions)

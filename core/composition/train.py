@@ -104,6 +104,8 @@ def train(
             f"a {options.router!r} router cannot be made of these cards",
             expected="finite weights",
             found="NaN or infinity",
+            hint="Choose another --router; this one is of "
+            f"{type(router).__module__.partition('.')[0]!r}.",
         )
     return Trained(
         model=model,

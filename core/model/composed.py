@@ -75,7 +75,7 @@ class Answer:
         sure = "" if self.probability is None else f"{self.probability:.2f}, "
         return (
             f"<p>{escape(self.input)} → <b>{escape(self.label)}</b> "
-            f"({sure}generation {self.generation})</p>{bars}"
+            f"({sure}{'declined, ' * self.declined}generation {self.generation})</p>{bars}"
             + "".join(f"<b>{escape(q)}</b>{a._repr_html_()}" for q, a in self.named.items())
         )
 

@@ -14,14 +14,16 @@ from .trust import source_tree
 def how_to_install(extra: str) -> str:
     """Return the sentence that says how to install the plugin ``redhost-EXTRA``.
 
-    A clone has its folder, and a wheel's folder its wheel; otherwise pip takes it from an index.
+    A clone has its folder, and a wheel's folder its wheel, and perhaps constraints by which pip
+    takes it from no index; otherwise pip takes it from an index.
     """
     tree = source_tree()
     folder = tree and tree / "plugins" / f"redhost-{extra}"
     if folder and folder.is_dir():
         return f"Run: pip install -e {shlex.quote(str(folder))}"
     wheels = _folder_of_wheel()
-    links = f"--find-links {shlex.quote(str(wheels))} " if wheels else ""
+    places = ((wheels / "constraints.txt", "-c"), (wheels, "--find-links")) if wheels else ()
+    links = next((f"{option} {shlex.quote(str(at))} " for at, option in places if at.exists()), "")
     return f"Run: pip install {links}'redhost[{extra}]'"
 
 

@@ -22,7 +22,7 @@ from msgspec.json import decode
 
 from .. import atomic
 from ..atomic import read_regular
-from ..errors import IntegrityError, SettingsError, UnknownNameError, short
+from ..errors import IntegrityError, PluginError, SettingsError, UnknownNameError, short
 from ..home.locks import WriterLock
 from ..package.discover import (
     EntryPointInfo,
@@ -151,6 +151,28 @@ def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement |
     if project and paths and all(Path(p).is_relative_to(project) for p in paths):
         return Agreement(contents=contents, reason="it lies in the source tree of this redhost")
     return None
+
+
+def require_agreed(providers: Mapping[str, str]) -> None:
+    """Check that plugins are installed in these very builds, and may run; none is imported.
+
+    Args:
+        providers: Distribution → digest, as recorded in a composition.
+
+    Raises:
+        PluginError: If one is gone, not trusted, or another build.
+    """
+    may_run = {
+        dist: agreement.contents.digest
+        for point in plugin_entry_points("redhost.plugins")
+        if (dist := canonical(point.dist)) in providers and (agreement := agreed(point))
+    }
+    if lost := sorted(d for d, digest in providers.items() if may_run.get(d) != digest):
+        raise PluginError(
+            f"plugin {lost[0]!r}, which made a part of that generation, is gone, is not trusted, "
+            "or is another build",
+            hint=f"Run 'pip install {lost[0]}', of that build, and 'redhost trust {lost[0]}'.",
+        )
 
 
 def source_tree() -> Path | None:

@@ -10,7 +10,7 @@ out is never overwritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,11 @@ from ..errors import (
     ContractError,
     IntegrityError,
     MissingError,
-    PluginError,
     RedhostError,
     StoreError,
     UnknownNameError,
     short,
 )
-from ..package.discover import canonical, plugin_entry_points
 from ..package.manifest import dumps
 from ..package.safetensors_check import sha256_hex
 from .composition import (
@@ -39,7 +37,7 @@ from .composition import (
     seal,
 )
 from .locks import TIMEOUT, Lease, Leases, Writer, WriterLock
-from .questions import cache_of, homes_with, option, question_of, root_of
+from .questions import cache_of, homes_with, nothing_composed, option, question_of, root_of
 from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
@@ -343,56 +341,46 @@ class Generations:
         if record.backbone.digest:
             self.store.backbone(record.backbone.digest, name=record.backbone.id)
 
-    def require_whole(self, record: Composition) -> None:
-        """Verify a generation's bytes, and that its plugins are installed; none is imported.
-
-        Raises:
-            IntegrityError: If bytes differ from the composed ones.
-            StoreError: If bytes are missing.
-            PluginError: If a plugin is.
-        """
-        self.verify(record)
-        present = {canonical(p.dist) for p in plugin_entry_points("redhost.plugins")}
-        if gone := sorted(record.providers.keys() - present):
-            raise PluginError(
-                f"generation {record.number} has a part of plugin {gone[0]!r}, which is gone",
-                hint=f"Run 'pip install {' '.join(gone)}'.",
-            )
-
     def rollback(
         self,
         number: int | None = None,
         *,
         timeout: float = TIMEOUT,
-        whole: bool = False,
+        require_plugins: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Composition:
         """Make an older generation current again: one rename, no training.
 
         Args:
             number: The generation; None means the parent of the current one.
             timeout: Seconds to wait for another writer.
-            whole: Require all that its answers need: by default its bytes only have to be there.
+            require_plugins: Raises unless plugins may run, given the digest of each that made a
+                part of it (`trust.require_agreed`); with it all bytes are read, which otherwise
+                only have to be there.
 
         Returns:
             The composition that is now current.
 
         Raises:
-            MissingError: If there is no parent.
+            MissingError: If there is no parent, or nothing was ever composed here.
             UnknownNameError: If there is no such generation.
             IntegrityError: If it is damaged.
             StoreError: If the store lacks bytes it needs.
         """
+        if not self.folder.is_dir():  # a mistyped home is not created
+            raise nothing_composed(self.home)
         with self.writer(timeout=timeout):
             if number is None:
                 if (current := self.current()) is None:
-                    raise MissingError("nothing is composed yet", hint="Run 'redhost recompose'.")
+                    raise nothing_composed(self.home)
                 if (number := self.load(current).parent) is None:
                     problem = f"generation {current} is the first"
                     raise MissingError(problem, hint="See 'redhost history'.")
             composition = self.load(number)
             for name in composition.files:
                 self.file(composition, name)
-            (self.require_whole if whole else self._require_stored)(composition)
+            (self.verify if require_plugins else self._require_stored)(composition)
+            if require_plugins:
+                require_plugins(composition.providers)
             self._point(composition)
         return composition
 
@@ -412,9 +400,10 @@ class Generations:
 
         Raises:
             IntegrityError: If a generation to keep is damaged; nothing is removed then.
+            MissingError: If nothing was ever composed here.
         """
-        if not self.home.is_dir():
-            return GcReport(dry_run)
+        if not self.folder.is_dir():  # a mistyped home is not created
+            raise nothing_composed(self.home)
         with self._writer_lock.hold(timeout=timeout) as writer, self.leases.gate():
             self._remove_temporaries()
             self.leases.sweep()

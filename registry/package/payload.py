@@ -96,8 +96,8 @@ def _further(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
     """Yield violations of the further files of a plugin's form; what they mean it checks itself."""
     for name in sorted(n for n in manifest.files or () if n.endswith(".safetensors")):
         read = read_header(files[name])
-        wrong = check_finite(files[name], read.value, largest=LARGEST) if read.value else ()
-        yield from relabel(read.violations or wrong, role="files", file=name)
+        infinite = check_finite(files[name], read.value, largest=LARGEST) if read.value else ()
+        yield from relabel(read.violations or infinite, role="files", file=name)
 
 
 _FORM = ("form", "rank", "activation")

@@ -435,13 +435,11 @@ def _vocabulary(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[
 
 def _several(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Violation]:
     """Check that own labels have thresholds exactly if a row may have any number of labels."""
-    spec = TASKS.get(backbone.task)
-    if spec is None or not expert.writes.spec.own_labels:
+    spec, has_some = TASKS.get(backbone.task), bool(expert.thresholds)
+    if spec is None or not expert.writes.spec.own_labels or spec.several == has_some:
         return
-    if spec.several == bool(expert.thresholds):
-        return
-    expected = f"{'no ' if expert.thresholds else ''}thresholds: the task is {backbone.task!r}"
-    yield _field("thresholds", expected, "some" if expert.thresholds else "none")
+    expected = f"{'no ' if has_some else ''}thresholds: the task is {backbone.task!r}"
+    yield _field("thresholds", expected, "some" if has_some else "none")
 
 
 def _taps(expert: ExpertManifest) -> Iterator[Violation]:

@@ -102,14 +102,15 @@ def take_inventory(
             raise called_back.violation().error(f"backbone package {package}")
     except RedhostError as e:
         problem = e  # an expert can be valid without an installed backbone
-    there = root_of(home).is_dir()  # a mistyped home is not created
     statuses = check_packages(
         packages["expert"],
         backbone=manifest,
         disabled=Disabled(home).names(),
         revoked=revoked,
         attached={member.id: member.digest for member in composed_members(home)},
-        cache=ValidationCache(cache_of(home) / "verdicts.json") if remember and there else None,
+        cache=ValidationCache(cache_of(home) / "verdicts.json")
+        if remember and root_of(home).is_dir()  # a mistyped home is not created
+        else None,
     )
     question = question_of(home)
     here = [x.manifest is None or x.question == question for x in statuses]
@@ -199,12 +200,13 @@ def home_of_expert(home: Path, name: str) -> Path:
 def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
     """Return the distributions that an expert is installed from, or composed from, sorted."""
     inventory = take_inventory(home)
-    dists = {
+    installed = {
         x.package.dist for x in inventory.statuses + inventory.other_questions if x.id == expert_id
     }
-    for where in homes_with(home):
-        dists |= {m.dist for m in composed_members(where) if m.id == expert_id}
-    return tuple(sorted(dists))
+    composed = {
+        m.dist for where in homes_with(home) for m in composed_members(where) if m.id == expert_id
+    }
+    return tuple(sorted(installed | composed))
 
 
 def current_record(home: Path) -> Composition | None:

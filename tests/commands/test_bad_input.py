@@ -57,8 +57,14 @@ def commands(home, call) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("pack",), "Missing argument 'PROJECT'. All options: 'redhost pack --help'."),
-        (("new-plugin", "x"), "Missing option '--kind'. Choose from: form, router, task. All"),
+        (
+            ("pack",),
+            "'redhost pack' lacks PROJECT...: expected 'redhost pack [OPTIONS] PROJECT...', found "
+            "none. All options: 'redhost pack --help'.",
+        ),
+        (("add",), "lacks WHEEL|NAME: expected 'redhost add [OPTIONS] WHEEL|NAME', found none. "),
+        (("new-plugin", "x"), "lacks --kind: expected --kind [form|router|task], found none. All"),
+        (("trust", "--revoke"), "lacks DIST: expected 'redhost trust [OPTIONS] DIST', found none."),
         (("new-plugin", "x", "--kind", "ruter"), "'ruter' is not one of 'form', 'router', 'task'."),
         (("predict", "--in", "x.csv", "--out", "y.csv"), "File 'x.csv' does not exist. All opt"),
         (("train-expert", "x", "--data", "y"), "Directory 'x' does not exist. "),

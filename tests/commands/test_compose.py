@@ -68,9 +68,53 @@ def test_an_unknown_router_is_one_line(home, call) -> None:
     assert "linear" in err and err.count("\n") == 1
 
 
+INFINITE = """
+import redhost, torch
+
+class Infinite(redhost.Router):
+    kind = "infinite"
+    closed_form = True
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.w = torch.nn.Parameter(torch.tensor([float("nan")]))
+    def forward(self, z, signals=None):
+        return z.new_zeros(len(z), len(self.columns))
+    def solve(self, columns, *, only=None):
+        pass
+
+@redhost.hookimpl
+def redhost_register_routers(register):
+    register("infinite", redhost.plugins.router_factory(Infinite))
+"""
+
+
+def test_a_plugin_s_router_with_infinite_weights_is_named_with_its_plugin(
+    home, call, environment
+) -> None:
+    entry = {"redhost.plugins": "infinite = endless"}
+    environment.install_code("endless", {"__init__.py": INFINITE}, entry)
+    assert call("trust", "endless")[0] == 0
+    code, out, err = call("recompose", "--router", "infinite", "--accept")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "a 'infinite' router cannot be made of these cards: expected finite weights" in err
+    assert "Choose another --router; this one is of 'endless'." in err
+
+
 @pytest.mark.parametrize("flag", ["--level=half", "--seed=-1", "--tolerance=-1", "--colour=red"])
 def test_impossible_flags_are_wrong_usage(home, call, flag) -> None:
     assert call("recompose", flag)[0] == 2
+
+
+@pytest.mark.parametrize("command", ["predict", "route"])
+def test_of_a_long_text_only_json_has_all(home, call, command) -> None:
+    text = "What is 8 plus 9?\n" * 100
+    if command == "route":
+        assert call("recompose", "--router", "ridge", "--accept")[0] == 0  # which reads no answers
+    [line, *_] = call(command, text)[1].splitlines()
+    beginning, _, answer = line.partition("… → ")
+    assert beginning == text[:160].replace("\n", "\\n") and answer
+    assert json.loads(call(command, text, "--json")[1])[0]["input"] == text
+    assert call(command, "What is 8 plus 9?")[1].startswith("What is 8 plus 9? → ")
 
 
 def test_locked_and_another_router_are_wrong_usage(home, call) -> None:

@@ -125,6 +125,18 @@ def test_a_switch_that_changes_nothing_says_so(home, call) -> None:
     assert call("enable", "range2")[1] == "range2 was enabled already\n"
 
 
+def test_a_switch_names_a_home_that_was_not_there(home, call, tmp_path) -> None:
+    mistyped = tmp_path / "hmoe"
+    out = call("disable", "range2", "--home", str(mistyped))[1]
+    assert out.startswith(f"range2 disabled: nothing was ever composed in {mistyped}\nnext: ")
+    assert call("enable", "range2", "--home", str(mistyped))[1].startswith(
+        "range2 enabled: nothing was "
+    )
+    there = str(tmp_path / "another")
+    enabled = call("enable", "range2", "--home", there)[1]
+    assert enabled == f"range2 was enabled already: nothing was ever composed in {there}\n"
+
+
 def test_a_distribution_that_is_switched_off_is_shown_how_to_be_switched_on(home, call) -> None:
     call("disable", "red-expert-range2")
     listed = {x["dist"]: x for x in json.loads(call("list-experts", "--json")[1])}

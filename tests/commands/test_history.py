@@ -134,6 +134,32 @@ def test_a_generation_whose_plugin_is_gone_is_not_made_current(
     assert json.loads(call("rollback", "1", "--json")[1])["generation"] == 1
 
 
+@pytest.mark.parametrize("change", ["revoked", "edited"])
+def test_a_generation_whose_plugin_may_not_run_is_not_made_current(
+    home: Path, call: Any, environment: Any, change: str
+) -> None:
+    entry = {"redhost.plugins": "even = evener"}
+    folder = environment.install_code("evener", {"__init__.py": EVEN}, entry)
+    call("trust", "evener")
+    assert call("recompose", "--router", "even", "--accept")[0] == 0
+    assert call("recompose", "--router", "evidence", "--accept")[0] == 0
+    if change == "revoked":
+        call("trust", "evener", "--revoke")
+    else:
+        (folder / "__init__.py").write_text(f"{EVEN}# another build\n")
+        environment.seal("evener")
+        assert call("trust", "evener")[0] == 0
+    pointer = (home / "current").read_bytes()
+    code, out, err = call("rollback", "2")
+    assert (code, out, err.count("\n")) == (
+        1,
+        "",
+        1,
+    ) and "is not trusted, or is another build" in err
+    assert "'redhost trust evener'" in err and (home / "current").read_bytes() == pointer
+    assert call("predict", "x")[0] == 0
+
+
 def test_the_first_generation_has_nothing_to_roll_back_to(home, call) -> None:
     code, _, err = call("rollback")
     assert code == 3 and "generation 1 is the first" in err
@@ -193,16 +219,20 @@ def test_gc_of_many_generations_prints_a_line(call, home) -> None:
     assert f"36 generations, {min(numbers)} to {max(numbers)}," in out
 
 
-def test_gc_of_an_empty_home_removes_nothing(call, tmp_path) -> None:
-    out = call("gc", "--json", "--home", str(tmp_path / "new"))[1]
-    assert json.loads(out) == {
-        "dry_run": False,
-        "generations": [],
-        "digests": [],
-        "bytes": 0,
-        "held": [],
-    }
-    assert not (tmp_path / "new").exists()
+@pytest.mark.parametrize(
+    "command", ["gc", "history", "rollback", "rollback 2", "upgrade", "migrate --to tiny"]
+)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_that_is_no_home_is_refused_and_not_written_to(
+    call, tmp_path, command, is_there
+) -> None:
+    mistyped = tmp_path / "hmoe"
+    if is_there:
+        mistyped.mkdir()
+    code, out, err = call(*command.split(), "--home", str(mistyped))
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert f"nothing is composed in {mistyped}. Run 'redhost recompose --home {mistyped}'" in err
+    assert mistyped.exists() == is_there and [*mistyped.rglob("*")] == []
 
 
 def test_gc_and_status_name_who_holds_a_generation(home, call) -> None:

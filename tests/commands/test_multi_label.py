@@ -166,6 +166,8 @@ def test_an_answer_has_the_labels_that_hold_and_the_scores_of_all(composed) -> N
     assert [a["declined"] for a in answers] == [False, False, True]
     assert answers[0]["by_expert"]["red"]["label"] == "glad|loud"
     assert composed("predict", TEXTS[0]).startswith(f"{TEXTS[0]} → glad, loud  (p = ")
+    [line, *_] = composed("predict", TEXTS[2]).splitlines()  # of which one label is called none
+    assert line.startswith(f"{TEXTS[2]} → (no label)  (p = ") and line.endswith(")  declined")
 
 
 def test_sets_are_evaluated_whole_and_label_by_label(composed) -> None:

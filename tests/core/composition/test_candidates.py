@@ -231,6 +231,16 @@ def test_where_all_are_switched_off_they_are_named_and_none_for_another_backbone
     assert e.value.hint == "Enable it with 'redhost enable blue'."
 
 
+def test_what_is_switched_off_is_named_before_what_is_broken(installed, home) -> None:
+    break_it(installed, "bus_api", "red-expert-blue")
+    for name in ("red", "green"):
+        Disabled(home).disable(name)
+    with pytest.raises(MissingError, match="no installed expert can be attached") as e:
+        open_host(home).recompose()
+    assert e.value.found.startswith("green, red: state: ")
+    assert e.value.hint == "Enable it with 'redhost enable green'."
+
+
 def test_a_card_whose_rows_are_not_what_it_says_is_left_out(installed, home) -> None:
     rewrite(installed.package("red-expert-red"), card__fit=7)
     installed.seal("red-expert-red")

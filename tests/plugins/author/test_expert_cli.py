@@ -343,3 +343,76 @@ def test_few_gate_rows_are_counted_with_what_is_needed(two, call, tmp_path) -> N
     data = write_rows(tmp_path / "rows.jsonl", 256)
     assert call("train-expert", "red-expert-odd", "--data", data, "--epochs", "1")[0] == 0
     assert "gate rows" not in call("check", "--strict", "red-expert-odd", "--backbone", two)[1]
+
+
+TEAMS = {
+    "mail": {"urgent": "answer today", "spam": "win a prize", "none": "see you soon"},
+    "news": {"sport": "the match ended", "money": "the bank paid"},
+    "chat": {"greeting": "good morning", "farewell": "good night"},
+}
+"""Three teams with labels of their own, of which one is called none."""
+
+FORMATS = ("csv", "tsv", "jsonl")
+
+
+def write_team(path: Path, team: str, count: int = 240) -> str:
+    """Write a team's rows in the format of a file's suffix."""
+    rows = [(f"{TEAMS[team][y]} {n}", y) for n in range(count) for y in TEAMS[team]]
+    if path.suffix == ".jsonl":
+        lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+    else:
+        between = "," if path.suffix == ".csv" else "\t"
+        lines = [between.join(row) for row in (("text", "label"), *rows)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path.name
+
+
+def test_three_teams_own_texts_are_answered_after_seven_commands(
+    environment, call, tmp_path
+) -> None:
+    files = [
+        write_team(tmp_path / f"{t}.{kind}", t) for t, kind in zip(TEAMS, FORMATS, strict=True)
+    ]
+    for team, file in zip(TEAMS, files, strict=True):
+        code, out, _ = call("new-expert", team, "--backbone", "tiny", "--data", file)
+        assert code == 0 and out.startswith(f"red-expert-{team}\n")
+        assert out.endswith(f"next: redhost pack red-expert-{team}\n")
+    projects = [f"red-expert-{team}" for team in TEAMS]
+    out = call("pack", *projects)[1].splitlines()
+    wheels = [str(*Path(project, "dist").glob("*.whl")) for project in projects]
+    assert out[::2][:-1] == wheels
+    assert out[-1] == f"next: pip install --no-deps {' '.join(wheels)} && redhost recompose"
+    for project in projects:  # by pip, in tests/fresh
+        environment.install(Path(project))
+    assert call("recompose")[0] == 0
+    texts = ["win a prize 900", "see you soon 901", "the match ended 902", "good night 903"]
+    out = call("predict", *texts)[1].splitlines()
+    answers = [line for line in out if " → " in line]
+    right = ("spam", "none", "sport", "farewell")
+    assert all(
+        line.startswith(f"{text} → {label}  (p = ") and line.endswith(")")
+        for line, text, label in zip(answers, texts, right, strict=True)
+    )
+    # A text of the label none is not as a declined one.
+    assert call("recompose", "--decline", "10%")[0] == 0
+    lines = call("predict", texts[1], "1 2 3 4 5 6 7 8 9", "--each")[1].splitlines()
+    own, declined = (line for line in lines if not line.startswith(" "))
+    assert own.startswith(f"{texts[1]} → none  (p = ") and own.endswith(")")
+    assert " → none  (p = " in declined and declined.endswith(")  declined")
+
+
+@pytest.mark.parametrize("data", ["text,label\na,b\n", "text\na\n", None])
+def test_a_new_expert_of_rows_that_cannot_be_learnt_from_is_not_begun(call, tmp_path, data) -> None:
+    if data is not None:
+        (tmp_path / "rows.csv").write_text(data)
+    code, out, err = call("new-expert", "odd", "--backbone", "tiny", "--data", "rows.csv")
+    assert (code, out, err.count("\n")) == (2, "", 1) and not Path("red-expert-odd").exists()
+
+
+def test_what_cannot_be_packed_keeps_all_from_being_packed(call, tmp_path) -> None:
+    write_team(tmp_path / "chat.jsonl", "chat")
+    assert call("new-expert", "chat", "--backbone", "tiny", "--data", "chat.jsonl")[0] == 0
+    assert call("new-expert", "odd", "--backbone", "tiny")[0] == 0
+    code, out, err = call("pack", "red-expert-chat", "red-expert-odd")
+    assert (code, out, err.count("\n")) == (1, "", 1) and "red-expert-odd" in err
+    assert not Path("red-expert-chat/dist").exists()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from redhost_author.training.data import split_rows
 from redhost_generate.documents import CARD_PASSAGES, LONGEST_PASSAGE, split_documents
 
 import redhost
@@ -37,6 +39,13 @@ def test_documents_are_set_aside_whole() -> None:
     assert split_documents(rows[::-1]).train != () and texts(
         split_documents(rows[::-1]).gate
     ) == texts(splits.gate)
+
+
+def test_passages_of_a_card_are_not_counted_as_rows_which_are_tokens() -> None:
+    splits = split_rows(chapters(40), task=redhost.plugins.make_task("generation"))
+    assert splits == replace(split_documents(chapters(40)), task=splits.task)
+    assert splits.task.name == "generation" and splits.concerns(gate=len(splits.gate)) == []
+    assert any("no gate rows" in concern for concern in splits.concerns(gate=0))
 
 
 def test_no_passage_is_in_two_parts_though_documents_share_it() -> None:

@@ -18,7 +18,7 @@ import torch
 from redhost_author.disclosure import card_discloses
 from redhost_words.counts import Counts
 from redhost_words.expert import CARD, COUNTS, WORDS, WordsExpert, build_words, probe_text
-from redhost_words.places import MOST, Channel, channel
+from redhost_words.places import MOST, Channel, Words, channel
 from redhost_words.router import WordsRouter
 
 import redhost
@@ -49,23 +49,38 @@ def share_right(model: ComposedModel, rows: list[redhost.Row]) -> float:
 LATER = [r for team in TEAMS for r in texts_of(team, 60, seed=1)]
 
 
-def test_a_long_text_is_read_once_and_its_expert_is_the_same(author, monkeypatch) -> None:
+def test_the_words_of_a_text_are_read_once_in_a_training(author, monkeypatch) -> None:
     rows = texts_of(min(TEAMS), 60, seed=3)
-    folders, read, reading = [author("long", rows)], Counter[str](), Channel.__call__
+    read, reading = Counter[str](), Channel.words
 
-    def counted(self: Channel, texts: Sequence[str]) -> torch.Tensor:
+    def counted(self: Channel, texts: Sequence[str]) -> Words:
         read.update(texts)
         return reading(self, texts)
 
-    monkeypatch.setattr(Channel, "__call__", counted)
-    folders.append(author("long", rows))
-    assert max(read.values()) > 1
-    read.clear()
-    monkeypatch.setattr("redhost_words.recipe.LONG", 0)
-    folders.append(author("long", rows))
-    assert read and all(read[r.text] <= 1 for r in rows)
-    files = [{p.name: p.read_bytes() for p in f.iterdir() if p.is_file()} for f in folders]
-    assert files[0] == files[1] == files[2] and WORDS in files[0]
+    monkeypatch.setattr(Channel, "words", counted)
+    author("once", rows)
+    assert {read[r.text] for r in rows} == {1}
+
+
+def test_a_label_may_be_called_none(author) -> None:
+    rows = texts_of(min(TEAMS), 60, seed=3)
+    first = min(r.label for r in rows)
+    named = [redhost.Row(text=r.text, label="none" if r.label == first else r.label) for r in rows]
+    counts = [
+        safetensors.numpy.load_file(author(name, given) / COUNTS)["rows"]
+        for name, given in (("plain", rows), ("named", named))
+    ]
+    assert sorted(counts[0]) == sorted(counts[1])
+
+
+def test_the_words_of_texts_are_those_of_each_and_of_all(context) -> None:
+    texts = ["", "the queen takes the rook", "a", "the queen takes the rook"]
+    words = Channel(backbone=context.backbone).words(texts)
+    each = [*words.each()]
+    assert [len(one.places) for one in each] == words.sizes.tolist()
+    assert torch.equal(Words.joined(each).segment(), words.segment())
+    assert torch.equal(each[1].segment()[0], words.segment()[3])
+    assert Words.joined([]).segment().shape == (0, words.segment().shape[1])
 
 
 def test_words_make_answers_and_routes_surer(text_backbone, packages) -> None:

@@ -42,6 +42,10 @@ def test_of_a_wheel_s_folder_pip_takes_the_others_from_there(tmp_path, monkeypat
     folder.mkdir()
     recorded(monkeypatch, f"{folder.as_uri()}/redhost-0.1.0-py3-none-any.whl")
     assert how_to_install("peft") == f"Run: pip install --find-links '{folder}' 'redhost[peft]'"
+    # What `make index` writes, by which no index is asked for packages of this project.
+    pins = folder / "constraints.txt"
+    pins.write_text("")
+    assert how_to_install("peft") == f"Run: pip install -c '{pins}' 'redhost[peft]'"
 
 
 @pytest.mark.parametrize(

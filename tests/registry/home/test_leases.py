@@ -165,6 +165,8 @@ def test_publishers_and_collectors_never_cross(home: Path) -> None:
     )
     both = [subprocess.Popen([sys.executable, "-c", code, str(home)]) for _ in range(2)]
     generations = Generations(home)
+    while not generations.folder.is_dir():  # before that there is no home to collect in
+        time.sleep(0.01)
     while any(one.poll() is None for one in both):
         generations.gc(2)
         time.sleep(0.01)  # the lock is not fair: who waits looks every 50 ms whether it is free

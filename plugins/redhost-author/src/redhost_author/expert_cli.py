@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from redhost.registry.package.manifest import ExpertManifest
 
     from .project import ExpertPlan
+    from .training.data import DataSplits
 
 
 class ProjectPath(click.Path):
@@ -120,7 +122,7 @@ PROJECT = ProjectPath(path_type=Path, file_okay=False, exists=True)
     metavar="peft:DIR",
     help="A LoRA adapter saved by PEFT; it is not trained further.",
 )
-@click.option("--data", metavar="FILE", help="With --from: labelled rows for card and head.")
+@click.option("--data", metavar="FILE", help="Labelled rows: train it on them at once.")
 @field_options
 @composition_options
 @device_option
@@ -147,9 +149,9 @@ def new_expert(
 ) -> None:
     """Make an expert's project, ready to be trained.
 
-    It is written to ./red-expert-NAME. With --from and --data it needs no training: the package
-    gets an adapter and a card. With --question it answers that question, and competes only with
-    experts that answer it too.
+    It is written to ./red-expert-NAME. With --data it is trained, as by 'train-expert'; with --from
+    as well it needs no training: the package gets an adapter and a card. With --question it answers
+    that question, and competes only with experts that answer it too.
     """
     from .forms import form_named
     from .project import ExpertPlan, check_noise
@@ -172,30 +174,93 @@ def new_expert(
         delta=delta,
     )
     check_noise(plan)
-    if source is not None or data is not None:
+    if source is not None:
         from redhost.commands.lazy import import_beside
 
         value, fields = "redhost_peft.cli:import_project", (text_field, label_field)
         imported = import_beside("export", value, needed_for="new-expert --from")
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
-    _write(project, plan, home)
+    _require_backbone(plan.backbone)
+    read = partial(_read, project, plan, home, fields=(text_field, label_field))
+    with _writing(project, plan):  # nothing stays of it if the rows cannot be read
+        package, splits = (None, None) if data is None else read(data)
+    click.echo(project)
+    if package and splits:
+        _train(project, splits, package=package, home=home, device=device)
+        return
+    line, option = _backbone_of(plan, home)
+    train = f"redhost train-expert {shlex.quote(str(project))} --data YOUR.jsonl{option}"
+    click.echo(f"{line}next: {train}")
 
 
-def _write(project: Path, plan: ExpertPlan, home: Path | None) -> None:
+@contextmanager
+def _writing(project: Path, plan: ExpertPlan) -> Iterator[None]:
+    """Write a project; if the block fails, it is removed again."""
     from redhost_author.new_folder import making
 
     from .project import write_plan, write_project
 
-    _require_backbone(plan.backbone)
     with making(project):
         write_project(
             project, kind="expert", package_id=plan.id, summary=f"redhost expert {plan.id}"
         )
         write_plan(project, plan)
-    line, option = _backbone_of(plan, home)
-    train = f"redhost train-expert {shlex.quote(str(project))} --data YOUR.jsonl{option}"
-    click.echo(f"{project}\n{line}next: {train}")
+        yield
+
+
+def _read(
+    project: Path,
+    plan: ExpertPlan,
+    home: Path | None,
+    data: str,
+    *,
+    valid: str | None = None,
+    backbone: str | None = None,
+    fields: tuple[str, str],
+) -> tuple[Package, DataSplits]:
+    """Return the backbone of a project, and rows from files; `fields` are of text and label."""
+    from .project import backbone_for
+
+    package = backbone_for(project, plan, home=home, backbone=backbone)
+    read = rows_for(package, text_field=fields[0], label_field=fields[1])
+    given, held_out = read(data), read(valid) if valid else None
+    # Loads torch: after the files are read.
+    from .training.recipes import split_for
+
+    return package, split_for(package, given, valid=held_out)
+
+
+def _train(
+    project: Path,
+    splits: DataSplits,
+    *,
+    package: Package,
+    epochs: int | None = None,
+    seed: int = 0,
+    home: Path | None,
+    device: str | None,
+    as_json: bool = False,
+) -> None:
+    """Train the expert of a project, and print the result."""
+    from .training.recipes import train_project
+
+    with bar("train-expert") as progress:
+        trained = train_project(
+            project,
+            splits,
+            package=package,
+            epochs=epochs,
+            seed=seed,
+            home=home,
+            device=device,
+            progress=progress,
+        )
+    if as_json:
+        print_json(trained.manifest)
+        return
+    print_trained(trained)
+    click.echo(f"next: redhost pack {shlex.quote(str(project))}")
 
 
 def _backbone_of(plan: ExpertPlan, home: Path | None) -> tuple[str, str]:
@@ -289,30 +354,22 @@ def train_expert(
 
     After Ctrl-C the same command continues where it stopped.
     """
-    from .project import backbone_for, read_plan
+    from .project import read_plan
 
-    package = backbone_for(project, read_plan(project), home=home, backbone=backbone)
-    read = rows_for(package, text_field=text_field, label_field=label_field)
-    given, held_out = read(data), read(valid) if valid else None
-    # Loads torch: after the files are read.
-    from .training.recipes import split_for, train_project
-
-    with bar("train-expert") as progress:
-        trained = train_project(
-            project,
-            split_for(package, given, valid=held_out),
-            package=package,
-            epochs=epochs,
-            seed=seed,
-            home=home,
-            device=device,
-            progress=progress,
-        )
-    if as_json:
-        print_json(trained.manifest)
-        return
-    print_trained(trained)
-    click.echo(f"next: redhost pack {shlex.quote(str(project))}")
+    fields = (text_field, label_field)
+    package, splits = _read(
+        project, read_plan(project), home, data, valid=valid, backbone=backbone, fields=fields
+    )
+    _train(
+        project,
+        splits,
+        package=package,
+        epochs=epochs,
+        seed=seed,
+        home=home,
+        device=device,
+        as_json=as_json,
+    )
 
 
 def rows_for(
@@ -328,7 +385,7 @@ def rows_for(
 
 
 @click.command()
-@click.argument("project", type=PROJECT)
+@click.argument("projects", metavar="PROJECT...", nargs=-1, required=True, type=PROJECT)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: DIR/dist.")
 @click.option(
     "--sign",
@@ -340,16 +397,33 @@ def rows_for(
 @backbone_option
 @home_option
 def pack(
-    *, project: Path, out: Path | None, key: Path | None, backbone: str | None, home: Path | None
+    *,
+    projects: tuple[Path, ...],
+    out: Path | None,
+    key: Path | None,
+    backbone: str | None,
+    home: Path | None,
 ) -> None:
-    """Check PROJECT and build its wheel."""
+    """Check each PROJECT and build its wheel."""
     from redhost_author.disclosure import card_discloses
     from redhost_author.signing import make_signer
+
+    sign, wheels = make_signer(key) if key else None, list[str]()
+    manifests = [_require_valid(project, home=home, backbone=backbone) for project in projects]
+    for project, manifest in zip(projects, manifests, strict=True):
+        wheels.append(shlex.quote(str(_build(project, out or project / "dist", sign))))
+        if manifest is not None:
+            click.echo(card_discloses(manifest))
+    if len(wheels) > 1:
+        click.echo(f"next: pip install --no-deps {' '.join(wheels)} && redhost recompose")
+    else:
+        click.echo(f"next: {'redhost add' if manifests[0] else 'pip install'} {wheels[0]}")
+
+
+def _build(project: Path, folder: Path, sign: Callable[[Path], Path] | None) -> Path:
+    """Build a project's wheel in a folder, and print what was written and removed."""
     from redhost_author.wheels import build_wheel
 
-    manifest = _require_valid(project, home=home, backbone=backbone)
-    sign = make_signer(key) if key else None
-    folder = out or project / "dist"
     signed = {*folder.glob("*.whl.sig")}
     wheel = build_wheel(project, folder)
     if sign:
@@ -357,10 +431,7 @@ def pack(
     for old in signed - {*folder.glob("*.whl.sig")}:
         click.echo(f"removed {old}: it is of another build; --sign KEY.pem signs this one")
     click.echo(wheel)
-    if manifest is None:
-        click.echo(f"next: pip install {shlex.quote(str(wheel))}")
-        return
-    click.echo(f"{card_discloses(manifest)}\nnext: redhost add {shlex.quote(str(wheel))}")
+    return wheel
 
 
 def _fresh(kind: Literal["backbone", "expert"], name: str) -> Path:

@@ -45,11 +45,11 @@ def _manifest_lacks(manifest: ExpertManifest) -> Iterator[Violation]:
     if card.kind == "none":
         yield _lack("card", "a routing card, so that any host can route to it", "none", hint)
     elif card.kind != "statistics" and card.gate < GATE_ROWS:
+        rows, hint = "rows", f"Train it on {8 * GATE_ROWS} rows or more: an eighth are set aside."
+        if manifest.reads.causal:
+            rows, hint = "passages", "Train it on more documents: an eighth are set aside."
         yield _lack(
-            "card.gate",
-            f"at least {GATE_ROWS} gate rows",
-            f"{card.gate} gate rows",
-            f"Train it on {8 * GATE_ROWS} rows or more: an eighth are set aside as gate rows.",
+            "card.gate", f"at least {GATE_ROWS} gate {rows}", f"{card.gate} gate {rows}", hint
         )
     if not manifest.domain.strip():
         yield _lack("domain", "a sentence that describes its inputs", "nothing", "Write one.")

@@ -50,10 +50,10 @@ class GenerationRecipe(TaskRecipe):
         rows: Sequence[Row],
         *,
         valid: Sequence[Row] | None,
-        task: Task,  # noqa: ARG002
+        task: Task,
     ) -> DataSplits:
         """Return the passages of documents, of which each is in one split."""
-        return split_documents(rows, valid=valid)
+        return replace(split_documents(rows, valid=valid), task=task)
 
     def scaled(self, settings: ExpertSettings, backbone: Backbone) -> ExpertSettings:
         """Return the settings with λ divided by the vocabulary, over which ‖W_c Δ‖² is a sum."""

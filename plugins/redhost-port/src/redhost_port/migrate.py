@@ -111,6 +111,7 @@ def migrate(
         HarmError: If members keep too little of their gain (all are named, with figures), or a
             domain would lose more than the tolerance.
     """
+    session.require_current()  # a folder without a composition is not written to
     with session.generations.writer() as writer, tempfile.TemporaryDirectory() as name:
         record = session.generations.load(session.require_current())
         files = read_package(to)

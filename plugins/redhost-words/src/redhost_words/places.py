@@ -12,8 +12,8 @@ are counted from 1 in it, so that rows filled up with zeros have no words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -104,6 +104,26 @@ class Words:
             sizes=given.sum(1), places=places[given].astype(np.int64) - 1, weights=weights[given]
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the words of several parts, one after the other."""
+        return cls(
+            sizes=np.concatenate([np.zeros(0, np.int64), *(p.sizes for p in parts)]),
+            places=np.concatenate([np.zeros(0, np.int64), *(p.places for p in parts)]),
+            weights=np.concatenate([np.zeros(0), *(p.weights for p in parts)]),
+        )
+
+    def each(self) -> Iterator[Self]:
+        """Yield the words of each text, of which none keeps the others in memory."""
+        ends = np.cumsum(self.sizes)
+        for start, end in zip(ends - self.sizes, ends, strict=True):
+            yield replace(
+                self,
+                sizes=np.array([end - start]),
+                places=self.places[start:end].copy(),
+                weights=self.weights[start:end].copy(),
+            )
+
     def segment(self) -> Tensor:
         """Return rows of a segment ``(N, WIDTH)``, without marks."""
         rows = np.zeros((len(self.sizes), 2, MOST), dtype=np.float32)
@@ -155,11 +175,15 @@ class Channel:
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Return the words of texts ``(N, WIDTH)``."""
+        return self.words(texts).segment()
+
+    def words(self, texts: Sequence[str]) -> Words:
+        """Return the words of texts."""
         trunk = self.backbone.trunk
         limit = {"truncation": True, "max_length": ENDLESS}
         # With a limit that no text reaches: without one, transformers warns about long texts.
         ids = [trunk.token_ids(text, **limit) for text in texts]
-        return Words.of_tokens(ids, vocabulary=vocabulary_of(self.backbone)).segment()
+        return Words.of_tokens(ids, vocabulary=vocabulary_of(self.backbone))
 
     def of_tokens(self, ids: Tensor) -> Tensor:
         """Return the words ``(WIDTH,)`` of all a text's ids ``(N,)``, as a graph can compute them.

@@ -27,14 +27,10 @@ from redhost.registry.package.safetensors_check import sha256_hex
 from .counts import FEWEST, Counts
 from .expert import CARD, COUNTS, FORM, WEIGHTS, WORDS, WordsExpert, probe_text
 from .marks import keys_of, marked
-from .places import MOST, Ints, Words, channel, last_of, states_of
+from .places import MOST, Channel, Ints, Words, last_of, states_of
 from .ridge import EXACT, idf_of, normalised, solve
 
 __all__ = ["WordsRecipe"]
-
-
-LONG = 2**16
-"""Characters of a text beyond which its words are kept, since they are read several times."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,21 +62,21 @@ class WordsRecipe(Recipe):
 
     def words(self, rows: Sequence[Row]) -> Words:
         """Return the words of rows."""
-        return Words.of_segment(self._segment([r.text for r in rows]))
+        return self._words_of([r.text for r in rows])
 
     def _segment(self, texts: Sequence[str]) -> Tensor:
-        compute = channel(self.backbone).compute
-        assert compute is not None  # noqa: S101  (words are computed from texts)
+        return self._words_of(texts).segment()
+
+    def _words_of(self, texts: Sequence[str]) -> Words:
         read = self._read
-        if long := [*dict.fromkeys(t for t in texts if len(t) > LONG and t not in read)]:
-            read.update(zip(long, compute(long), strict=True))
-        rows = compute([t for t in texts if t not in read])
-        short = iter(rows)
-        return torch.stack([read[t] if t in read else next(short) for t in texts]) if read else rows
+        if unread := [*dict.fromkeys(t for t in texts if t not in read)]:
+            words = Channel(backbone=self.backbone).words(unread)
+            read.update(zip(unread, words.each(), strict=True))
+        return Words.joined([read[t] for t in texts])
 
     @cached_property
-    def _read(self) -> dict[str, Tensor]:
-        """The words of long texts, by text: tokenizing one takes as long as encoding it."""
+    def _read(self) -> dict[str, Words]:
+        """The words of texts that were read: tokenizing a long one takes as long as encoding it."""
         return {}
 
     def read(self, texts: Sequence[str]) -> Tensor:
@@ -134,7 +130,8 @@ class WordsRecipe(Recipe):
         more = [r for r in self._learnt if r.text in gate]
         rows = splits.rows if self.plan.card == "statistics" else (*splits.summed, *more)
         groups = self._groups(rows)
-        labels = (*self.labels, *{NONE} & {*groups})  # a row without a label is counted as well
+        # A row without a label is counted as well; a label may have that name.
+        labels = (*self.labels, *({NONE} & {*groups}).difference(self.labels))
         return Counts.of_rows(self.words(rows), groups, labels=labels)
 
     def _groups(self, rows: Sequence[Row]) -> tuple[str, ...]:

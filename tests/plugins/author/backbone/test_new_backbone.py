@@ -131,6 +131,7 @@ def test_experts_with_labels_of_their_own_need_no_backbone_labels(model_folder, 
     named, declined = composed.answer(["blue 82", "nothing 4"])
     assert (named.label, named.declined) == ("none", False)
     assert (declined.label, declined.declined) == ("none", True)
+    assert "declined" in declined._repr_html_() and "declined" not in named._repr_html_()
     assert is_right(composed, named, "none") and not is_right(composed, declined, "none")
     rows = [redhost.Row(text=t, label="none") for t in ("blue 82", "nothing 4", "red 81")]
     right = composed.bus.task.head.right(composed.bus(h[[1, 2, 0]])[0], rows, composed.bus.labels)

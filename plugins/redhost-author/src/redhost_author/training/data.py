@@ -85,7 +85,7 @@ class DataSplits:
         faults = [*self._repeated()]
         if gate == 0:
             faults.append("no gate rows: no host can tell how well it answers; bring more rows")
-        elif gate is not None and gate < FEW_GATE:
+        elif gate is not None and gate < FEW_GATE and self.task.unit.whole:  # else by word or token
             faults.append(
                 f"{gate} gate rows say little: each is {100 / gate:.0f} points, and a host may "
                 "lose two of them unnoticed; bring more rows"
