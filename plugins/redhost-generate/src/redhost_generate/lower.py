@@ -32,7 +32,8 @@ class LowerBlocks:
 
     def __init__(self, trunk: TextEncoder, blocks: Collection[int]) -> None:
         known = trunk.model.config.model_type in ROW_BY_ROW  # a block returns its states alone
-        self.trunk, self.cache = trunk, None
+        self.trunk = trunk
+        self.cache: Any = None
         self.states: dict[int, list[Tensor]] = {b: [] for b in blocks if known and b > 0}
 
     def noted(self) -> AbstractContextManager[None]:
