@@ -50,6 +50,7 @@ SPREAD = {
     ("commands/packages.py", "keywords"),
     ("plugins/redhost-port/src/redhost_port/cli.py", "keywords"),
     ("plugins/redhost-generate/src/redhost_generate/batch.py", "options"),  # transformers'
+    ("plugins/redhost-generate/src/redhost_generate/tables.py", "options"),  # transformers'
     ("plugins/redhost-generate/src/redhost_generate/cli.py", "limits"),  # click's options
     ("plugins/redhost-generate/src/redhost_generate/study.py", "options"),  # adapter_names
     (

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicLayer
 
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import hooked
@@ -52,6 +51,8 @@ class LowerBlocks:
             block: The block.
             cache: The KV cache of the first reading.
         """
+        from transformers.cache_utils import DynamicLayer
+
         states = self.states.get(block)
         if not states or any(type(layer) is not DynamicLayer for layer in cache.layers):
             return False
