@@ -25,7 +25,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "new-key": "Make a key pair to sign wheels with.",
         "new-plugin": "Make a plugin's project, which works as it is.",
         "new-workflow": "Write a workflow that checks and publishes the expert of PROJECT.",
-        "pack": "Check PROJECT and build its wheel.",
+        "pack": "Check each PROJECT and build its wheel.",
         "schema": "Print the JSON Schema of expert.json or backbone.json.",
         "train-expert": "Train the expert of PROJECT, alone, on your data.",
     },

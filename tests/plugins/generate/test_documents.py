@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from redhost_author.strict import strict_check
+from redhost_author.targets import resolve_targets
 from redhost_author.training.data import split_rows
 from redhost_generate.documents import CARD_PASSAGES, LONGEST_PASSAGE, split_documents
 
@@ -46,6 +48,14 @@ def test_passages_of_a_card_are_not_counted_as_rows_which_are_tokens() -> None:
     assert splits == replace(split_documents(chapters(40)), task=splits.task)
     assert splits.task.name == "generation" and splits.concerns(gate=len(splits.gate)) == []
     assert any("no gate rows" in concern for concern in splits.concerns(gate=0))
+
+
+def test_a_strict_check_asks_for_passages(speaking_experts) -> None:
+    folder = speaking_experts["sums"]
+    [target] = resolve_targets([str(folder)], home=folder, backbone=None)
+    [few] = [v for v in strict_check(target) if v.field == "card.gate"]
+    assert few.expected == "at least 32 gate passages" and few.found.endswith(" gate passages")
+    assert "more documents" in few.hint
 
 
 def test_no_passage_is_in_two_parts_though_documents_share_it() -> None:

@@ -181,12 +181,25 @@ def new_expert(
         imported = import_beside("export", value, needed_for="new-expert --from")
         imported(project, plan, source, data, fields=fields, home=home, device=device)
         return
+    _begin(project, plan, data, fields=(text_field, label_field), home=home, device=device)
+
+
+def _begin(
+    project: Path,
+    plan: ExpertPlan,
+    data: str | None,
+    *,
+    fields: tuple[str, str],
+    home: Path | None,
+    device: str | None,
+) -> None:
+    """Write a project and, if rows are named, train its expert; else print how."""
     _require_backbone(plan.backbone)
-    read = partial(_read, project, plan, home, fields=(text_field, label_field))
     with _writing(project, plan):  # nothing stays of it if the rows cannot be read
-        package, splits = (None, None) if data is None else read(data)
+        read = None if data is None else _read(project, plan, home, data, fields=fields)
     click.echo(project)
-    if package and splits:
+    if read is not None:
+        package, splits = read
         _train(project, splits, package=package, home=home, device=device)
         return
     line, option = _backbone_of(plan, home)
