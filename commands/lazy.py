@@ -62,7 +62,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "onnx": "Answer with a generation on onnxruntime, without torch.",
     },
     "peft": {
-        "export": "Export an expert's adapter as PEFT's two files.",
+        "export": "Export an expert's adapter as PEFT's files, or for llama.cpp.",
     },
     "port": {
         "migrate": "Move the whole composition to another backbone.",

@@ -50,7 +50,7 @@ def test_passages_of_a_card_are_not_counted_as_rows_which_are_tokens() -> None:
     assert any("no gate rows" in concern for concern in splits.concerns(gate=0))
 
 
-def test_a_strict_check_asks_for_passages(speaking_experts) -> None:
+def test_a_strict_check_counts_passages(speaking_experts) -> None:
     folder = speaking_experts["sums"]
     [target] = resolve_targets([str(folder)], home=folder, backbone=None)
     [few] = [v for v in strict_check(target) if v.field == "card.gate"]

@@ -45,19 +45,19 @@ def assert_as_alone(composed, sessions, tokens: list[list[int]]) -> None:
 def test_the_same_texts_stay_in_one_table_in_any_order(composed) -> None:
     sessions = begun(composed)
     step_together(sessions, [[5], [6], [7]])
-    made = {s.kept.table for s in sessions}
+    made = {s.past.table for s in sessions}
     step_together(sessions[::-1], [[9], [10], [11]])
-    assert len(made) == 1 and {s.kept.table for s in sessions} == made
+    assert len(made) == 1 and {s.past.table for s in sessions} == made
     assert_as_alone(composed, sessions, [[5, 11], [6, 10], [7, 9]])
 
 
 def test_one_that_is_left_out_takes_a_copy_and_comes_back(composed) -> None:
     sessions = begun(composed)
     step_together(sessions, [[5], [6], [7]])
-    before = sessions[1].kept.table
+    before = sessions[1].past.table
     step_together([sessions[0], sessions[2]], [[8], [9]])
-    assert not isinstance(sessions[1].kept, Row)  # it keeps no table of others in memory
-    assert before not in {sessions[0].kept.table, sessions[2].kept.table}
+    assert not isinstance(sessions[1].past, Row)  # it keeps no table of others in memory
+    assert before not in {sessions[0].past.table, sessions[2].past.table}
     sessions[1].step([12])
     step_together(sessions, [[13], [14], [15]])
     assert_as_alone(composed, sessions, [[5, 8, 13], [6, 12, 14], [7, 9, 15]])
@@ -69,7 +69,7 @@ def test_a_row_that_is_full_moves_to_a_table_with_more_room(composed, monkeypatc
     fed = [[20 + n + 3 * k for k in range(9)] for n in range(3)]
     for k in range(9):
         step_together(sessions, [[ids[k]] for ids in fed])
-        rooms.append(tuple(s.kept.table.room for s in sessions))
+        rooms.append(tuple(s.past.table.room for s in sessions))
         assert rooms[-1] == tuple(room_for(s.seen) for s in sessions)
     assert len(set(rooms)) > 1
     assert_as_alone(composed, sessions, fed)

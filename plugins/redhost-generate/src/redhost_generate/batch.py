@@ -111,7 +111,7 @@ def _pass_of(session: Session) -> Hashable:
     trunk, acts, unread = session.trunk, session.acts, len(session.unread)
     return (
         session.shares
-        and (unread == 1 or (session.kept is None and unread <= PASS_TOKENS))
+        and (unread == 1 or (session.past is None and unread <= PASS_TOKENS))
         and (acts is None or (isinstance(acts, ActsOnRows) and acts.acts_on_rows))
         and trunk.device.type == "cpu"
         and trunk.has_states
@@ -214,18 +214,18 @@ def _parts(sessions: Sequence[Session], tokens: Sequence[list[int]]) -> Iterator
     from transformers import DynamicCache
 
     def room(n: int) -> int:
-        return 0 if sessions[n].kept is None else room_for(sessions[n].seen + 1)
+        return 0 if sessions[n].past is None else room_for(sessions[n].seen + 1)
 
     for members in _groups(range(len(sessions)), room):
         if room(members[0]):
             members.sort(key=lambda n: id(sessions[n].acts))  # an adapter's rows are neighbours
             table = table_of([sessions[n] for n in members], room=room(members[0]))
-            texts = sorted(members, key=lambda n: sessions[n].kept.at)
+            texts = sorted(members, key=lambda n: sessions[n].past.at)
             yield _Part(texts=texts, places=table.begin(), attend=table.attend, end=table.end)
             continue
         for n in members:
             cache = DynamicCache(config=sessions[n].trunk.model.config)
-            sessions[n].kept = cache
+            sessions[n].past = cache
             places = torch.arange(len(tokens[n]))
             yield _Part(texts=[n], places=places, attend=partial(_attend_prompt, cache))
 

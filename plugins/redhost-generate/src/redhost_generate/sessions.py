@@ -38,7 +38,7 @@ class Session(ABC):
 
     Attributes:
         unread: The tokens that are to be read before the next answer.
-        kept: The keys and values of the tokens so far: a KV cache, or a row of a table (`tables`);
+        past: The keys and values of the tokens so far: a KV cache, or a row of a table (`tables`);
             None before the first.
         acts: What acts inside the encoder while it reads this text; None for nothing.
         alpha: α ``(K,)`` of all tokens; empty if each token is routed.
@@ -51,7 +51,7 @@ class Session(ABC):
     def __init__(self, model: ComposedModel) -> None:
         self.backbone, self.bus = model.backbone, model.bus
         self.unread = list[int]()
-        self.kept: Any = None
+        self.past: Any = None
         self.alpha = torch.empty(0)
 
     @property
@@ -67,7 +67,7 @@ class Session(ABC):
     @property
     def seen(self) -> int:
         """The number of tokens so far."""
-        return 0 if self.kept is None else int(self.kept.get_seq_length())
+        return 0 if self.past is None else int(self.past.get_seq_length())
 
     @property
     def trunk(self) -> TextEncoder:
@@ -101,7 +101,7 @@ class Session(ABC):
         trunk, acts = self.trunk, self.acts
         with trunk.lock, nullcontext() if acts is None else acts.apply(trunk):
             tokens = torch.tensor([self.part], device=trunk.device)
-            states, self.kept = trunk.decode_step(tokens, self.cache)
+            states, self.past = trunk.decode_step(tokens, self.cache)
         return states[0].float().cpu()
 
     def take(self, states: Tensor) -> Tensor | None:
@@ -191,7 +191,7 @@ class ChosenSession(Session):
         start, stop = self.seen, self.seen + len(self.part)
         with self.trunk.lock, self.lower.skipped(start, stop):
             states = super().read()
-        self.lower.complete(self.kept, start, stop)
+        self.lower.complete(self.past, start, stop)
         return states
 
     def take(self, states: Tensor) -> Tensor | None:
@@ -219,9 +219,9 @@ class ChosenSession(Session):
         if self.acts is None:
             self.shares = True
             return row
-        if lower is not None and lower.chosen(self.acts.lowest, self.kept):
+        if lower is not None and lower.chosen(self.acts.lowest, self.past):
             self.lower = lower
-        self.unread, self.kept, self.shares = self._prompt, None, self.lower is None
+        self.unread, self.past, self.shares = self._prompt, None, self.lower is None
         return None
 
     @property

@@ -27,10 +27,10 @@ class Keeper(Protocol):
     """A text in progress.
 
     Attributes:
-        kept: Its keys and values: a KV cache of transformers, or a row of a table; None for none.
+        past: Its keys and values: a KV cache of transformers, or a row of a table; None for none.
     """
 
-    kept: Any
+    past: Any
 
 
 def room_for(tokens: int) -> int:
@@ -136,7 +136,7 @@ class Row:
 
 def cache_of(keeper: Keeper) -> Any:
     """Return a text's keys and values as a KV cache of transformers."""
-    return keeper.kept.cache() if isinstance(keeper.kept, Row) else keeper.kept
+    return keeper.past.cache() if isinstance(keeper.past, Row) else keeper.past
 
 
 def table_of(keepers: Sequence[Keeper], *, room: int) -> Table:
@@ -146,16 +146,16 @@ def table_of(keepers: Sequence[Keeper], *, room: int) -> Table:
         keepers: The texts.
         room: The room of its rows.
     """
-    tables = {id(k.kept.table): k.kept.table for k in keepers if isinstance(k.kept, Row)}
+    tables = {id(k.past.table): k.past.table for k in keepers if isinstance(k.past, Row)}
     wanted = {id(k) for k in keepers}
     for table in tables.values():
         if table.room == room and {id(k()) for k in table.keepers} == wanted:
             return table
     made = Table(keepers, room=room)
     for n, keeper in enumerate(keepers):
-        keeper.kept = Row(made, n)
+        keeper.past = Row(made, n)
     for table in tables.values():
         for left in (k() for k in table.keepers):
-            if left is not None and isinstance(left.kept, Row) and left.kept.table is table:
-                left.kept = left.kept.cache()  # or it would keep the whole table in memory
+            if left is not None and isinstance(left.past, Row) and left.past.table is table:
+                left.past = left.past.cache()  # or it would keep the whole table in memory
     return made
