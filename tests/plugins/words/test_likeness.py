@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from redhost_words.likeness import MOST_UNLIKE, unlikeness
+from redhost_words.likeness import MOST_ALONE, MOST_UNLIKE, loneliness, unlikeness
 from scipy import sparse
 
 
@@ -65,6 +65,27 @@ def test_it_is_what_the_formula_says() -> None:
         sparse.csr_array(sums[None]), np.array([9.0]), sparse.csr_array(words), np.zeros(4, int)
     )
     assert found == pytest.approx((d - mean) / np.sqrt(variance))
+
+
+@pytest.mark.parametrize("count", [48, 300, 3000])
+def test_rows_that_are_counted_several_times_are_noticed_by_words_of_one_text(count) -> None:
+    chance = np.random.default_rng(count)
+    places = np.minimum(chance.zipf(1.3, (count, 40)), 100_000)
+    starts = 40 * np.arange(count + 1)
+    words = sparse.csr_array((np.full(places.size, 0.16), places.ravel(), starts))
+    words.sum_duplicates()
+    texts = np.bincount(words.indices)
+    sums, shown = words[:, texts > 1].sum(axis=0)[None], words[: max(count // 8, 12)]
+    alone = int((texts[shown.indices] == 1).sum())
+    for times in (1, 4, 20):
+        found = loneliness(sparse.csr_array(times * sums), shown[:, texts > 1].tocsr(), alone=alone)
+        assert (found > MOST_ALONE) == (times > 1)
+
+
+def test_rows_without_a_word_of_their_own_say_nothing_of_how_often_they_are_counted() -> None:
+    words = sparse.csr_array(np.eye(4))
+    assert loneliness(20 * words, words, alone=0) == 0
+    assert loneliness(words, words, alone=10) == 2  # four are rare
 
 
 def test_one_row_or_all_rows_say_nothing() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
+import string
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +19,7 @@ import safetensors.numpy
 import torch
 from redhost_author.disclosure import card_discloses
 from redhost_words.counts import Counts
+from redhost_words.evidence import Evidence
 from redhost_words.expert import CARD, COUNTS, WORDS, WordsExpert, build_words, probe_text
 from redhost_words.places import MOST, Channel, Words, channel
 from redhost_words.router import WordsRouter
@@ -26,6 +29,7 @@ from redhost.core.composition.options import RecomposeOptions
 from redhost.core.composition.recompose import compose
 from redhost.core.evaluation.judge import judge
 from redhost.core.model.composed import ComposedModel
+from redhost.core.training.router_data import columns_data
 from redhost.errors import ContractError
 from redhost.registry.package.manifest import parse_expert
 
@@ -301,3 +305,26 @@ def test_a_host_that_finds_other_words_than_the_author_refuses(
     (copy / "expert.json").write_text(json.dumps(manifest), "utf-8")
     with pytest.raises(ContractError, match=r"apple.*another tokenizer"):
         composed(text_backbone, copy, packages["sport"])
+
+
+def test_a_team_that_claims_its_rows_several_times_is_refused(
+    text_backbone, packages, author
+) -> None:
+    chance, signs = random.Random(0), string.ascii_letters + string.digits + string.punctuation
+    words = [  # tokens are characters
+        redhost.Row(text=f"{r.text} {''.join(chance.choices(signs, k=20))}", label=r.label)
+        for r in texts_of("sport", 120, seed=3)
+    ]
+    model = composed(text_backbone, packages["fruit"], author("sport", words))
+    reads = model.bus.router.reads
+    fruit, sport = columns_data(model, encode=model.backbone.encode, reads=reads)[:2]
+    assert Evidence.of([fruit, sport])
+    expert = model.bus.parts()[1]
+    assert isinstance(expert, WordsExpert) and expert.gate
+    own = expert.counts
+    expert.counts = replace(own, rows=own.rows * 20, sums=(own.sums * 20).tocsr())
+    words_of_gate = Words.of_segment(expert.gate.words)
+    gate = Counts.of_rows(words_of_gate, expert.gate.labels, labels=own.labels)
+    claimed = replace(sport.statistics, counts=torch.from_numpy(own.rows * 20 - gate.rows))
+    with pytest.raises(ContractError, match=r"'sport'.*counted several times"):
+        Evidence.of([fruit, replace(sport, statistics=claimed)])

@@ -24,7 +24,7 @@ from redhost.registry.errors import ContractError
 
 from .counts import FEWEST, Counts
 from .expert import Rows, WordsExpert
-from .likeness import FEWEST_ROWS, MOST_UNLIKE, unlikeness
+from .likeness import FEWEST_ROWS, MOST_ALONE, MOST_UNLIKE, loneliness, unlikeness
 from .marks import keys_of
 from .places import PAIRS, WIDTH, Ints, Words
 from .scalars import Fitted, fit_scalars
@@ -269,6 +269,8 @@ class _Column:
                 places[texts >= FEWEST], self.counts.places
             ).all(),
             "words unlike those of the rows it shows": self._unlike(sums, shown),
+            "no word that just two texts have, but many that one has: rows that are counted "
+            "several times": self._repeated(sums, shown),
         }
         for fault, is_true in faults.items():
             if is_true:
@@ -288,6 +290,14 @@ class _Column:
         if self.counts.rows.sum() < FEWEST_ROWS:
             return False
         return unlikeness(sums, self.counts.rows, shown, target) > MOST_UNLIKE
+
+    def _repeated(self, sums: sparse.csr_array, shown: sparse.csr_array) -> bool:
+        """Return whether counts are as if every row were there several times."""
+        if self.counts.rows.sum() < FEWEST_ROWS:  # no word of a few long texts may be in just two
+            return False
+        places = Words.of_segment(self.rows.words).places
+        alone = int((~np.isin(places, self.counts.places)).sum())
+        return loneliness(sums, shown, alone=alone) > MOST_ALONE
 
 
 def _with(statistics: Statistics, rows: Rows) -> Statistics:
