@@ -1,21 +1,35 @@
 """llama.cpp's server with LoRA adapters, as a system of `redhost lab decoding`.
 
-It runs in this process, by xllamacpp, with as many threads as torch has. Its attention is the exact
-one, and its weights are the same floats as ours, or the four bits that the model is shipped in.
+    python -m redhost_generate.llama_cpp MODEL THREADS ADAPTER …
+
+It runs in a process of its own, by xllamacpp: its OpenMP would take threads from torch's. Its
+attention is the exact one, and its weights are the same floats as ours, or the four bits that the
+model is shipped in.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TextIO, cast
+from urllib.parse import urlsplit
 
-__all__ = ["LlamaCpp", "write_floats"]
+from redhost.registry.environment import python_command
+
+__all__ = ["LlamaCpp", "llama_cpp", "write_floats"]
 
 TEXTS, CONTEXT = 32, 128
 """Texts at once, and the most tokens of each with its prompt."""
+
+DATA = b"data: {"
+"""The beginning of an event of a stream that is no end."""
 
 
 def write_floats(source: Path, path: Path) -> None:
@@ -42,26 +56,12 @@ class LlamaCpp:
     """A server of llama.cpp with adapters.
 
     Args:
-        model: The GGUF file of the model.
-        adapters: The GGUF file of each adapter, by name.
-        threads: Its threads.
+        address: Its URL.
+        adapters: The names of its adapters, in its order.
     """
 
-    def __init__(self, model: Path, adapters: Mapping[str, Path], *, threads: int) -> None:
-        import xllamacpp
-
-        options = xllamacpp.CommonParams()
-        options.model.path = str(model)
-        options.n_ctx, options.n_parallel = TEXTS * CONTEXT, TEXTS
-        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
-        options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        options.warmup, options.verbosity = False, -1
-        options.lora_init_without_apply = True
-        options.lora_adapters = [
-            xllamacpp.CommonAdapterLoraInfo(str(path), 1.0) for path in adapters.values()
-        ]
-        self.names = tuple(adapters)
-        self.server: Any = xllamacpp.Server(options)
+    def __init__(self, address: str, adapters: Sequence[str]) -> None:
+        self.place, self.adapters = urlsplit(address).netloc, tuple(adapters)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], names: Sequence[str], *, tokens: int
@@ -76,29 +76,77 @@ class LlamaCpp:
         Returns:
             The texts, the seconds until all have their first token, and until all have the last.
         """
-        begin, first = time.perf_counter(), list[float]()
+        begin = time.perf_counter()
 
-        def one(ids: Sequence[int], name: str) -> str:
-            parts = list[str]()
-
-            def note(piece: Mapping[str, Any]) -> None:
-                if not parts:
-                    first.append(time.perf_counter() - begin)
-                parts.append(piece["choices"][0]["text"])
-
-            scales = [{"id": n, "scale": float(a == name)} for n, a in enumerate(self.names)]
-            request = {
-                "prompt": [*ids],
-                "n_predict": tokens,
-                "temperature": 0,
-                "ignore_eos": True,
-                "cache_prompt": False,
-                "stream": True,
-                "lora": scales,
-            }
-            self.server.handle_completions(request, note)
-            return "".join(parts)
+        def one(ids: Sequence[int], name: str) -> tuple[str, float]:
+            parts, first = list[str](), 0.0
+            for part in self._stream(ids, name, tokens):
+                first = first or time.perf_counter() - begin
+                parts.append(part)
+            return "".join(parts), first
 
         with ThreadPoolExecutor(len(prompts)) as pool:
-            texts = [*pool.map(one, prompts, names)]
-        return texts, max(first), time.perf_counter() - begin
+            texts, firsts = zip(*pool.map(one, prompts, names), strict=True)
+        return [*texts], max(firsts), time.perf_counter() - begin
+
+    def _stream(self, ids: Sequence[int], name: str, tokens: int) -> Iterator[str]:
+        """Yield the parts of a text."""
+        request = {
+            "prompt": [*ids],
+            "n_predict": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "stream": True,
+            "lora": [{"id": n, "scale": float(a == name)} for n, a in enumerate(self.adapters)],
+        }
+        connection = http.client.HTTPConnection(self.place)
+        connection.request("POST", "/v1/completions", json.dumps(request))
+        for line in connection.getresponse():
+            if line.startswith(DATA):
+                yield json.loads(line[len(DATA) - 1 :])["choices"][0]["text"]
+        connection.close()
+
+
+@contextmanager
+def llama_cpp(model: Path, adapters: Mapping[str, Path], *, threads: int) -> Iterator[LlamaCpp]:
+    """Run a server with adapters.
+
+    Args:
+        model: The GGUF file of the model.
+        adapters: The GGUF file of each adapter, by name.
+        threads: Its threads.
+    """
+    command = python_command("-m", __name__, str(model), str(threads))
+    with subprocess.Popen(  # noqa: S603  (this interpreter)
+        [*command, *map(str, adapters.values())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            yield LlamaCpp(cast("TextIO", server.stdout).readline().strip(), [*adapters])
+        finally:
+            cast("TextIO", server.stdin).close()
+
+
+def main(model: str, threads: str, *adapters: str) -> None:
+    """Serve on a free port, whose address is printed, until standard input ends."""
+    import xllamacpp
+
+    options = xllamacpp.CommonParams()
+    options.model.path, options.port = model, 0
+    options.n_ctx, options.n_parallel = TEXTS * CONTEXT, TEXTS
+    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = int(threads)
+    options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    options.warmup, options.lora_init_without_apply = False, True
+    options.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in adapters]
+    server = xllamacpp.Server(options)
+    sys.stdout.write(f"{server.listening_address}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

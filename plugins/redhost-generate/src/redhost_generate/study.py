@@ -12,6 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["STUDY", "decoding"]
 
 ADAPTERS, RANK, TOKENS = 8, 8, 32
+REST = 1.0
+"""Seconds between two systems: threads wait for more work before they sleep."""
+
 TARGETS = ("q_proj", "v_proj")
 """The layers that PEFT adapts by default in models of this kind."""
 
@@ -61,7 +65,7 @@ def measure(cell: Cell) -> dict[str, Any]:
     """Return tokens a second and the first tokens' seconds of every system, and texts in common."""
     model, saved = _composition()
     texts, names = prompts(int(cell.part)), [*islice(cycle(model.bus.ids), int(cell.part))]
-    with tempfile.TemporaryDirectory(prefix="redhost-") as folder:
+    with tempfile.TemporaryDirectory(prefix="redhost-") as folder, ExitStack() as stack:
         theirs = _peft(model, saved, Path(folder))
         ours, peft = partial(_batched, model), partial(_mixed, model, theirs)
         systems: Mapping[str, Callable[[], Answer]] = {
@@ -69,12 +73,12 @@ def measure(cell: Cell) -> dict[str, Any]:
             ALONE: partial(_one_by_one, ours, texts, names),
             MIXED: partial(peft, texts, names),
             NAMED: partial(_one_by_one, peft, texts, names),
-            **_llama_cpp(model, saved, Path(folder), texts, names),
+            **_llama_cpp(stack, model, saved, Path(folder), texts, names),
         }
         order = [*systems][cell.seed % len(systems) :] + [*systems][: cell.seed % len(systems)]
         for name in (TOGETHER, MIXED, FLOATS, FOUR_BITS):  # warm up
             systems[name]()
-        answers = {name: systems[name]() for name in order}
+        answers = {name: _rested(systems[name]) for name in order}
     return {
         name: {
             "rate": TOKENS * len(texts) / last,
@@ -83,6 +87,12 @@ def measure(cell: Cell) -> dict[str, Any]:
         }
         for name, (made, first, last) in answers.items()
     }
+
+
+def _rested(system: Callable[[], Answer]) -> Answer:
+    """Return a system's answer once the threads of the one before it are idle."""
+    time.sleep(REST)
+    return system()
 
 
 def _composition() -> tuple[redhost.ComposedModel, dict[str, dict[str, bytes]]]:
@@ -167,6 +177,7 @@ def _peft(
 
 
 def _llama_cpp(
+    stack: ExitStack,
     model: redhost.ComposedModel,
     saved: Mapping[str, Mapping[str, bytes]],
     folder: Path,
@@ -183,7 +194,7 @@ def _llama_cpp(
     from redhost_peft.gguf_adapter import write_gguf
     from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
 
-    from redhost_generate.llama_cpp import LlamaCpp, write_floats
+    from redhost_generate.llama_cpp import llama_cpp, write_floats
     from redhost_generate.tokens import start_of, tokenize
 
     trunk, adapters = model.backbone.trunk, dict[str, Path]()
@@ -196,7 +207,7 @@ def _llama_cpp(
     write_floats(shipped, folder / "floats.gguf")
     rows = [[start_of(trunk), *tokenize(trunk, text)] for text in texts]
     servers = {
-        name: LlamaCpp(file, adapters, threads=torch.get_num_threads())
+        name: stack.enter_context(llama_cpp(file, adapters, threads=torch.get_num_threads()))
         for name, file in ((FLOATS, folder / "floats.gguf"), (FOUR_BITS, shipped))
     }
     return {n: partial(s.generate, rows, names, tokens=TOKENS) for n, s in servers.items()}
