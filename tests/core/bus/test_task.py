@@ -252,7 +252,7 @@ def test_a_number_nobody_stands_for_is_declined(tmp_path, model_folder) -> None:
     [answer] = composed.answer(["nothing 5"])
     assert max(answer.weights, key=lambda c: answer.weights[c]) == "backbone"
     assert (answer.label, answer.value) == ("none", None)
-    assert "<b>none</b> (generation" in answer._repr_html_()
+    assert "<b>none</b> (declined, generation" in answer._repr_html_()
 
 
 def test_the_fingerprint_says_which_task_it_is(model_folder) -> None:

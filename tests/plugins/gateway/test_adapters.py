@@ -118,6 +118,27 @@ def test_what_is_revoked_chooses_no_longer(home, strict, gateway_of, until) -> N
     assert answer.status_code == 503 and "revoked" in answer.json()["error"]["message"]
 
 
+def test_what_is_loaded_while_an_upstream_is_checked_is_unloaded_once_nothing_names_it(
+    home, strict, gateway_of, until, monkeypatch
+) -> None:
+    host, (address, state) = host_of(home), strict
+    _, gateway = gateway_of(home, address, loads="vllm")
+    until(lambda: set(state.adapters) == names(host, 2))
+    [(upstream, loader)] = gateway.loaders.items()
+    check, digest = upstream.check, host.generations.load(1).members()["tales"]
+    loaded = list[str]()
+
+    async def late() -> None:
+        await check()
+        if not loaded:
+            loaded.append(await loader.ensure("tales", digest))
+
+    monkeypatch.setattr(upstream, "check", late)
+    until(lambda: loaded)
+    assert loaded[0] not in names(host, 2)
+    until(lambda: set(state.adapters) == names(host, 2))
+
+
 def serves(gateway: Any, number: int) -> bool:
     serving = gateway.serving
     return serving is not None and serving.number == number

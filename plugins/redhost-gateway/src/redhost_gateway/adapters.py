@@ -98,10 +98,14 @@ class Loader:
         self._load, self._unload = PATHS[upstream.settings.loads]
         self._turn = asyncio.Lock()
 
-    def forget(self, name: str | None = None) -> None:
-        """Note that the upstream lost an adapter, or those that it does not list."""
+    def forget(self, names: Collection[str]) -> None:
+        """Note that the upstream lost adapters."""
+        self.loaded.difference_update(names)
+
+    def unlisted(self) -> frozenset[str]:
+        """Return the loaded adapters that the upstream did not list when it was last checked."""
         listed = {str(model).rpartition(":")[2] for model in self.upstream.names}
-        self.loaded &= self.loaded - {name} if name is not None else listed
+        return frozenset(self.loaded - listed)
 
     async def ensure(self, expert: str, digest: str) -> str:
         """Load an adapter unless it is loaded; return its name.

@@ -201,15 +201,17 @@ class Gateway:
         digest = choice.serving.adapters.get(choice.expert)
         if upstream not in self.loaders or digest is None:
             return False
-        self.loaders[upstream].forget(adapter_name(choice.expert, digest))
+        self.loaders[upstream].forget({adapter_name(choice.expert, digest)})
         return True
 
     async def check(self) -> None:
         """Check every upstream once; what one lost is loaded again."""
+        # What is loaded meanwhile may not be listed yet; forgotten, it would never be unloaded.
+        before = {loader: frozenset(loader.loaded) for loader in self.loaders.values()}
         await asyncio.gather(*(upstream.check() for upstream in self.upstreams))
         for upstream, loader in self.loaders.items():
             if upstream.healthy:
-                loader.forget()
+                loader.forget(loader.unlisted() & before[loader])
 
     async def look(self) -> None:
         """Follow the home once: serve what is current, unless it is served or was refused."""
