@@ -61,9 +61,10 @@ def written(folder: Path, made: Any) -> dict[str, Any]:
     return {t.name: np.array(t.data) for t in gguf.GGUFReader(path).tensors}
 
 
+@pytest.mark.parametrize("use_rslora", [False, True])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_each_layers_product_is_pefts_change_with_its_scale(kind, tmp_path) -> None:
-    made = saved(tmp_path, kind, **OPTIONS)
+def test_each_layers_product_is_pefts_change_with_its_scale(kind, use_rslora, tmp_path) -> None:
+    made = saved(tmp_path, kind, use_rslora=use_rslora, **OPTIONS)
     found = written(tmp_path, made)
     changes = {
         "attn_q": ("self_attn.q_proj", 4),
