@@ -30,7 +30,12 @@ from redhost.testing import Environment
 
 pytest.importorskip("xllamacpp", reason="`make .venv/interfaces` installs it")
 
-PROMPTS = ("3 + 4 = ", "the gat sat down\nthe cin", "def f129(x):\n    return x * 129")
+PROMPTS = (
+    "3 + 4 = 7, and so on; " * 6,
+    "3 + 4 = ",
+    "the gat sat down\nthe cin",
+    "def f129(x):\n    return x * 129",
+)
 TOKENS = 12
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 TARGETS: Mapping[str, list[str]] = {
@@ -43,7 +48,7 @@ import sys, xllamacpp
 model, port, *adapters = sys.argv[1:]
 options = xllamacpp.CommonParams()
 options.model.path, options.port = model, int(port)
-options.n_ctx, options.n_parallel, options.cpuparams.n_threads = 2048, 4, 1
+options.n_ctx, options.n_parallel, options.cpuparams.n_threads = 2048, 1, 1
 options.warmup = False
 options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 options.cache_type_k = options.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
@@ -55,7 +60,8 @@ sys.stdin.read()
 """
 """What `llama-server --model FILE --lora FILE … --lora-init-without-apply` does, in Python.
 
-Its attention is made as exact as that of transformers; by default it rounds to half precision.
+Its attention is made as exact as that of transformers; by default it rounds to half precision. All
+requests share one slot: what it caches of a prompt under one adapter is not for another.
 """
 
 
