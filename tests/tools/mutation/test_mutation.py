@@ -102,6 +102,7 @@ def test_what_gets_away_is_reported_and_tried_again_with_new_tests(project: Path
     (project / "tools/survivors.toml").write_text(WORDS)
     mutation.main(["--root", str(project), "--report"])
     assert "| `return most if x >= most else x` | equivalent: both are most |" in page(folder)
+    assert "1 are equivalent" in page(folder) and "**25.0%**" in page(folder)  # one of four
 
     test = project / "tests/test_calc.py"
     test.write_text(TEST + SEEN + MORE + "    assert clipped(True, 1) is True\n")
