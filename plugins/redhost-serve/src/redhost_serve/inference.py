@@ -195,6 +195,7 @@ def _metadata(service: Service) -> ModelMetadata:
     answers = "probability" if bus.task.head.probabilities else "value"
     outputs = [
         TensorMetadata(name="label", datatype="BYTES", shape=[-1]),
+        TensorMetadata(name="declined", datatype="BOOL", shape=[-1]),
         TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
         TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
     ]

@@ -452,13 +452,16 @@ def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
     """Return every output: numeric answers have a value, labels a probability.
 
     If a text has any number of labels, its label is the set, ``a|b``, or its spans,
-    ``0:5:a|9:12:b``, and the scores are the probabilities of the labels.
+    ``0:5:a|9:12:b``, and the scores are the probabilities of the labels. Where `declined` is
+    true, no expert's domain has the text, and the label is no answer.
     """
     count, columns = len(answers), list(answers[0].weights)
     numbers = [a.value for a in answers if a.value is not None]
     sure = [a.probability for a in answers if a.probability is not None]
+    declined = [a.declined for a in answers]
     made = [
-        OutTensor(name="label", datatype="BYTES", shape=[count], data=[a.label for a in answers])
+        OutTensor(name="label", datatype="BYTES", shape=[count], data=[a.label for a in answers]),
+        OutTensor(name="declined", datatype="BOOL", shape=[count], data=declined),
     ]
     for name, data in (("probability", sure), ("value", numbers)):
         if len(data) == count:
