@@ -26,6 +26,8 @@ def test_the_head_gives_the_models_own_logits(make_speaker, tmp_path, tied) -> N
         assert torch.allclose(found, model(input_ids=ids).logits[0], atol=1e-5)
     embedding = backbone.trunk.model.get_input_embeddings().weight
     assert torch.equal(backbone.classifier, embedding) == tied
+    assert backbone.classifier.t().is_contiguous()  # a token that is alone reads it sequentially
+    assert (backbone.classifier.data_ptr() == embedding.data_ptr()) == tied  # and it is kept once
 
 
 @pytest.mark.parametrize("twist", ["bias", "scale", "cap"])
