@@ -209,7 +209,7 @@ def _llama_cpp(
         write_gguf(adapters[name], adapter, tensors, config=trunk.model.config, prefix="")
     shipped = Path(smollm2_file())
     write_floats(shipped, folder / "floats.gguf")
-    files = {FLOATS: folder / "floats.gguf", FOUR_BITS: shipped}
+    weights = {FLOATS: folder / "floats.gguf", FOUR_BITS: shipped}
 
     def asked(server: LlamaCpp) -> System:
         def answer(texts: Sequence[str], names: Sequence[str]) -> Answer:
@@ -218,8 +218,8 @@ def _llama_cpp(
 
         return answer
 
-    running = (llama_cpp(f, adapters, threads=torch.get_num_threads()) for f in files.values())
-    return {n: asked(stack.enter_context(s)) for n, s in zip(files, running, strict=True)}
+    running = (llama_cpp(f, adapters, threads=torch.get_num_threads()) for f in weights.values())
+    return {n: asked(stack.enter_context(s)) for n, s in zip(weights, running, strict=True)}
 
 
 def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
