@@ -211,7 +211,7 @@ def _llama_cpp(
     write_floats(shipped, folder / "floats.gguf")
     weights = {FLOATS: folder / "floats.gguf", FOUR_BITS: shipped}
 
-    def asked(server: LlamaCpp) -> System:
+    def system_of(server: LlamaCpp) -> System:
         def answer(texts: Sequence[str], names: Sequence[str]) -> Answer:
             rows = [[start_of(trunk), *tokenize(trunk, text)] for text in texts]
             return server.generate(rows, names, tokens=TOKENS)
@@ -219,7 +219,7 @@ def _llama_cpp(
         return answer
 
     running = (llama_cpp(f, adapters, threads=torch.get_num_threads()) for f in weights.values())
-    return {n: asked(stack.enter_context(s)) for n, s in zip(weights, running, strict=True)}
+    return {n: system_of(stack.enter_context(s)) for n, s in zip(weights, running, strict=True)}
 
 
 def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:
