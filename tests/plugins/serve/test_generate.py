@@ -108,10 +108,15 @@ def test_text_of_a_schema_is_the_hosts_streamed_or_not(speaking, serve) -> None:
     )
     assert grammar.finished and isinstance(json.loads(text), list)
     with serve() as (url, _), Client(url) as client:
-        assert client.post(GENERATE, request).body["text"] == text
+        whole = client.post(GENERATE, request).body
         *_, (_, end) = stream(url, request)
+        cut = client.post(GENERATE, {**request, "max_tokens": 1}).body
+        *_, (_, cut_end) = stream(url, {**request, "max_tokens": 1})
         refused = client.post(GENERATE, {**request, "json_schema": {"type": "nothing"}})
-    assert end["text"] == text
+    assert (whole["text"], whole["finish_reason"]) == (text, "stop")
+    assert end == {**whole, "tokens": []}
+    assert (cut["text"], cut["finish_reason"]) == (text[: len(cut["text"])], "length")
+    assert cut_end == {**cut, "tokens": []}
     assert refused.status == 400 and "Invalid type" in refused.body["error"]
 
 

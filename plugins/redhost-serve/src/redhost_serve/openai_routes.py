@@ -26,6 +26,7 @@ from redhost_serve.completion import (
     grammar_of,
     require_chat_template,
     require_generating,
+    token_counts,
     usage,
 )
 from redhost_serve.listing import models
@@ -186,7 +187,7 @@ class OpenAiRoutes:
                 _unknown(expert)  # it has no answer of its own
             answers = await service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
-        counts = usage(sum(await _token_counts(model, texts)))
+        counts = usage(sum(await token_counts(model, texts)))
         body = {
             "id": f"classify-{uuid.uuid4().hex}",
             "object": "list",
@@ -233,7 +234,7 @@ class OpenAiRoutes:
         if (texts := len(prompts) * choices) > (most := service.options.queue):
             # A retry would not help.
             raise HttpProblem(400, f"expected at most {most} choices in all, found {texts}")
-        counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
+        counts, longest = await token_counts(model, prompts), model.backbone.trunk.longest
         begun = list[Begun]()
         async with AsyncExitStack() as under_way:
             lengths = [*zip(prompts, counts, strict=True)]
@@ -314,11 +315,6 @@ async def _turns(
 
 async def _next(chunks: AsyncIterator[Piece]) -> Piece | None:
     return await anext(chunks, None)
-
-
-async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:
-    """Count tokens in a thread: waiting for the tokenizer may take as long as a pass."""
-    return await run_in_thread(lambda: model.backbone.token_counts(texts))
 
 
 def _unknown(name: str) -> NoReturn:

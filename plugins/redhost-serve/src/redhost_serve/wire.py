@@ -295,6 +295,8 @@ class GenerateReply(Struct, kw_only=True):
             alone continues the prompt. Null if the text ends at once.
         weights: Weight of each column after the prompt.
         text: The continuation.
+        finish_reason: Why it ended: ``length``, at a limit, where JSON of a schema is incomplete;
+            or ``stop``.
         tokens: The tokens; empty at the end of a stream, which has sent them.
     """
 
@@ -302,6 +304,7 @@ class GenerateReply(Struct, kw_only=True):
     expert: str | None
     weights: dict[str, float]
     text: str
+    finish_reason: Literal["stop", "length"]
     tokens: list[Token] = []
 
 
@@ -411,7 +414,9 @@ def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
     )
 
 
-def generate_reply(generation: int | None, tokens: Sequence[Generated]) -> GenerateReply:
+def generate_reply(
+    generation: int | None, tokens: Sequence[Generated], *, finish: Literal["stop", "length"]
+) -> GenerateReply:
     """Return the reply to a request to continue a prompt."""
     weights = tokens[0].weights if tokens else {}
     return GenerateReply(
@@ -419,6 +424,7 @@ def generate_reply(generation: int | None, tokens: Sequence[Generated]) -> Gener
         expert=max(weights, key=weights.__getitem__) if weights else None,
         weights=weights,
         text="".join(t.text for t in tokens),
+        finish_reason=finish,
         tokens=[
             Token(text=t.text, id=t.id, probability=t.probability, weights=t.weights)
             for t in tokens
