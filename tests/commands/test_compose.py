@@ -101,7 +101,7 @@ def test_a_plugin_s_router_with_infinite_weights_is_named_with_its_plugin(
 
 
 @pytest.mark.parametrize("body", ["pass", "return z.new_zeros(len(z), len(self.columns))"])
-def test_whose_parts_a_composition_was_computed_of_is_told(home, call, environment, body) -> None:
+def test_an_error_names_the_plugins_of_its_parts(home, call, environment, body) -> None:
     code = INFINITE.replace('float("nan")', "0.0").replace(body, "return 1 / 0")
     entry = {"redhost.plugins": "infinite = breaking"}
     environment.install_code("breaking", {"__init__.py": code}, entry)
