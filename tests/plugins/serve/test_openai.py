@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from redhost_serve.server import running
 from redhost_serve.service import Options, Service
 
 import redhost
+from redhost.core.types import MAX_SEED
 
 TEXT = "What is 37 plus 12?"
 PROMPT = "3 + 4 = "
@@ -67,13 +69,21 @@ def expected(speaking: redhost.Host, prompt: str, **options: Any) -> list[redhos
 
 
 def test_experts_are_models_whose_parent_is_the_composition(labels) -> None:
-    first, *experts = labels.models.list().data
+    first, *experts, auto = labels.models.list().data
+    assert labels.models.retrieve("auto") == auto and auto.id == "auto"
     assert first.id == "redhost" and first.created > 1_600_000_000
     assert [m.id for m in experts] == [f"range{n}" for n in range(1, 6)]
-    assert {m.parent for m in experts} == {"redhost"}
+    assert {m.parent for m in (*experts, auto)} == {"redhost"}
     assert labels.models.retrieve("range3").id == "range3"
     with pytest.raises(openai.NotFoundError):
         labels.models.retrieve("range9")
+
+
+def test_every_name_that_is_listed_generates(texts) -> None:
+    names = [m.id for m in texts.models.list().data]
+    assert {"redhost", "auto", "backbone"} < set(names) and len(names) > 3
+    for name in names:
+        assert texts.completions.create(model=name, prompt=PROMPT, **SAME).choices[0].text
 
 
 def test_errors_are_objects_that_clients_read(labels, texts) -> None:
@@ -365,6 +375,19 @@ def test_a_conversation_goes_through_the_backbones_template(speaking, texts) -> 
         texts.chat.completions.create(model="auto", messages=[{"role": "user", "content": "no"}])
 
 
+def test_text_parts_of_a_message_are_its_text(texts) -> None:
+    def answer(content: Any) -> str:
+        messages: Any = [{"role": "user", "content": content}]
+        made = texts.chat.completions.create(model="auto", messages=messages, **SAME)
+        return made.choices[0].message.content
+
+    parts = [{"type": "text", "text": text} for text in ("3 +", "4 = ")]
+    assert answer(parts[1:]) == answer("4 = ") and answer(parts) == answer("3 +\n4 = ")
+    with pytest.raises(openai.BadRequestError) as refused:
+        answer([*parts, {"type": "image_url", "image_url": {"url": "data:,"}}])
+    assert "image_url" in message_of(refused.value) and "\n" not in message_of(refused.value)
+
+
 # -- JSON -----------------------------------------------------------------------------------------
 
 PAIR: dict[str, Any] = {
@@ -516,6 +539,8 @@ def test_a_prompt_is_as_long_as_the_model_reads(live, texts, monkeypatch) -> Non
         {"temperature": -1},
         {"stop": ["a"] * 5},
         {"extra_body": {"tools": [{}]}},
+        {"extra_body": {"foo": 1}},
+        {"seed": MAX_SEED + 1},
     ],
 )
 def test_what_is_not_there_is_refused_not_left_out(texts, options) -> None:
@@ -523,8 +548,31 @@ def test_what_is_not_there_is_refused_not_left_out(texts, options) -> None:
         texts.completions.create(**{"model": "auto", "prompt": PROMPT, **SAME, **options})
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": PROMPT}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}),
+        ("/v1/embeddings", {"input": PROMPT}),
+        ("/classify", {"input": PROMPT}),
+    ],
+)
+def test_a_field_that_nobody_knows_is_named(texts, path, body) -> None:
+    with plain(texts) as client:
+        reply = client.post(path, {"model": "auto", **body, "foo": 1})
+    assert reply.status == 400 and "'foo'" in str(reply.body["error"])
+
+
+def test_an_error_says_what_was_found(texts) -> None:
+    for options, numbers in (({"logprobs": 5}, ("1", "5")), ({"prompt": "a" * 700}, ("512", "701"))):
+        with pytest.raises(openai.BadRequestError) as refused:
+            texts.completions.create(**{"model": "auto", "prompt": PROMPT, **SAME, **options})
+        assert set(numbers) < set(re.findall("[0-9]+", message_of(refused.value)))
+
+
 def test_values_that_ask_for_nothing_are_taken(texts) -> None:
     options: dict[str, Any] = {"n": 1, "top_p": 1, "presence_penalty": 0, "logit_bias": {}}
+    options |= {"seed": MAX_SEED, "extra_body": {"store": False, "metadata": {"a": "b"}}}
     made = texts.completions.create(model="auto", prompt=PROMPT, user="me", **SAME, **options)
     assert made.choices[0].text
     with pytest.raises(openai.NotFoundError):

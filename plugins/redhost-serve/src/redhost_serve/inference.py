@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redhost_serve.completion import grammar_of
+from redhost_serve.completion import grammar_of, require_generating
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
     EVENTS,
@@ -143,13 +143,14 @@ class InferenceRoutes:
         wanted = await body(request, GenerateRequest)
         service = self.service.of_question(wanted.question)
         model = service.composed
+        require_generating(model, service.model)
         tokens = await service.generate(
             model,
             wanted.prompt,
             max_tokens=wanted.max_tokens,
-            temperature=wanted.temperature,
-            seed=wanted.seed,
+            expert=wanted.expert,
             grammar=await grammar_of(model, wanted.json_schema),
+            **wanted.sampled(),
         )
         generation = model.generation
         made: list[Token] = []
