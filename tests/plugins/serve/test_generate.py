@@ -145,7 +145,8 @@ def test_what_is_wrong_is_400_and_one_line_streamed_or_not(serve, wrong) -> None
 
 
 @pytest.mark.parametrize(
-    "options", [{"top_k": 2, "seed": MAX_SEED}, {"top_p": 0.5}, {"repetition_penalty": 9, "min_p": 0.1}]
+    "options",
+    [{"top_k": 2, "seed": MAX_SEED}, {"top_p": 0.5}, {"repetition_penalty": 9, "min_p": 0.1}],
 )
 def test_sampling_is_that_of_the_function(speaking, serve, options) -> None:
     limits = {k: v for k, v in options.items() if k != "seed"}
@@ -312,7 +313,8 @@ def test_a_stream_that_cannot_be_sent_ends_its_text(serve, until, monkeypatch, p
     monkeypatch.setattr(Service, "generate", remembered)
     monkeypatch.setattr("redhost_serve.server.create_app", without_clients)
     with serve(queue=1) as (url, service), Client(url) as client:
-        reply = client.post(path, {"model": "auto", **LONG, "stream": True})
+        model = {} if path == GENERATE else {"model": "auto"}
+        reply = client.post(path, {**model, **LONG, "stream": True})
         assert reply.status == 500 and len(begun) == 1
         until(lambda: len(service.writer) == 0)
 

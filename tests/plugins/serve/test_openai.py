@@ -564,10 +564,13 @@ def test_a_field_that_nobody_knows_is_named(texts, path, body) -> None:
 
 
 def test_an_error_says_what_was_found(texts) -> None:
-    for options, numbers in (({"logprobs": 5}, ("1", "5")), ({"prompt": "a" * 700}, ("512", "701"))):
+    for options, numbers in (
+        ({"logprobs": 5}, ("1", "5")),
+        ({"prompt": "a" * 700}, ("512", "701")),
+    ):
         with pytest.raises(openai.BadRequestError) as refused:
             texts.completions.create(**{"model": "auto", "prompt": PROMPT, **SAME, **options})
-        assert set(numbers) < set(re.findall("[0-9]+", message_of(refused.value)))
+        assert set(numbers) <= set(re.findall("[0-9]+", message_of(refused.value)))
 
 
 def test_values_that_ask_for_nothing_are_taken(texts) -> None:

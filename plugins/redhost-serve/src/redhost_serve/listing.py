@@ -73,8 +73,8 @@ class ListingRoutes:
 def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
     """Return each question's composition as a model, followed by its experts as its children.
 
-    The other names that requests may give come last: `AUTO`, and the backbone's if text is generated
-    by it alone.
+    The other names that requests may give come last: `AUTO`, and, of a backbone that generates
+    text, `BACKBONE`.
     """
     found = [x for one in service.every for x in _models(one, admin=admin)]
     about = {key: found[0][key] for key in ("object", "created", "owned_by", "root")}

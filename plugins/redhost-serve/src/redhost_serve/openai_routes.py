@@ -136,7 +136,9 @@ class OpenAiRoutes:
         service, model, expert = self._named(wanted.model)
         require_generating(model, service.model)
         require_chat_template(model)
-        prompt = await service.render(model, [{"role": m.role, "content": m.text} for m in wanted.messages])
+        prompt = await service.render(
+            model, [{"role": m.role, "content": m.text} for m in wanted.messages]
+        )
         return await self._go_on(
             request,
             wanted,

@@ -1,7 +1,8 @@
 """Requests in the format of OpenAI's API, as structs.
 
-A subset of https://platform.openai.com/docs/api-reference: every other field is refused, but for
-those in `UNSUPPORTED` with a neutral value, and those in `WITHOUT_EFFECT`. `/classify` has the format of vLLM's.
+A subset of https://platform.openai.com/docs/api-reference: other fields are refused, except those in
+`UNSUPPORTED` with a neutral value, and those in `WITHOUT_EFFECT`. `/classify` has the format of
+vLLM's.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
 """Fields that are not supported, with the neutral values that are accepted."""
 
 WITHOUT_EFFECT = frozenset(
-    "metadata prompt_cache_key prompt_cache_retention safety_identifier user".split()
+    ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"]
 )
 """Fields of OpenAI's that do not change an answer: any value is accepted."""
 

@@ -14,7 +14,6 @@ from redhost.core.types import MAX_SEED
 from redhost_serve.problems import HttpProblem
 
 if TYPE_CHECKING:
-    from redhost_generate import Sampling
     from redhost_generate import Token as Generated
 
 __all__ = [
@@ -445,7 +444,7 @@ def _number_at(data: bytes, reason: str) -> str:
         found: Any = msgspec.json.decode(data)
         for name, index in STEP.findall(reason.partition(" - at `$")[2]):
             found = found[int(index)] if index else found[name]
-    except (LookupError, TypeError, ValueError):  # a name twice in the body, or too many digits
+    except (LookupError, TypeError, ValueError, RecursionError):  # a name twice, too many digits
         return ""
     if "length" in reason and isinstance(found, str | list):
         found = len(found)
