@@ -1,7 +1,7 @@
 """Requests in the format of OpenAI's API, as structs.
 
-A subset of https://platform.openai.com/docs/api-reference: other fields are refused, except those in
-`UNSUPPORTED` with a neutral value, and those in `WITHOUT_EFFECT`. `/classify` has the format of
+A subset of https://platform.openai.com/docs/api-reference: other fields are refused, except those
+in `UNSUPPORTED` with a neutral value, and those in `WITHOUT_EFFECT`. `/classify` has the format of
 vLLM's.
 """
 

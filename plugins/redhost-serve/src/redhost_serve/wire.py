@@ -36,6 +36,7 @@ __all__ = [
     "Metadata",
     "ModelMetadata",
     "OutTensor",
+    "Parameters",
     "Ready",
     "Replace",
     "RouteReply",
@@ -356,7 +357,7 @@ class GenerateReply(Struct, kw_only=True):
     tokens: list[Token] = []
 
 
-class Change(Struct, kw_only=True):
+class Change(Struct, kw_only=True, forbid_unknown_fields=True):
     """A swap or a rollback.
 
     Attributes:
@@ -370,7 +371,7 @@ class Change(Struct, kw_only=True):
     question: Id | None = None
 
 
-class Attach(Struct, kw_only=True):
+class Attach(Struct, kw_only=True, forbid_unknown_fields=True):
     """An expert to add to the composition.
 
     Attributes:
@@ -384,7 +385,7 @@ class Attach(Struct, kw_only=True):
     question: Id | None = None
 
 
-class Detach(Struct, kw_only=True):
+class Detach(Struct, kw_only=True, forbid_unknown_fields=True):
     """An expert to remove from the composition; it stays installed.
 
     Attributes:
@@ -408,10 +409,14 @@ class Replace(Attach, kw_only=True):
     id: Id
 
 
+class Parameters(Change, kw_only=True, forbid_unknown_fields=False):
+    """A change among parameters of Triton's, which are ignored."""
+
+
 class LoadRequest(Struct, kw_only=True):
     """A Triton-style load or unload."""
 
-    parameters: Change = msgspec.field(default_factory=Change)
+    parameters: Parameters = msgspec.field(default_factory=Parameters)
 
 
 class Served(Struct, kw_only=True):
