@@ -144,7 +144,7 @@ def test_an_upstream_that_is_gone_is_named_without_its_password(composed_home, g
     assert "s3cret" not in answer.text and "--upstream" in message
 
 
-def test_where_the_client_names_the_expert_nothing_is_judged(
+def test_where_the_client_names_the_expert_nothing_is_declined(
     composed_home, upstream, gateway_of
 ) -> None:
     url, _ = gateway_of(composed_home, upstream[0])

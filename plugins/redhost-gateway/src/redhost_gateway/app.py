@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Send
 
 from redhost_gateway.gateway import AUTO, Gateway
 from redhost_gateway.problems import Problem
@@ -67,12 +67,12 @@ class KnownHosts:
     def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
         self.app, self.hosts = app, tuple(host.lower() for host in hosts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         app = self.app if scope["type"] == "lifespan" or self._knows(scope) else _REFUSED
         await app(scope, receive, send)
 
-    def _knows(self, scope: Scope) -> bool:
+    def _knows(self, scope: MutableMapping[str, Any]) -> bool:
         try:
             name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
         except ValueError:  # brackets of no address

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 import redhost
-from redhost.core.types import MAX_SEED
 from redhost_serve.problems import HttpProblem
 
 if TYPE_CHECKING:
@@ -264,7 +263,8 @@ class SamplingRequest(Struct, kw_only=True):
 
     Attributes:
         temperature: T; 0 takes the most probable token.
-        seed: Seed of the sampling; further choices have the following seeds.
+        seed: Seed of the sampling, as large as that of `redhost generate`; further choices have the
+            following seeds.
         top_p: Only the most probable tokens that together have this probability.
         top_k: Only so many of the most probable tokens; 0 or -1 for no limit. Like the next two
             a field of vLLM's, not of OpenAI's.
@@ -275,7 +275,7 @@ class SamplingRequest(Struct, kw_only=True):
     """
 
     temperature: Annotated[float, Meta(ge=0)] | None = 1.0
-    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] | None = 0
+    seed: Annotated[int, Meta(ge=0)] | None = 0
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = 1.0
     top_k: Annotated[int, Meta(ge=-1)] | None = 0
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = 0.0
@@ -296,8 +296,11 @@ class SamplingRequest(Struct, kw_only=True):
             frequency_penalty=self.frequency_penalty or 0.0,
         )
         temperature = 1.0 if self.temperature is None else self.temperature
-        seed = ((self.seed or 0) + choice) & MAX_SEED
-        return {"temperature": temperature, "seed": seed, "sampling": sampling}
+        return {
+            "temperature": temperature,
+            "seed": (self.seed or 0) + choice,
+            "sampling": sampling,
+        }
 
 
 class GenerateRequest(SamplingRequest, kw_only=True, forbid_unknown_fields=True):
