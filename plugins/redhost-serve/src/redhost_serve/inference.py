@@ -11,7 +11,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redhost_serve.completion import Completion, UntilStop, grammar_of, token_counts
+from redhost_serve.completion import (
+    Completion,
+    UntilStop,
+    grammar_of,
+    require_generating,
+    token_counts,
+)
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
     EVENTS,
@@ -143,14 +149,15 @@ class InferenceRoutes:
         wanted = await body(request, GenerateRequest)
         service = self.service.of_question(wanted.question)
         model = service.composed
+        require_generating(model, service.model)
         grammar = await grammar_of(model, wanted.json_schema)
         tokens = await service.generate(
             model,
             wanted.prompt,
             max_tokens=wanted.max_tokens,
-            temperature=wanted.temperature,
-            seed=wanted.seed,
+            expert=wanted.expert,
             grammar=grammar,
+            **wanted.sampled(),
         )
         async with AsyncExitStack() as under_way:
             await under_way.enter_async_context(aclosing(tokens))

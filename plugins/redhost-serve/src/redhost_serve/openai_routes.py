@@ -32,6 +32,7 @@ from redhost_serve.completion import (
 from redhost_serve.listing import models
 from redhost_serve.openai_wire import (
     AUTO,
+    BACKBONE,
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,
@@ -59,9 +60,6 @@ if TYPE_CHECKING:
 __all__ = ["openai_routes"]
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-BACKBONE = "backbone"
-"""The column without an expert."""
 
 
 def openai_routes(service: Service, *, admin: bool) -> APIRouter:
@@ -139,7 +137,9 @@ class OpenAiRoutes:
         service, model, expert = self._named(wanted.model)
         require_generating(model, service.model)
         require_chat_template(model)
-        prompt = await service.render(model, [msgspec.to_builtins(m) for m in wanted.messages])
+        prompt = await service.render(
+            model, [{"role": m.role, "content": m.text} for m in wanted.messages]
+        )
         return await self._go_on(
             request,
             wanted,
@@ -244,11 +244,9 @@ class OpenAiRoutes:
                     model,
                     prompt,
                     max_tokens=wanted.limit,
-                    temperature=1.0 if wanted.temperature is None else wanted.temperature,
-                    seed=(wanted.seed or 0) + choice,
                     expert=expert,
-                    sampling=wanted.sampling,
                     grammar=grammar,
+                    **wanted.sampled(choice),
                 )
                 await under_way.enter_async_context(aclosing(tokens))
                 stop = UntilStop(wanted.stops)
@@ -324,7 +322,7 @@ def _unknown(name: str) -> NoReturn:
 
 async def _body(request: Request, kind: type[S]) -> S:
     data = await request.body()
-    refuse_unsupported(data)
+    refuse_unsupported(data, kind)
     return decode(data, kind)
 
 
