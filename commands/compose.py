@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from ..core.types import MAX_SEED
 from .common import (
     Share,
     backbone_option,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     type=click.Choice(["zero", "row", "full"]),
     help="How much of the router to retrain (default: full).",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Random seed.")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="Random seed.")
 @tolerance_option
 @click.option(
     "--decline",

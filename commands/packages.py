@@ -35,7 +35,12 @@ _accept_option = click.option("--accept", is_flag=True, help="Proceed if a domai
 @click.command()
 @click.argument("target", metavar="WHEEL|NAME")
 @click.option("--index-url", metavar="URL", help="Download NAME from this index.")
-@click.option("--find-links", metavar="DIR", help="Take NAME from a folder of wheels; no index.")
+@click.option(
+    "--find-links",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False),
+    help="Take NAME from a folder of wheels; no index.",
+)
 @key_option
 @click.option(
     "--replace",

@@ -13,6 +13,9 @@ from ..registry.errors import InputTypeError, UsageError
 if TYPE_CHECKING:  # files of rows are read before torch is loaded
     from torch import Tensor
 
+MAX_SEED = 2**63 - 1
+"""The largest seed of anything random."""
+
 Encode = Callable[[Sequence[str]], "Tensor"]
 """Texts → h ``(N, D)``, usually through the feature cache."""
 

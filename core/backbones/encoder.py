@@ -270,7 +270,9 @@ class TextEncoder:
         """
         try:
             with self.lock:  # computing a fingerprint changes the tokenizer's settings
-                return list(cast("Any", self.tokenizer)(text, **options)["input_ids"])
+                return list(
+                    cast("Any", self.tokenizer)(text, verbose=False, **options)["input_ids"]
+                )
         except TypeError as e:  # tokenizers raises it for half of a surrogate pair
             raise UsageError("a text", expected="whole characters", found=ascii(text)[:40]) from e
         except BaseException as e:

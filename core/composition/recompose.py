@@ -223,8 +223,12 @@ def compose_parts(
     timer = StepTimer()
     before = _digests(inputs)
     timer.mark("digests")
-    trained = train(inputs, options, timer=timer, weights=weights, progress=progress)
-    gates = judge_composition(inputs, options, trained.model, trained.data)
+    try:
+        trained = train(inputs, options, timer=timer, weights=weights, progress=progress)
+        gates = judge_composition(inputs, options, trained.model, trained.data)
+    except Exception as e:
+        e.add_note(f"(parts from {', '.join(sorted(inputs.providers)) or 'redhost alone'})")
+        raise
     timer.mark("judge")
     # Computed again from the tensors in memory: a plugin's router may have reached them.
     digests = _unmoved(before, _digests(inputs))
@@ -237,11 +241,12 @@ def compose_parts(
         decline=options.decline or None,  # a share of 0 declines nothing, as no share does
         moments=Moments.of_columns([d for d in trained.data if d.column != BACKBONE]),
     )
-    complete = replace(trained, model=model)
     return RecomposeResult(
         inputs=inputs,
         composed=model,
-        receipt=draft_receipt(inputs, options, complete, gates, digests, timer.steps),
+        receipt=draft_receipt(
+            inputs, options, replace(trained, model=model), gates, digests, timer.steps
+        ),
         router_bytes=safetensors.torch.save(router_tensors(trained.router)),
     )
 

@@ -14,6 +14,7 @@ from ...registry.errors import (
     PluginError,
     RedhostError,
     UsageError,
+    summary,
 )
 from ...registry.package.checked import Violation
 
@@ -79,10 +80,17 @@ class Refusal:
             return self.cause
         first, kind = self.violations[0], self.code.error(CompositionError)
         if self.cause is not None:
-            hint = "Nothing was changed. --debug shows where it happened."
-            return kind("the composition cannot be computed", found=first.found, hint=hint)
-        hint = first.hint if hint is None else hint
-        return kind(first.field, expected=first.expected, found=first.found, hint=hint)
+            return kind(
+                "the composition cannot be computed",
+                found=first.found,
+                hint="Nothing was changed. --debug shows where it happened.",
+            )
+        return kind(
+            first.field,
+            expected=first.expected,
+            found=first.found,
+            hint=first.hint if hint is None else hint,
+        )
 
 
 def accepted(outcome: T | Refusal) -> T:
@@ -110,7 +118,7 @@ def refusal_of(error: Exception) -> Refusal:
         expected, reason, hint = error.expected, error.reason, error.hint
     else:
         code, expected = Code.NOT_COMPUTABLE, "material that can be computed"
-        word, reason = code.value, f"{type(error).__name__}: {error}"[:300]
+        word, reason = code.value, summary(error)
         hint = "Ask its author for a new build."
     violation = Violation(word, "package", expected or "a part that can be made", reason, hint)
     return Refusal(code=code, violations=(violation,), cause=error)

@@ -88,8 +88,9 @@ def train(
     timer.mark("choose")
     moved = tuple[str, ...]()
     reads = router.reads if weights is None else router.reads - {ANSWERS}
-    data = choice.data if choice else None
-    data = data or columns_data(model, encode=inputs.encode, reads=reads)
+    data = (choice.data if choice else None) or columns_data(
+        model, encode=inputs.encode, reads=reads
+    )
     timer.mark("learn")
     if weights is None:
         moved = _train(inputs, options, router, data, progress=progress)

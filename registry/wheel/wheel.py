@@ -183,7 +183,7 @@ def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
         (kind, value) for kind in kinds for _, value in entries(text, f"redhost.{kind}s")
     ]
     if len(offers) != 1 or not offers[0][1].isidentifier():
-        expected = "one entry point that names a top-level package"
+        expected = "one entry point of an expert or a backbone (pip installs plugins)"
         raise ArchiveError("package_files", expected, repr(offers)[:120])
     [(kind, module)] = offers
     return Package(kind, fields["name"], fields["version"], module, None, False), info

@@ -57,6 +57,7 @@ def test_a_weight_of_nothing_is_no_bar(open_page, read_only_url, none) -> None:
     reply = {
         "outputs": [
             {"name": "label", "data": ["49"]},
+            {"name": "declined", "data": [False]},
             {"name": "weights", "data": [1, none], "parameters": columns},
         ],
         "model_version": "2",
@@ -98,12 +99,28 @@ def test_a_refused_question_says_why(open_page, read_only_url) -> None:
     assert page.locator("#answer").is_hidden()
 
 
+def test_a_declined_text_has_no_label(open_page, read_only_url) -> None:
+    page = open_page(read_only_url)
+    reply = {
+        "outputs": [
+            {"name": "label", "data": ["none"]},
+            {"name": "declined", "data": [True]},
+            {"name": "weights", "data": [1], "parameters": {"columns": ["one"]}},
+        ],
+        "model_version": "2",
+    }
+    page.route("**/infer", lambda route: route.fulfill(json=reply))
+    ask(page, TEXT)
+    expect(page.locator("#label")).to_have_text("declined")
+
+
 def test_what_comes_from_elsewhere_is_text_and_never_markup(open_page, read_only_url) -> None:
     page = open_page(read_only_url)
     evil = "<img src=x onerror=alert(1)>"
     reply = {
         "outputs": [
             {"name": "label", "data": [evil]},
+            {"name": "declined", "data": [False]},
             {"name": "weights", "data": [1], "parameters": {"columns": [evil]}},
         ],
         "model_version": evil,

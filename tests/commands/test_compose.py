@@ -100,6 +100,17 @@ def test_a_plugin_s_router_with_infinite_weights_is_named_with_its_plugin(
     assert "Choose another --router; this one is of 'endless'." in err
 
 
+@pytest.mark.parametrize("body", ["pass", "return z.new_zeros(len(z), len(self.columns))"])
+def test_an_error_names_the_plugins_of_its_parts(home, call, environment, body) -> None:
+    code = INFINITE.replace('float("nan")', "0.0").replace(body, "return 1 / 0")
+    entry = {"redhost.plugins": "infinite = breaking"}
+    environment.install_code("breaking", {"__init__.py": code}, entry)
+    assert call("trust", "breaking")[0] == 0
+    code, out, err = call("recompose", "--router", "infinite", "--accept")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "found ZeroDivisionError: division by zero (parts from breaking)" in err
+
+
 @pytest.mark.parametrize("flag", ["--level=half", "--seed=-1", "--tolerance=-1", "--colour=red"])
 def test_impossible_flags_are_wrong_usage(home, call, flag) -> None:
     assert call("recompose", flag)[0] == 2

@@ -100,6 +100,9 @@ def test_texts_of_a_schema_are_json_of_it(generating) -> None:
     options = {"max_new_tokens": 60, "seed": 3, "return_full_text": False, "json_schema": schema}
     for made in ours(["3 + 4 = ", "the cat sat "], batch_size=2, **options):
         assert isinstance(json.loads(made[0]["generated_text"]), list)
+        assert made[0]["finish_reason"] == "stop"
+    [cut] = ours("3 + 4 = ", **options | {"max_new_tokens": 1})
+    assert (cut["generated_text"], cut["finish_reason"]) == ("[", "length")
     with pytest.raises(redhost.UsageError, match="Invalid type"):
         ours("3 + 4 = ", json_schema={"type": "nothing"})
 

@@ -53,7 +53,7 @@ class PlainTokenizer:
     truncation_side: str = "right"
 
     def __call__(
-        self, text: str, *, truncation: bool = False, max_length: int | None = None
+        self, text: str, *, truncation: bool = False, max_length: int | None = None, **_: object
     ) -> dict[str, list[int]]:
         """Return the ids of a text, cut at `max_length` where `truncation` is set."""
         if truncation and max_length is not None:

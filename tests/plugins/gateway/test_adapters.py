@@ -223,8 +223,9 @@ def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None
     state.scales = [{"id": 4, "path": "sums.gguf"}, {"id": 7, "path": "/m/the-code.gguf"}]
     url, _ = gateway_of(home, address, loads="llama.cpp", models={"code": "the-code"})
     for name, on in {"code": 7, "sums": 4, "backbone": None}.items():
-        answer = post(url, "x", model=name).json()
+        answer = post(url, "x", model=name, cache_prompt=True).json()
         assert answer["model"] == BASE
+        assert json.loads(state.seen[-1][2])["cache_prompt"] is False  # of other scales, perhaps
         assert answer["lora"] == [{"id": i, "scale": float(i == on)} for i in (4, 7)]
     state.scales = {"detail": "Not Found"}
     refused = post(url, "x", model="code")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import socket
@@ -15,7 +16,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from redhost_gateway.app import create_app
 from redhost_gateway.faulty_upstream import BASE, TOKENS
+from redhost_gateway.gateway import Gateway
 
 import redhost
 
@@ -110,6 +113,7 @@ def test_the_upstreams_own_errors_pass(composed_home, upstream, gateway_of) -> N
         ({"model": "auto"}, 400, "no_text"),
         ({"model": "auto", "messages": [{"role": "system", "content": "x"}]}, 400, "no_text"),
         ({"model": "auto", "prompt": [1, 2]}, 400, "no_text"),
+        (b'{"model": "auto", "prompt": "a\xff"}', 400, "invalid_utf8"),
         ({"model": "auto", "prompt": list(EXPERTS)}, 400, "several_experts"),
         ({"model": "auto", "prompt": TEXT, "behave": "drop"}, 502, "upstream_unreachable"),
         ({"model": "auto", "prompt": TEXT, "behave": "slow:9"}, 504, "upstream_timeout"),
@@ -123,8 +127,55 @@ def test_what_the_gateway_refuses(body, status, code, composed_home, upstream, g
     named = {k: v for k, v in answer.headers.items() if k.startswith("x-redhost-")}
     assert named.get("x-redhost-expert") == ("range3" if status in {502, 504} else None)
     assert named == {} or {"x-redhost-generation", "x-redhost-weights"} < named.keys()
+    where = upstream[0].removeprefix("http://")
+    assert (where in answer.json()["error"]["message"]) == (status == 502)
     with client_of(url) as client:  # it goes on
         assert client.completions.create(model="auto", prompt=TEXT).model == "range3"
+
+
+def test_an_upstream_that_is_gone_is_named_without_its_password(composed_home, gateway_of) -> None:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    url, _ = gateway_of(composed_home, f"http://me:s3cret@{place}")
+    answer = post(url, chat(TEXT))
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 502 and f"({place}: ConnectError)" in message
+    assert "s3cret" not in answer.text and "--upstream" in message
+
+
+def test_where_the_client_names_the_expert_nothing_is_declined(
+    composed_home, upstream, gateway_of
+) -> None:
+    url, _ = gateway_of(composed_home, upstream[0])
+    answer = post(url, {"model": "range1", "prompt": TEXT}, "/v1/completions")
+    assert (answer.status_code, answer.headers["x-redhost-expert"]) == (200, "range1")
+    assert not {"x-redhost-declined", "x-redhost-weights"} & answer.headers.keys()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:80", 200), ("LOCALHOST", 200), ("[::1]", 200), ("a.example.com", 200),
+        ("evil.com", 400), ("[", 400), ("", 400),
+    ],
+)  # fmt: skip
+def test_a_foreign_host_is_refused_as_an_object(composed_home, host, status) -> None:
+    gateway = Gateway(host=redhost.Host.open(composed_home), settings=())
+    app = create_app(gateway, hosts=("localhost", "::1", "*.example.com"))
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/health/live"}
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    asyncio.run(app({**scope, "headers": [(b"host", host.encode())]}, receive, send))
+    assert sent[0]["status"] == status
+    if status == 400:
+        assert json.loads(sent[1]["body"])["error"]["code"] == "unknown_host"
 
 
 def test_a_length_beside_chunks_does_not_cut_the_answer(composed_home, gateway_of) -> None:

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from redhost_gateway.cli import gateway
+from redhost_gateway.cli import storm as gateway_storm
 from redhost_gateway.faulty_upstream import TOKENS, FaultyUpstream
 from redhost_gateway.report import note, page
 from redhost_gateway.settings import Limits, upstreams_of
 from redhost_gateway.storm import BEHAVIOURS, Outcomes, is_own, storm
 from redhost_gateway.upstream import Upstream
+from redhost_serve.cli import storm as serve_storm
 
 import redhost
 
@@ -78,6 +80,7 @@ def test_the_page_is_what_its_metrics_say(tmp_path) -> None:
     [
         ([], "--upstream URL"),
         (["--upstream", "ftp://x"], "ftp://x"),
+        (["--upstream", "localhost:8801"], "Write http://localhost:8801."),
         (["--upstream", "http://x", "--model", "a"], "NAME=VALUE"),
         (["--upstream", "http://x", "--limit", "reads=1"], "requests=NUMBER"),
         (["--config", "no.toml"], "no.toml"),
@@ -85,7 +88,22 @@ def test_the_page_is_what_its_metrics_say(tmp_path) -> None:
 )
 def test_what_the_command_refuses(options, named, tmp_path) -> None:
     failed = CliRunner().invoke(gateway, ["--home", str(tmp_path), "--port", "0", *options])
-    assert failed.exit_code != 0 and named in str(failed.exception)
+    assert isinstance(failed.exception, redhost.UsageError) and named in str(failed.exception)
+    assert failed.exception.exit_code == 2
+
+
+def test_outside_a_clone_it_writes_nowhere_by_itself(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (gateway_storm, serve_storm):
+        ended = CliRunner().invoke(command, [])
+        assert ended.exit_code == 2 and "--out" in ended.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_with_a_key_that_nobody_knows_is_exit_2(tmp_path) -> None:
+    (file := tmp_path / "gateway.toml").write_text('[[upstream]]\nadress = "http://a"\n')
+    with pytest.raises(redhost.UsageError, match="adress"):
+        upstreams_of([], models=[], loads="none", config=file)
 
 
 def test_upstreams_from_a_file(tmp_path) -> None:

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import redhost_generate
 import torch
 from click.testing import CliRunner
 from warm_start import warm_command
 
 import redhost
 from redhost.cli import cli
+from redhost.core.types import MAX_SEED
 from redhost.testing import Environment
 
 PROMPT = "the cat "
@@ -385,12 +387,22 @@ def waiting(pipe: int) -> int:
         (("--max-tokens", "0"), "max-tokens"),
         (("--temperature", "-1"), "temperature"),
         (("--temperature", "nan"), "no such temperature"),
+        (("--top-p", "nan"), "no such top_p"),
         (("--seed", "-1"), "seed"),
+        (("--seed", str(MAX_SEED + 1)), "seed"),
     ],
 )
 def test_wrong_numbers_are_exit_2(home, call, options, printed) -> None:
     code, out, err = call("generate", PROMPT, *options)
     assert (code, out) == (2, "") and printed in err and "Traceback" not in err
+    assert ("Leave it out for 1" in err) == (options[1] == "nan")
+
+
+def test_the_largest_seed_is_one_for_all(studio, home, call) -> None:
+    assert call("generate", PROMPT, "--max-tokens", "2", "--seed", str(MAX_SEED))[0] == 0
+    with pytest.raises(redhost.UsageError, match="no such seed"):
+        redhost_generate.generate(redhost.Host.open(home).composed, PROMPT, seed=MAX_SEED + 1)
+    assert call("recompose", "--seed", str(MAX_SEED + 1))[0] == 2
 
 
 def test_a_prompt_that_is_too_long_is_a_line(home, call) -> None:

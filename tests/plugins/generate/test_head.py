@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from redhost_author.backbone.making import BackbonePlan, new_backbone
@@ -24,8 +26,11 @@ def test_the_head_gives_the_models_own_logits(make_speaker, tmp_path, tied) -> N
     with torch.inference_mode():
         found = backbone.trunk.hidden_states(ids)[0] @ backbone.classifier.T
         assert torch.allclose(found, model(input_ids=ids).logits[0], atol=1e-5)
-    embedding = backbone.trunk.model.get_input_embeddings().weight
+    embedding: Any = backbone.trunk.model.get_input_embeddings().weight
     assert torch.equal(backbone.classifier, embedding) == tied
+    assert backbone.trunk.head is not None
+    assert backbone.trunk.head.t().is_contiguous()  # a token that is alone reads it sequentially
+    assert (backbone.trunk.head.data_ptr() == embedding.data_ptr()) == tied  # and it is kept once
 
 
 @pytest.mark.parametrize("twist", ["bias", "scale", "cap"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from redhost_generate.tokens import (
     Tokens,
@@ -55,6 +57,21 @@ def test_without_a_start_token_nothing_is_generated(make_speaker, tmp_path) -> N
 def test_a_text_without_tokens_is_refused(speaker) -> None:
     with pytest.raises(UsageError, match="a text has no tokens"):
         tokenize(speaker.trunk, "")
+
+
+def test_a_long_text_is_for_us_to_refuse_not_for_transformers(short, caplog, monkeypatch) -> None:
+    logger = logging.getLogger("transformers")
+    monkeypatch.setattr(short.tokenizer, "model_max_length", 12)
+    logger.addHandler(caplog.handler)
+    try:
+        short.tokenizer("hello " * 9)  # it says so, once
+        assert len(caplog.records) == 1
+        caplog.clear()
+        short.tokenizer.deprecation_warnings.clear()
+        assert len(tokenize(short, "hello " * 9, whole=True)) > 12
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records
 
 
 def test_a_long_text_is_cut_where_the_trunk_cuts(short) -> None:

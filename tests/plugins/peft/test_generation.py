@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
+import subprocess
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +23,7 @@ from redhost_generate.decode import generate, read_batch
 from redhost_generate.documents import split_documents
 from redhost_generate.sessions import ChosenSession, routes_once, session_of
 from redhost_generate.tokens import start_of, tokenize
+from warm_start import warm_command
 
 import redhost
 from redhost.core.backbones.encoder import blocks_of
@@ -34,6 +37,7 @@ from redhost.core.model.build import make_expert_module
 from redhost.core.model.composed import ComposedModel
 from redhost.registry.package.discover import from_folder
 from redhost.registry.package.readers import read_expert
+from redhost.testing import Environment
 
 from ...support.sessions import step_together
 
@@ -433,3 +437,18 @@ def test_without_known_blocks_a_prompt_is_read_from_the_bottom(adapted, monkeypa
     made = [t.id for t in generate(model, PROMPTS["tales"], max_tokens=6, temperature=0)]
     named = generate(model, PROMPTS["tales"], expert="sums", max_tokens=6, temperature=0)
     assert made == [t.id for t in named]
+
+
+def test_the_command_writes_it_for_llama_cpp(speaker_folder, adapter_packages, tmp_path) -> None:
+    environment = Environment(tmp_path / "site")
+    for package in speaker_folder, adapter_packages["sums"]:
+        environment.install(package.parents[1])
+    done = subprocess.run(  # nothing of a task is loaded there but what the command loads itself
+        warm_command("-m", "redhost", "export", "sums", "--to", "gguf", "--home", "home"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        check=True,
+        capture_output=True,
+    )
+    assert done.stdout.split() == [b"sums-gguf"]
+    assert (tmp_path / "sums-gguf/sums.gguf").read_bytes()[:4] == b"GGUF"

@@ -171,6 +171,12 @@ REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
         "layers_pattern",
         "(a|a)+",
     ),
+    "a name of layers that is too long": (
+        files(layers_to_transform=[1], layers_pattern=["x" * 65]),
+        "adapter_config",
+        "layers_pattern",
+        "x",
+    ),
     "more patterns than modules": (
         files(rank_pattern={f"m{n}": 4 for n in range(5000)}),
         "adapter_config",
@@ -232,6 +238,16 @@ REFUSED: dict[str, tuple[tuple[bytes, bytes], str, str, str]] = {
         "weights_tensors",
         MODULES[0],
         "lora_magnitude_vector",
+    ),
+    "magnitudes of another size": (
+        files(
+            tensors()
+            | {f"{START}{m}.lora_magnitude_vector": np.ones(D + 1, "f4") for m in MODULES},
+            use_dora=True,
+        ),
+        "weights_tensors",
+        MODULES[0],
+        f"({D + 1})",
     ),
     "another rank": (files(r=5), "weights_tensors", MODULES[0], "(4, 16)"),
     "a rank of its pattern": (

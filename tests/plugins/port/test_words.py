@@ -136,7 +136,7 @@ def test_a_card_of_texts_stays(contexts, experts) -> None:
 def test_another_tokenizer_is_refused(contexts, experts, tmp_path) -> None:
     other = open_for_training(TINY, cache=tmp_path)
     with pytest.raises(redhost.UsageError, match="another tokenizer"):
-        port_expert(experts["texts"], old=contexts[0], new=other)
+        port_expert(experts["fruit"], old=contexts[0], new=other)  # before rows are asked for
 
 
 @pytest.mark.parametrize("change", ["words", "marks"])

@@ -54,10 +54,20 @@ def test_unload_and_load_as_triton_does(home, open_live) -> None:
         assert client.infer([TEXT]).status == 503
         assert client.get("/v2/health/live").status == 200
         assert client.get("/v1/models").body["data"][0]["generation"] is None
-        payload = {"parameters": {"generation": 2}}
+        payload = {"parameters": {"generation": 2, "unload_dependents": True}, "of": "Triton"}
         assert client.post(f"{path}/load", payload).body == {"generation": 2, "previous": None}
         assert client.post("/v2/repository/models/other/load", {}).status == 404
         assert client.infer([TEXT]).generation == 2
+
+
+@pytest.mark.parametrize("path", ["swap", "rollback", "attach", "detach", "replace"])
+def test_a_field_that_nobody_knows_changes_nothing(home, open_live, path) -> None:
+    with running(open_live(home), token=TOKEN) as (url, _), Client(url, token=TOKEN) as client:
+        known = {"id": "range1", "source": "range2"}
+        keys = {"attach": ["source"], "detach": ["id"], "replace": ["id", "source"]}.get(path, [])
+        reply = client.post(f"/admin/{path}", {**{k: known[k] for k in keys}, "generations": 2})
+        assert reply.status == 400 and "generations" in reply.body["error"]
+        assert client.infer([TEXT]).generation == 3
 
 
 ADMIN = ("/admin/swap", "/admin/rollback", "/v2/repository/models/redhost/load")

@@ -20,6 +20,7 @@ from redhost_serve.service import Options, Service
 from redhost_serve.wire import MAX_CHARACTERS, MAX_TOKENS
 
 import redhost
+from redhost.core.types import MAX_SEED
 
 GENERATE = "/v1/generate"
 PROMPT = "3 + 4 = "
@@ -108,10 +109,15 @@ def test_text_of_a_schema_is_the_hosts_streamed_or_not(speaking, serve) -> None:
     )
     assert grammar.finished and isinstance(json.loads(text), list)
     with serve() as (url, _), Client(url) as client:
-        assert client.post(GENERATE, request).body["text"] == text
+        whole = client.post(GENERATE, request).body
         *_, (_, end) = stream(url, request)
+        cut = client.post(GENERATE, {**request, "max_tokens": 1}).body
+        *_, (_, cut_end) = stream(url, {**request, "max_tokens": 1})
         refused = client.post(GENERATE, {**request, "json_schema": {"type": "nothing"}})
-    assert end["text"] == text
+    assert (whole["text"], whole["finish_reason"]) == (text, "stop")
+    assert end == {**whole, "tokens": []}
+    assert (cut["text"], cut["finish_reason"]) == (text[: len(cut["text"])], "length")
+    assert cut_end == {**cut, "tokens": []}
     assert refused.status == 400 and "Invalid type" in refused.body["error"]
 
 
@@ -128,6 +134,11 @@ def test_text_of_a_schema_is_the_hosts_streamed_or_not(speaking, serve) -> None:
         {"prompt": "a", "temperature": "hot"},
         {"prompt": "a", "seed": -1},
         {"prompt": "a", "stream": 1},
+        {"prompt": "a", "seed": MAX_SEED + 1},
+        {"prompt": "a", "seed": 10**22},
+        {"prompt": "a", "top_p": 0},
+        {"prompt": "a", "foo": 1},
+        {"prompt": "a", "stop": "b"},
     ],
 )
 def test_what_is_wrong_is_400_and_one_line_streamed_or_not(serve, wrong) -> None:
@@ -136,6 +147,37 @@ def test_what_is_wrong_is_400_and_one_line_streamed_or_not(serve, wrong) -> None
             reply = client.post(GENERATE, request)
             assert reply.status == 400 and set(reply.body) == {"error"}
             assert "\n" not in reply.body["error"] and "aaaa" not in reply.body["error"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"top_k": 2, "seed": MAX_SEED}, {"top_p": 0.5}, {"repetition_penalty": 9, "min_p": 0.1}],
+)
+def test_sampling_is_that_of_the_function(speaking, serve, options) -> None:
+    limits = {k: v for k, v in options.items() if k != "seed"}
+    expected = redhost_generate.generate(
+        speaking.load(1),
+        PROMPT,
+        max_tokens=12,
+        seed=options.get("seed", 0),
+        expert="backbone",
+        sampling=redhost_generate.Sampling(**limits),
+    )
+    request = {"prompt": PROMPT, "max_tokens": 12, "expert": "backbone", **options}
+    with serve() as (url, _), Client(url) as client:
+        reply = client.post(GENERATE, request)
+        assert [t["id"] for t in reply.body["tokens"]] == [t.id for t in expected]
+        assert reply.body["expert"] == "backbone"
+        assert client.post(GENERATE, {**request, "expert": "nobody"}).status == 404
+
+
+def test_an_error_names_the_field_or_the_numbers(serve) -> None:
+    with serve() as (url, _), Client(url) as client:
+        unknown = client.post(GENERATE, {**REQUEST, "foo": 1}).body["error"]
+        long = client.post(GENERATE, {**REQUEST, "prompt": "a" * 600}).body["error"]
+        route = client.post("/v1/route", {"texts": [PROMPT], "foo": 1})
+    assert "foo" in unknown and "512" in long and "601" in long
+    assert route.status == 400 and "foo" in route.body["error"]
 
 
 def test_a_body_over_the_limit_is_413(serve) -> None:
@@ -276,7 +318,8 @@ def test_a_stream_that_cannot_be_sent_ends_its_text(serve, until, monkeypatch, p
     monkeypatch.setattr(Service, "generate", remembered)
     monkeypatch.setattr("redhost_serve.server.create_app", without_clients)
     with serve(queue=1) as (url, service), Client(url) as client:
-        reply = client.post(path, {"model": "auto", **LONG, "stream": True})
+        model = {} if path == GENERATE else {"model": "auto"}
+        reply = client.post(path, {**model, **LONG, "stream": True})
         assert reply.status == 500 and len(begun) == 1
         until(lambda: len(service.writer) == 0)
 

@@ -22,6 +22,7 @@ from redhost_serve.server import running
 from redhost_serve.service import Options, Service
 
 import redhost
+from redhost.core.types import MAX_SEED
 
 TEXT = "What is 37 plus 12?"
 PROMPT = "3 + 4 = "
@@ -67,13 +68,21 @@ def expected(speaking: redhost.Host, prompt: str, **options: Any) -> list[redhos
 
 
 def test_experts_are_models_whose_parent_is_the_composition(labels) -> None:
-    first, *experts = labels.models.list().data
+    first, *experts, auto = labels.models.list().data
+    assert labels.models.retrieve("auto") == auto and auto.id == "auto"
     assert first.id == "redhost" and first.created > 1_600_000_000
     assert [m.id for m in experts] == [f"range{n}" for n in range(1, 6)]
-    assert {m.parent for m in experts} == {"redhost"}
+    assert {m.parent for m in (*experts, auto)} == {"redhost"}
     assert labels.models.retrieve("range3").id == "range3"
     with pytest.raises(openai.NotFoundError):
         labels.models.retrieve("range9")
+
+
+def test_every_name_that_is_listed_generates(texts) -> None:
+    names = [m.id for m in texts.models.list().data]
+    assert {"redhost", "auto", "backbone"} < set(names) and len(names) > 3
+    for name in names:
+        assert texts.completions.create(model=name, prompt=PROMPT, **SAME).choices[0].text
 
 
 def test_errors_are_objects_that_clients_read(labels, texts) -> None:
@@ -365,6 +374,19 @@ def test_a_conversation_goes_through_the_backbones_template(speaking, texts) -> 
         texts.chat.completions.create(model="auto", messages=[{"role": "user", "content": "no"}])
 
 
+def test_text_parts_of_a_message_are_its_text(texts) -> None:
+    def answer(content: Any) -> str:
+        messages: Any = [{"role": "user", "content": content}]
+        made = texts.chat.completions.create(model="auto", messages=messages, **SAME)
+        return made.choices[0].message.content
+
+    parts = [{"type": "text", "text": text} for text in ("3 +", "4 = ")]
+    assert answer(parts[1:]) == answer("4 = ") and answer(parts) == answer("3 +\n4 = ")
+    with pytest.raises(openai.BadRequestError) as refused:
+        answer([*parts, {"type": "image_url", "image_url": {"url": "data:,"}}])
+    assert "image_url" in message_of(refused.value) and "\n" not in message_of(refused.value)
+
+
 # -- JSON -----------------------------------------------------------------------------------------
 
 PAIR: dict[str, Any] = {
@@ -516,6 +538,9 @@ def test_a_prompt_is_as_long_as_the_model_reads(live, texts, monkeypatch) -> Non
         {"temperature": -1},
         {"stop": ["a"] * 5},
         {"extra_body": {"tools": [{}]}},
+        {"extra_body": {"foo": 1}},
+        {"seed": MAX_SEED + 1},
+        {"seed": MAX_SEED, "n": 2},
     ],
 )
 def test_what_is_not_there_is_refused_not_left_out(texts, options) -> None:
@@ -525,6 +550,7 @@ def test_what_is_not_there_is_refused_not_left_out(texts, options) -> None:
 
 def test_values_that_ask_for_nothing_are_taken(texts) -> None:
     options: dict[str, Any] = {"n": 1, "top_p": 1, "presence_penalty": 0, "logit_bias": {}}
+    options |= {"seed": MAX_SEED, "extra_body": {"store": False, "metadata": {"a": "b"}}}
     made = texts.completions.create(model="auto", prompt=PROMPT, user="me", **SAME, **options)
     assert made.choices[0].text
     with pytest.raises(openai.NotFoundError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 from typing import Any
 
+import msgspec
 from redhost_serve.client import INFER, Client
 from redhost_serve.server import running
 from redhost_serve.service import Options
+from redhost_serve.wire import InferRequest, decode, infer_reply
 
 import redhost
 
@@ -27,7 +30,12 @@ def test_health_and_metadata(shared) -> None:
         assert client.get("/v2").body["extensions"] == ["model_repository", "metrics"]
         model = client.get("/v2/models/redhost").body
         assert model["versions"] == ["3"]
-        assert [t["name"] for t in model["outputs"]] == ["label", "probability", "weights"]
+        assert [t["name"] for t in model["outputs"]] == [
+            "label",
+            "declined",
+            "probability",
+            "weights",
+        ]
         assert client.get("/v2/models/other").status == 404
 
 
@@ -39,6 +47,15 @@ def test_infer_answers_as_the_host_does_and_names_its_generation(shared, compose
     assert reply.output("label") == [answer.label] == ["49"]
     assert reply.output("probability") == [answer.probability]  # the very same bits
     assert reply.output("weights") == list(answer.weights.values())
+
+
+def test_infer_tells_which_texts_are_declined(composed_home) -> None:
+    host = redhost.Host.open(composed_home, plugins=redhost.plugins.Plugins(()))
+    [answer] = host.predict([TEXT])
+    answers = [answer, dataclasses.replace(answer, label="none", declined=True)]
+    reply = infer_reply(decode(msgspec.json.encode(infer({})), InferRequest), answers, model="m")
+    made = {tensor.name: tensor for tensor in reply.outputs}
+    assert list(made["declined"].data) == [False, True] and made["declined"].datatype == "BOOL"
 
 
 def test_infer_reads_nested_data_and_returns_what_is_wanted(shared) -> None:

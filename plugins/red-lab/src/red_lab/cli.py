@@ -17,6 +17,7 @@ from red_lab.seeds import seeds
 from red_lab.study import WORK, out_option, seeds_option
 from red_lab.text import text
 from redhost.commands.lazy import PluginGroup
+from redhost.core.types import MAX_SEED
 
 __all__ = [
     "StudyGroup",
@@ -55,7 +56,7 @@ def lab() -> None:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_SEED),
     default=0,
     show_default=True,
     help="Random seed.",

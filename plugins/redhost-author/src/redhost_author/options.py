@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
+from redhost.core.types import MAX_SEED
+
 seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
+    "--seed",
+    type=click.IntRange(0, MAX_SEED),
+    default=0,
+    show_default=True,
+    help="Random seed.",
 )
 """Adds ``--seed``."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Send
 
 from redhost_gateway.gateway import AUTO, Gateway
 from redhost_gateway.problems import Problem
@@ -48,8 +51,33 @@ def create_app(gateway: Gateway, *, hosts: Sequence[str] = ("*",)) -> Starlette:
         Route("/v1/{path:path}", proxy),
         Route("/{path:path}", own.absent),
     ]
-    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    return Starlette(routes=routes, middleware=[trusted], lifespan=following)
+    return Starlette(
+        routes=routes, middleware=[Middleware(KnownHosts, hosts=hosts)], lifespan=following
+    )
+
+
+class KnownHosts:
+    """An ASGI middleware that refuses other names in `Host`, against DNS rebinding.
+
+    Args:
+        app: The application.
+        hosts: The names that clients may ask for; a ``*`` stands for any characters.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
+        self.app, self.hosts = app, tuple(host.lower() for host in hosts)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        app = self.app if scope["type"] == "lifespan" or self._knows(scope) else _REFUSED
+        await app(scope, receive, send)
+
+    def _knows(self, scope: MutableMapping[str, Any]) -> bool:
+        try:
+            name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+        except ValueError:  # brackets of no address
+            name = ""
+        return any(fnmatchcase(name, host) for host in self.hosts)
 
 
 class OwnRoutes:
@@ -99,8 +127,20 @@ class OwnRoutes:
 
     async def absent(self, _: Request) -> Response:
         """Say that only the API's paths are passed on."""
-        problem = Problem(404, "only paths under /v1 are passed on", code="unknown_path")
-        return Response(problem.body, status_code=404, headers=problem.headers)
+        return _refusal(Problem(404, "only paths under /v1 are passed on", code="unknown_path"))
+
+
+def _refusal(problem: Problem) -> Response:
+    return Response(problem.body, status_code=problem.status, headers=problem.headers)
+
+
+_REFUSED = _refusal(
+    Problem(
+        400,
+        "the Host header is no name of this gateway; allow it with --allowed-host",
+        code="unknown_host",
+    )
+)
 
 
 def _json(content: object, *, status: int = 200) -> Response:

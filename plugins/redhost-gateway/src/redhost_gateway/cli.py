@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from redhost_serve.cli import out_option
 
 from redhost.commands.common import composition_options, device_option
 
@@ -131,9 +132,7 @@ def gateway(
     type=click.IntRange(min=1),
     help="How many at a time.",
 )
-@click.option(
-    "--out", type=FOLDER, default=Path("docs/results/gateway"), show_default=True, help="Where to."
-)
+@out_option("gateway")
 def storm(*, requests: int, clients: int, out: Path) -> None:
     """Send requests through a gateway whose upstreams fail; count the errors."""
     from redhost_gateway.report import note

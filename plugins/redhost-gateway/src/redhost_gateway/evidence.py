@@ -98,7 +98,9 @@ def _prompts(given: str | Sequence[str]) -> list[tuple[str, ...]]:
 def _decoded(raw: msgspec.Raw, kind: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+    except UnicodeDecodeError as e:
+        raise Problem(400, "the body is not UTF-8", code="invalid_utf8") from e
+    except msgspec.DecodeError as e:
         raise _no_text() from e
 
 

@@ -177,7 +177,8 @@ class Gateway:
             scales = scales_for(listed, BACKBONE if expert == BACKBONE else str(name))
             if scales is None:
                 raise NoAdapterProblem(expert, f"status {status}")
-            extra["lora"] = _raw(scales)
+            # What a slot read under other scales may be used again otherwise: llama.cpp #26207.
+            extra |= {"lora": _raw(scales), "cache_prompt": _raw(False)}
             name = upstream.name_of(BACKBONE) or name
         if name is None:
             raise NoAdapterProblem(expert, "name it with --model backbone=NAME")

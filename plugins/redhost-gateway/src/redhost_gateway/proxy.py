@@ -155,7 +155,7 @@ class Exchange:
     async def _pass_on(self) -> None:
         """Send the request to an upstream, and to others while no byte of an answer came."""
         gateway, tried, choice = self.gateway, self._tried, self.choice
-        problem: Problem = _unreachable()
+        problem: Problem | None = None
         name = _text(self.fields.get("model")) if choice is None else choice.expert
         for attempt in range(gateway.limits.retries + 1):
             upstream = pick(gateway.upstreams, name, tried, chosen=choice is not None)
@@ -176,11 +176,12 @@ class Exchange:
                 tried.append(upstream)
             except httpx2.TransportError as e:
                 upstream.down(e)
-                problem = _timed_out() if isinstance(e, CONNECTING) else _unreachable()
+                problem = _timed_out() if isinstance(e, CONNECTING) else _unreachable(upstream, e)
                 tried.append(upstream)
-        if self._busy is None:
+        if self._busy is not None:
+            await self._deliver(*self._busy)
+        elif problem is not None:
             raise problem
-        await self._deliver(*self._busy)
 
     async def _once(self, upstream: Upstream, name: str | None, *, more: bool) -> bool:
         """Let one upstream answer; return whether it did.
@@ -346,9 +347,9 @@ def _headers(choice: Choice) -> dict[bytes, bytes]:
     found = {
         "expert": choice.expert,
         "generation": str(choice.serving.number),
-        "declined": str(choice.expert == BACKBONE).lower(),
     }
     if choice.chosen is not None:
+        found["declined"] = str(choice.chosen.declined).lower()
         weights = choice.chosen.weights.items()
         found["weights"] = ",".join(f"{column}={weight:.4f}" for column, weight in weights)
     return {f"x-redhost-{k}".encode(): v.encode("latin-1", "replace") for k, v in found.items()}
@@ -364,8 +365,10 @@ def _note(choice: Choice) -> dict[str, object]:
     }
 
 
-def _unreachable() -> Problem:
-    return Problem(502, "no upstream answers", code="upstream_unreachable")
+def _unreachable(upstream: Upstream, error: Exception) -> Problem:
+    why = f"{upstream.place}: {type(error).__name__}"
+    reason = f"no upstream answers ({why}); start it, or name another one with --upstream"
+    return Problem(502, reason, code="upstream_unreachable")
 
 
 def _timed_out() -> Problem:

@@ -110,8 +110,7 @@ def upstreams_of(
         config: A file of TOML with further upstreams.
 
     Raises:
-        UsageError: If there is none, or an address or a name is invalid.
-        SettingsError: If the file cannot be read.
+        UsageError: If there is none, an address or a name is invalid, or the file cannot be read.
     """
     names = _pairs(models, "--model")
     given = [UpstreamSettings(url=url, models=names, loads=loads) for url in urls]
@@ -124,7 +123,10 @@ def upstreams_of(
     for upstream in given:
         if urlsplit(upstream.url).scheme not in {"http", "https"}:
             raise redhost.UsageError(
-                "an upstream's address", expected="http://… or https://…", found=upstream.url
+                "an upstream's address",
+                expected="http://… or https://…",
+                found=upstream.url,
+                hint=f"Write http://{upstream.url.rpartition('//')[2]}.",
             )
     return tuple(given)
 
@@ -140,7 +142,7 @@ def _read(path: Path) -> list[UpstreamSettings]:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=_Config).upstream
     except (OSError, ValueError) as e:
-        raise redhost.errors.SettingsError(
+        raise redhost.UsageError(
             f"cannot read {path}",
             expected="[[upstream]] with url, and models, loads or key-file",
             found=str(e),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
@@ -66,6 +67,11 @@ class Upstream:
         token = None if key is None else _read_key(Path(key).expanduser())
         self.own_headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._clients: list[tuple[httpx2.AsyncClient, list[int]]] = []
+
+    @property
+    def place(self) -> str:
+        """Its host and port: of an address, what holds no password."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
 
     def __repr__(self) -> str:
         return f"Upstream({self.url!r})"

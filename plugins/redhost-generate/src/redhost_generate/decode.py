@@ -12,7 +12,7 @@ from torch import Tensor
 
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.model.composed import ComposedModel
-from redhost.core.types import as_list
+from redhost.core.types import MAX_SEED, as_list
 from redhost.registry.errors import UsageError
 from redhost_generate.batch import passes, step_batch
 from redhost_generate.grammar import Grammar
@@ -89,8 +89,13 @@ def generate(
         raise UsageError("too few tokens", expected="at least 1", found=str(max_tokens))
     if not 0 <= temperature < math.inf:
         raise UsageError(
-            "no such temperature", expected="a number from 0 on", found=str(temperature)
+            "no such temperature",
+            expected="a number from 0 on",
+            found=str(temperature),
+            hint="Leave it out for 1.",
         )
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError("no such seed", expected=f"from 0 to {MAX_SEED}", found=str(seed))
     if grammar is not None and grammar.finished:
         raise UsageError(
             "the grammar is that of a text that has ended", expected="one for each text"

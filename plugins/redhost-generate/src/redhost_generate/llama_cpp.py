@@ -17,11 +17,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO, cast
 from urllib.parse import urlsplit
 
 from redhost.registry.environment import python_command
+from redhost.registry.errors import MissingError
 
 __all__ = ["LlamaCpp", "llama_cpp", "write_floats"]
 
@@ -116,7 +118,13 @@ def llama_cpp(model: Path, adapters: Mapping[str, Path], *, threads: int) -> Ite
         model: The GGUF file of the model.
         adapters: The GGUF file of each adapter, by name.
         threads: Its threads.
+
+    Raises:
+        MissingError: If xllamacpp, which contains the server, is not installed.
     """
+    if find_spec("xllamacpp") is None:
+        hint = "Run: pip install xllamacpp"
+        raise MissingError("the module 'xllamacpp' is not installed", hint=hint)
     command = python_command("-m", __name__, str(model), str(threads))
     with subprocess.Popen(  # noqa: S603  (this interpreter)
         [*command, *map(str, adapters.values())],

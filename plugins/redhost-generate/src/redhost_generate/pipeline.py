@@ -55,8 +55,7 @@ class TextGeneration:
             top_p: The probability that the tokens which may be drawn have together.
             repetition_penalty: See `Sampling`.
             seed: The seed of sampling.
-            json_schema: The JSON schema of each continuation (`JsonGrammar`), which is incomplete
-                if it ends at `max_new_tokens`; None for any text.
+            json_schema: The JSON schema of each continuation (`JsonGrammar`); None for any text.
             return_full_text: Whether the prompt precedes its continuation.
             batch_size: How many prompts are continued together, in shared passes of the encoder;
                 more than one changes probabilities by rounding.
@@ -66,31 +65,38 @@ class TextGeneration:
             UsageError: If a number is out of its range, or the schema cannot be used.
 
         Returns:
-            A list with one dictionary, with ``generated_text``; for several prompts, a list of
-            those.
+            A list with one dictionary, with ``generated_text``, and with a schema
+            ``finish_reason``: ``stop``, or ``length`` where a limit cut the JSON; for several
+            prompts, a list of those.
         """
         one, prompts = isinstance(text_inputs, str), as_list(text_inputs, str, "text")
         t, model = temperature if do_sample else 0.0, self.host.composed
         sampling = Sampling(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
         if batch_size < 1:
             raise UsageError("no such batch", expected="at least 1 text", found=str(batch_size))
-        texts = list[str]()
+        made = list[list[dict[str, str]]]()
         for start in range(0, len(prompts), batch_size):
-            some = [
-                generate(
-                    model,
-                    prompt,
-                    max_tokens=max_new_tokens,
-                    temperature=t,
-                    seed=seed,
-                    sampling=sampling,
-                    grammar=None if json_schema is None else JsonGrammar(model, json_schema),
-                )
-                for prompt in prompts[start : start + batch_size]
+            some = prompts[start : start + batch_size]
+            grammars = [
+                None if json_schema is None else JsonGrammar(model, json_schema) for _ in some
             ]
-            texts += generate_batch(some)
-        made = [
-            [{"generated_text": prompt + text if return_full_text else text}]
-            for prompt, text in zip(prompts, texts, strict=True)
-        ]
+            texts = generate_batch(
+                [
+                    generate(
+                        model,
+                        prompt,
+                        max_tokens=max_new_tokens,
+                        temperature=t,
+                        seed=seed,
+                        sampling=sampling,
+                        grammar=grammar,
+                    )
+                    for prompt, grammar in zip(some, grammars, strict=True)
+                ]
+            )
+            for prompt, text, grammar in zip(some, texts, grammars, strict=True):
+                answer = {"generated_text": prompt + text if return_full_text else text}
+                if grammar is not None:
+                    answer["finish_reason"] = "stop" if grammar.finished else "length"
+                made.append([answer])
         return made[0] if one else made

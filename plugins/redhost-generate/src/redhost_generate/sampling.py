@@ -73,7 +73,8 @@ class Sampling:
             value = getattr(self, name)
             if not least <= value <= most or (value == 0 and name in POSITIVE):
                 expected = f"from {least} to {most}{', but not 0' if name in POSITIVE else ''}"
-                raise UsageError(f"no such {name}", expected=expected, found=str(value))
+                hint = f"Leave it out for {getattr(Sampling, name)}."
+                raise UsageError(f"no such {name}", expected=expected, found=str(value), hint=hint)
 
     @property
     def penalises(self) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from redhost.core.backbones.encoder import TextEncoder
 from redhost.core.backbones.interventions import Intervention
 from redhost.core.backbones.interventions.layout import Inside, intervention_of
-from redhost.core.backbones.tiles import PASS_TOKENS
+from redhost.core.backbones.tiles import PASS_TOKENS, tiled
 from redhost.core.bus.bus import Bus
 from redhost.core.bus.experts import InTrunkExpert
 from redhost.core.model.composed import ComposedModel
@@ -241,7 +241,7 @@ class ChosenSession(Session):
         """Return p ``(B, V)`` of states ``(B, D)``."""
         bus, routed = self.bus, rows.new_empty(0)
         if self._is_classified and bus.classifier is not None:
-            return bus.task.head.output(rows @ bus.classifier.T), routed
+            return bus.task.head.output(tiled(rows, len(rows), bus.classifier, None)), routed
         wide = bus.layout.pad(rows)
         return bus.alone(wide, bus.norm(wide), self.column), routed
 

@@ -52,6 +52,9 @@ OPENINGS = (
 Answer = tuple[list[str], float, float]
 """The texts, the seconds until all have their first token, and until all have the last."""
 
+System = Callable[[Sequence[str], Sequence[str]], Answer]
+"""Prompts, and the names of their adapters → the answer."""
+
 
 def prompts(count: int) -> list[str]:
     """Return so many different prompts, of different lengths."""
@@ -68,17 +71,15 @@ def measure(cell: Cell) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="redhost-") as folder, ExitStack() as stack:
         theirs = _peft(model, saved, Path(folder))
         ours, peft = partial(_batched, model), partial(_mixed, model, theirs)
-        systems: Mapping[str, Callable[[], Answer]] = {
-            TOGETHER: partial(ours, texts, names),
-            ALONE: partial(_one_by_one, ours, texts, names),
-            MIXED: partial(peft, texts, names),
-            NAMED: partial(_one_by_one, peft, texts, names),
-            **_llama_cpp(stack, model, saved, Path(folder), texts, names),
+        systems: Mapping[str, System] = {
+            TOGETHER: ours,
+            ALONE: partial(_one_by_one, ours),
+            MIXED: peft,
+            NAMED: partial(_one_by_one, peft),
+            **_llama_cpp(stack, model, saved, Path(folder)),
         }
         order = [*systems][cell.seed % len(systems) :] + [*systems][: cell.seed % len(systems)]
-        for name in (TOGETHER, MIXED, FLOATS, FOUR_BITS):  # warm up
-            systems[name]()
-        answers = {name: _rested(systems[name]) for name in order}
+        answers = {name: _rested(systems[name], texts, names) for name in order}
     return {
         name: {
             "rate": TOKENS * len(texts) / last,
@@ -89,10 +90,15 @@ def measure(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _rested(system: Callable[[], Answer]) -> Answer:
-    """Return a system's answer once the threads of the one before it are idle."""
+def _rested(system: System, texts: Sequence[str], names: Sequence[str]) -> Answer:
+    """Return a system's answer once it has read its weights, after another one's threads sleep.
+
+    The order of systems is a circle, so the first answer after llama.cpp's would be redhost's in
+    every round.
+    """
     time.sleep(REST)
-    return system()
+    system(texts[:1], names[:1])
+    return system(texts, names)
 
 
 def _composition() -> tuple[redhost.ComposedModel, dict[str, dict[str, bytes]]]:
@@ -181,9 +187,7 @@ def _llama_cpp(
     model: redhost.ComposedModel,
     saved: Mapping[str, Mapping[str, bytes]],
     folder: Path,
-    texts: Sequence[str],
-    names: Sequence[str],
-) -> dict[str, Callable[[], Answer]]:
+) -> dict[str, System]:
     """Return llama.cpp's answer with the floats that the language model has here, and as shipped.
 
     It is given the tokens of the prompts, so that all systems read the same ones.
@@ -194,7 +198,7 @@ def _llama_cpp(
     from redhost_peft.gguf_adapter import write_gguf
     from redhost_peft.peft_adapter import CONFIG, WEIGHTS, read_adapter
 
-    from redhost_generate.llama_cpp import llama_cpp, write_floats
+    from redhost_generate.llama_cpp import LlamaCpp, llama_cpp, write_floats
     from redhost_generate.tokens import start_of, tokenize
 
     trunk, adapters = model.backbone.trunk, dict[str, Path]()
@@ -205,12 +209,17 @@ def _llama_cpp(
         write_gguf(adapters[name], adapter, tensors, config=trunk.model.config, prefix="")
     shipped = Path(smollm2_file())
     write_floats(shipped, folder / "floats.gguf")
-    rows = [[start_of(trunk), *tokenize(trunk, text)] for text in texts]
-    servers = {
-        name: stack.enter_context(llama_cpp(file, adapters, threads=torch.get_num_threads()))
-        for name, file in ((FLOATS, folder / "floats.gguf"), (FOUR_BITS, shipped))
-    }
-    return {n: partial(s.generate, rows, names, tokens=TOKENS) for n, s in servers.items()}
+    weights = {FLOATS: folder / "floats.gguf", FOUR_BITS: shipped}
+
+    def system_of(server: LlamaCpp) -> System:
+        def answer(texts: Sequence[str], names: Sequence[str]) -> Answer:
+            rows = [[start_of(trunk), *tokenize(trunk, text)] for text in texts]
+            return server.generate(rows, names, tokens=TOKENS)
+
+        return answer
+
+    running = (llama_cpp(f, adapters, threads=torch.get_num_threads()) for f in weights.values())
+    return {n: system_of(stack.enter_context(s)) for n, s in zip(weights, running, strict=True)}
 
 
 def _batched(model: redhost.ComposedModel, texts: Sequence[str], names: Sequence[str]) -> Answer:

@@ -53,7 +53,8 @@ def predict(*, folder: Path, texts: tuple[str, ...], as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(answers), indent=2).decode())
         return
     for a in answers:
-        click.echo(f"{a.input} → {a.label}  (p = {a.probability:.3f})")
+        answer = "declined" if a.declined else a.label
+        click.echo(f"{a.input} → {answer}  (p = {a.probability:.3f})")
         for column, weight in sorted(a.weights.items(), key=lambda pair: -pair[1]):
             if weight >= 0.005:  # noqa: PLR2004  (the smallest weight that two digits show)
                 click.echo(f"  {column:<12} {weight:4.2f}")

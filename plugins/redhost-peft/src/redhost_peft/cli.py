@@ -78,7 +78,8 @@ def _write_gguf(
     """Write ``EXPERT.gguf``; the model's configuration is the backbone's."""
     import safetensors.torch
 
-    from redhost import Backbone
+    from redhost.core.model.build import make_backbone
+    from redhost.core.plugins.manager import Plugins
     from redhost.registry.errors import MissingError
 
     from .gguf_adapter import write_gguf
@@ -89,7 +90,7 @@ def _write_gguf(
         raise MissingError(
             f"expert {who!r} cannot be written for gguf", expected="its backbone, installed"
         )
-    model = Backbone.from_package(installed.manifest, installed.files).trunk.model
+    model = make_backbone(installed, plugins=Plugins(), providers={}, device="cpu").trunk.model
     write_gguf(
         folder / f"{who}.gguf",
         adapter,

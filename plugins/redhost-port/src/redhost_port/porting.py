@@ -213,10 +213,11 @@ def port_expert(
         HarmError: If it keeps less than the bound; the figures are in the message.
     """
     _require_portable(files, old, new)
-    fit, gate = _rows(files, rows)
     bus = old.backbone.bus_config()
     made = make_expert_module(files, bus=bus, plugins=old.plugins, providers={})
     expert = made.unwrap(f"expert {files.manifest.id!r}")  # this also checks the author's canary
+    _require_readable(expert, files.manifest, new)
+    fit, gate = _rows(files, rows)
     form = _form_files(expert, files, new, rows=[*fit, *gate] if rows else ())
     read = _read(texts, fit=fit, gate=gate, old=old, new=new, expert_id=files.manifest.id)
     fitted = _map(expert, read, old=old.backbone, new=new.backbone)
@@ -278,27 +279,26 @@ def _require_portable(files: ExpertFiles, old: AuthoringContext, new: AuthoringC
         raise UsageError(f"{who}: it fits backbone {new.manifest.id!r} as it is")
 
 
+def _require_readable(expert: Expert, manifest: ExpertManifest, new: AuthoringContext) -> None:
+    """Refuse a plugin's form that does not say how, or whose experts cannot read there."""
+    who, hint = f"expert {manifest.id!r} cannot be ported", "Retrain it on the new backbone."
+    if manifest.form not in FORMS and not isinstance(expert, Portable):
+        expected, found = f"one of {', '.join(FORMS)}, words", f"the form {manifest.form!r}"
+        raise UsageError(who, expected=expected, found=found, hint=hint)
+    try:
+        expert.segment(new.backbone)
+    except ContractError as e:
+        expected = f"what it reads besides z to be the same on {new.manifest.id!r}"
+        raise UsageError(who, expected=expected, found=e.found or e.reason, hint=hint) from e
+
+
 def _form_files(
     expert: Expert, files: ExpertFiles, new: AuthoringContext, *, rows: Sequence[CardRow]
 ) -> dict[str, bytes]:
-    """Return the files of a plugin's form on the new backbone; none of a built-in form.
-
-    Raises:
-        UsageError: If the form does not say how, or its expert cannot go there.
-    """
-    manifest = files.manifest
-    if manifest.form in FORMS:
-        return {}
-    who, expected = f"expert {manifest.id!r} cannot be ported", f"one of {', '.join(FORMS)}, words"
+    """Return the files of a plugin's form on the new backbone; none of a built-in form."""
     if not isinstance(expert, Portable):
-        hint = "Retrain it on the new backbone."
-        raise UsageError(who, expected=expected, found=f"the form {manifest.form!r}", hint=hint)
-    try:
-        return expert.carried_files(files.files, new.backbone, rows=rows)
-    except ContractError as e:
-        expected = f"what it reads besides z to be the same on {new.manifest.id!r}"
-        hint = "Retrain it on the new backbone."
-        raise UsageError(who, expected=expected, found=e.reason, hint=hint) from e
+        return {}
+    return expert.carried_files(files.files, new.backbone, rows=rows)
 
 
 def _map(expert: Expert, read: _Read, *, old: Backbone, new: Backbone) -> AffineMap:

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-__all__ = ["bench", "serve", "soak", "storm"]
+__all__ = ["bench", "out_option", "serve", "soak", "storm"]
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 HOST, PORT = "127.0.0.1", 8080
 FILE = click.Path(path_type=Path, dir_okay=False)
+RESULTS = Path("docs/results")
+
+
+def out_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --out, which has a default in a clone alone.
+
+    Args:
+        name: The folder of docs/results.
+    """
+
+    def chosen(context: click.Context, option: click.Parameter, given: Path | None) -> Path:
+        if given is None and not RESULTS.is_dir():
+            raise click.MissingParameter(ctx=context, param=option)
+        return given or RESULTS / name
+
+    shown = f"docs/results/{name} in a clone"
+    return click.option("--out", type=FOLDER, callback=chosen, show_default=shown, help="Where to.")
 
 
 @click.command()
@@ -120,9 +139,7 @@ def serve(
     type=click.IntRange(min=1),
     help="How many clients at a time.",
 )
-@click.option(
-    "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
-)
+@out_option("serve")
 def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
     """Swap generations under load, a third of them broken; count the errors."""
     from redhost_serve.load_test_run import measure
@@ -146,9 +163,7 @@ def storm(*, seconds: float, swaps: int, clients: int, out: Path) -> None:
     type=click.IntRange(min=2),
     help="How often an expert goes or comes back.",
 )
-@click.option(
-    "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
-)
+@out_option("serve")
 def soak(*, answers: int, changes: int, out: Path) -> None:
     """Answer a million texts while experts change; record the server's memory."""
     from redhost_serve.report import note
@@ -173,9 +188,7 @@ def soak(*, answers: int, changes: int, out: Path) -> None:
 @click.option(
     "--seconds", default=10.0, show_default=True, type=click.FloatRange(min=1), help="How long."
 )
-@click.option(
-    "--out", type=FOLDER, default=Path("docs/results/serve"), show_default=True, help="Where to."
-)
+@out_option("serve")
 def bench(*, clients: int, seconds: float, out: Path) -> None:
     """Time a query over HTTP against a call in process."""
     from redhost_serve.http_cost import measure

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,7 @@ __all__ = [
     "grammar_of",
     "require_chat_template",
     "require_generating",
+    "token_counts",
     "usage",
 ]
 
@@ -124,10 +125,10 @@ class Completion:
             yield Piece(text=shown, start=start)
 
     @property
-    def finish_reason(self) -> str:
+    def finish_reason(self) -> Literal["stop", "length"]:
         """Why it ended: ``length``, or ``stop``: by itself, as complete JSON, at a stop text."""
-        if self.grammar is not None and self.grammar.finished:
-            return "stop"
+        if self.grammar is not None and not self.stop.ended:
+            return "stop" if self.grammar.finished else "length"
         made, longest = len(self.tokens), self.longest
         full = made >= self.limit
         if longest is not None:  # the prompt's tokens may contain the start token or not
@@ -290,6 +291,11 @@ async def grammar_of(
             raise problem_of(e, otherwise=503) from None
 
     return await run_in_thread(make, otherwise=400)  # it may take a second
+
+
+async def token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:
+    """Count tokens in a thread: waiting for the tokenizer may take as long as a pass."""
+    return await run_in_thread(lambda: model.backbone.token_counts(texts))
 
 
 def require_generating(model: redhost.ComposedModel, name: str) -> None:

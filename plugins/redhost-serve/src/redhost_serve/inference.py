@@ -11,7 +11,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redhost_serve.completion import grammar_of
+from redhost_serve.completion import (
+    Completion,
+    UntilStop,
+    grammar_of,
+    require_generating,
+    token_counts,
+)
 from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import (
     EVENTS,
@@ -143,42 +149,52 @@ class InferenceRoutes:
         wanted = await body(request, GenerateRequest)
         service = self.service.of_question(wanted.question)
         model = service.composed
+        require_generating(model, service.model)
+        grammar = await grammar_of(model, wanted.json_schema)
         tokens = await service.generate(
             model,
             wanted.prompt,
             max_tokens=wanted.max_tokens,
-            temperature=wanted.temperature,
-            seed=wanted.seed,
-            grammar=await grammar_of(model, wanted.json_schema),
+            expert=wanted.expert,
+            grammar=grammar,
+            **wanted.sampled(),
         )
-        generation = model.generation
-        made: list[Token] = []
         async with AsyncExitStack() as under_way:
             await under_way.enter_async_context(aclosing(tokens))
+            [count] = await token_counts(model, [wanted.prompt])
+            completion = Completion(
+                prompt_tokens=count,
+                limit=wanted.max_tokens,
+                longest=model.backbone.trunk.longest,
+                stop=UntilStop(()),
+                grammar=grammar,
+            )
             if wanted.stream:
-                return EventStream(_events(generation, tokens), under_way.pop_all())
-            async for token in tokens:
-                made.append(token)
+                events = _events(model.generation, completion, tokens)
+                return EventStream(events, under_way.pop_all())
+            async for _ in completion.chunks(tokens):
                 if await request.is_disconnected():  # the client disconnected
                     break
-        return reply(generate_reply(generation, made))
+        return reply(_whole(model.generation, completion))
 
 
 async def _events(
-    generation: int | None, tokens: AsyncIterator[Token]
+    generation: int | None, completion: Completion, tokens: AsyncIterator[Token]
 ) -> AsyncGenerator[bytes, None]:
     """Yield an event for each token, then the reply without its tokens, or an error."""
-    made = []
     try:
-        async for token in tokens:
-            made.append(token)
-            yield event("token", token)
+        async for piece in completion.chunks(tokens):
+            yield event("token", piece.token)
     except HttpProblem as e:
         yield event("error", Failure(error=e.reason))
         return
-    whole = generate_reply(generation, made)
+    whole = _whole(generation, completion)
     whole.tokens = []
     yield event("end", whole)
+
+
+def _whole(generation: int | None, completion: Completion) -> GenerateReply:
+    return generate_reply(generation, completion.tokens, finish=completion.finish_reason)
 
 
 def _is_ready(ready: bool) -> Response:
@@ -195,6 +211,7 @@ def _metadata(service: Service) -> ModelMetadata:
     answers = "probability" if bus.task.head.probabilities else "value"
     outputs = [
         TensorMetadata(name="label", datatype="BYTES", shape=[-1]),
+        TensorMetadata(name="declined", datatype="BOOL", shape=[-1]),
         TensorMetadata(name=answers, datatype="FP64", shape=[-1]),
         TensorMetadata(name="weights", datatype="FP64", shape=[-1, len(bus.columns)]),
     ]

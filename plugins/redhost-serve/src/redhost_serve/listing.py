@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from redhost_serve.openai_wire import OpenAiFailure
+from redhost_serve.openai_wire import AUTO, BACKBONE, OpenAiFailure
 from redhost_serve.reply import reply, responses_for, run_in_thread
 from redhost_serve.service import Service
 from redhost_serve.wire import Failure
@@ -71,8 +71,17 @@ class ListingRoutes:
 
 
 def models(service: Service, *, admin: bool) -> list[dict[str, Any]]:
-    """Return each question's composition as a model, followed by its experts as its children."""
-    return [x for one in service.every for x in _models(one, admin=admin)]
+    """Return each question's composition as a model, followed by its experts as its children.
+
+    The other names that requests may give come last: `AUTO`, and, of a backbone that generates
+    text, `BACKBONE`.
+    """
+    found = [x for one in service.every for x in _models(one, admin=admin)]
+    about = {key: found[0][key] for key in ("object", "created", "owned_by", "root")}
+    others = [AUTO]
+    if service.live.generation is not None and service.composed.backbone.task.unit.generates:
+        others.append(BACKBONE)
+    return [*found, *({"id": name, **about, "parent": service.model} for name in others)]
 
 
 def _models(service: Service, *, admin: bool) -> list[dict[str, Any]]:

@@ -26,11 +26,13 @@ from redhost_serve.completion import (
     grammar_of,
     require_chat_template,
     require_generating,
+    token_counts,
     usage,
 )
 from redhost_serve.listing import models
 from redhost_serve.openai_wire import (
     AUTO,
+    BACKBONE,
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,
@@ -58,9 +60,6 @@ if TYPE_CHECKING:
 __all__ = ["openai_routes"]
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-BACKBONE = "backbone"
-"""The column without an expert."""
 
 
 def openai_routes(service: Service, *, admin: bool) -> APIRouter:
@@ -138,7 +137,9 @@ class OpenAiRoutes:
         service, model, expert = self._named(wanted.model)
         require_generating(model, service.model)
         require_chat_template(model)
-        prompt = await service.render(model, [msgspec.to_builtins(m) for m in wanted.messages])
+        prompt = await service.render(
+            model, [{"role": m.role, "content": m.text} for m in wanted.messages]
+        )
         return await self._go_on(
             request,
             wanted,
@@ -186,7 +187,7 @@ class OpenAiRoutes:
                 _unknown(expert)  # it has no answer of its own
             answers = await service.ask(texts, each=expert is not None, headers=request.headers)
         data = [{"index": n, **_classified(answer, expert)} for n, answer in enumerate(answers)]
-        counts = usage(sum(await _token_counts(model, texts)))
+        counts = usage(sum(await token_counts(model, texts)))
         body = {
             "id": f"classify-{uuid.uuid4().hex}",
             "object": "list",
@@ -233,7 +234,7 @@ class OpenAiRoutes:
         if (texts := len(prompts) * choices) > (most := service.options.queue):
             # A retry would not help.
             raise HttpProblem(400, f"expected at most {most} choices in all, found {texts}")
-        counts, longest = await _token_counts(model, prompts), model.backbone.trunk.longest
+        counts, longest = await token_counts(model, prompts), model.backbone.trunk.longest
         begun = list[Begun]()
         async with AsyncExitStack() as under_way:
             lengths = [*zip(prompts, counts, strict=True)]
@@ -243,11 +244,9 @@ class OpenAiRoutes:
                     model,
                     prompt,
                     max_tokens=wanted.limit,
-                    temperature=1.0 if wanted.temperature is None else wanted.temperature,
-                    seed=(wanted.seed or 0) + choice,
                     expert=expert,
-                    sampling=wanted.sampling,
                     grammar=grammar,
+                    **wanted.sampled(choice),
                 )
                 await under_way.enter_async_context(aclosing(tokens))
                 stop = UntilStop(wanted.stops)
@@ -316,11 +315,6 @@ async def _next(chunks: AsyncIterator[Piece]) -> Piece | None:
     return await anext(chunks, None)
 
 
-async def _token_counts(model: redhost.ComposedModel, texts: Sequence[str]) -> list[int]:
-    """Count tokens in a thread: waiting for the tokenizer may take as long as a pass."""
-    return await run_in_thread(lambda: model.backbone.token_counts(texts))
-
-
 def _unknown(name: str) -> NoReturn:
     reason = f"no model {name[:64]!r} here; GET /v1/models lists them"
     raise HttpProblem(404, reason, code="model_not_found")
@@ -328,7 +322,7 @@ def _unknown(name: str) -> NoReturn:
 
 async def _body(request: Request, kind: type[S]) -> S:
     data = await request.body()
-    refuse_unsupported(data)
+    refuse_unsupported(data, kind)
     return decode(data, kind)
 
 

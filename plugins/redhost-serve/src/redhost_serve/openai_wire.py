@@ -1,22 +1,20 @@
 """Requests in the format of OpenAI's API, as structs.
 
-A subset of https://platform.openai.com/docs/api-reference: a field in `UNSUPPORTED` is refused
-unless it has a neutral value. `/classify` has the format of vLLM's.
+A subset of https://platform.openai.com/docs/api-reference: other fields are refused, except those
+in `UNSUPPORTED` with a neutral value, and those in `WITHOUT_EFFECT`. `/classify` has the format of
+vLLM's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from redhost_serve.problems import HttpProblem
-from redhost_serve.wire import MAX_TEXTS, MAX_TOKENS, Failure, Text
-
-if TYPE_CHECKING:
-    from redhost_generate import Sampling
+from redhost_serve.wire import MAX_TEXTS, MAX_TOKENS, Failure, SamplingRequest, Text
 
 __all__ = [
     "AnyText",
@@ -31,6 +29,7 @@ __all__ = [
     "Message",
     "OpenAiFailure",
     "StreamOptions",
+    "TextPart",
     "failure_at",
 ]
 
@@ -46,6 +45,9 @@ MAX_CHOICES = 16
 AUTO = "auto"
 """Another name of the model that answers the default question."""
 
+BACKBONE = "backbone"
+"""The column without an expert."""
+
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "best_of": (None, 1),
     "logit_bias": (None, {}),
@@ -55,11 +57,26 @@ UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "functions": (None, []),
     "top_logprobs": (None, 0),
     "dimensions": (None,),
+    "audio": (None,),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
+    "parallel_tool_calls": (None, True, False),
+    "prediction": (None,),
+    "reasoning_effort": (None,),
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
+    "tool_choice": (None, "none", "auto"),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
 }
 """Fields that are not supported, with the neutral values that are accepted."""
 
+WITHOUT_EFFECT = frozenset(
+    ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user"]
+)
+"""Fields of OpenAI's that do not change an answer: any value is accepted."""
+
 Texts = Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=4)]
 
 
@@ -120,22 +137,13 @@ class JsonOfSchema(Struct, kw_only=True, tag_field="type", tag="json_schema"):
     json_schema: JsonSchema
 
 
-class GenerationRequest(Struct, kw_only=True):
+class GenerationRequest(SamplingRequest, kw_only=True):
     """Fields that all requests for a completion share.
 
     Attributes:
         model: `auto` or `redhost`, or `redhost:QUESTION`: the router weights the experts; an
             expert's id: that expert generates alone.
-        temperature: T; 0 takes the most probable token.
-        seed: Seed of the sampling; the further choices have the following seeds.
         n: Number of choices for each prompt.
-        top_p: Only the most probable tokens that together have this probability.
-        top_k: Only so many of the most probable tokens; 0 or -1 for no limit. Like the next two
-            a field of vLLM's, not of OpenAI's.
-        min_p: Only tokens with at least this part of the largest probability.
-        repetition_penalty: More than 1 makes tokens of the prompt and the text less probable.
-        presence_penalty: Subtracted from log p of tokens that the text contains.
-        frequency_penalty: Subtracted from log p for each time that the text contains a token.
         stop: Texts at which the answer ends, without them.
         response_format: What the answer is; by default any text.
         stream: Whether each token is sent as soon as it is sampled.
@@ -143,15 +151,7 @@ class GenerationRequest(Struct, kw_only=True):
     """
 
     model: str
-    temperature: Annotated[float, Meta(ge=0)] | None = 1.0
-    seed: Annotated[int, Meta(ge=0, le=2**53)] | None = 0
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = 1
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = 1.0
-    top_k: Annotated[int, Meta(ge=-1)] | None = 0
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = 0.0
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = 1.0
-    presence_penalty: Penalty | None = 0.0
-    frequency_penalty: Penalty | None = 0.0
     stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
     response_format: AnyText | JsonObject | JsonOfSchema | None = None
     stream: bool | None = False
@@ -169,20 +169,6 @@ class GenerationRequest(Struct, kw_only=True):
         if isinstance(form, JsonOfSchema):
             return form.json_schema.schema
         return {"type": "object"} if isinstance(form, JsonObject) else None
-
-    @property
-    def sampling(self) -> Sampling:
-        """Limits on what is drawn, and penalties; a null has the same effect as a missing field."""
-        from redhost_generate import Sampling
-
-        return Sampling(
-            top_k=max(self.top_k or 0, 0),
-            top_p=self.top_p or 1.0,
-            min_p=self.min_p or 0.0,
-            repetition_penalty=self.repetition_penalty or 1.0,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-        )
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -209,11 +195,23 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
+class TextPart(Struct, kw_only=True, tag_field="type", tag="text"):
+    """A part of a message; other kinds of parts are refused."""
+
+    text: str
+
+
 class Message(Struct, kw_only=True):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str
+    content: str | list[TextPart]
+
+    @property
+    def text(self) -> str:
+        """Its text; that of several parts is joined by line breaks, as the gateway reads it."""
+        parts = self.content
+        return parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
@@ -266,11 +264,12 @@ class ClassifyRequest(Struct, kw_only=True):
     questions: bool = False
 
 
-def refuse_unsupported(data: bytes) -> None:
-    """Refuse a request that uses an unsupported field.
+def refuse_unsupported(data: bytes, kind: type[Struct]) -> None:
+    """Refuse a request that uses an unsupported or unknown field.
 
     Args:
         data: Its body; other errors in it are reported when it is decoded.
+        kind: The struct of requests of its route.
 
     Raises:
         HttpProblem: 400, naming the first such field.
@@ -281,6 +280,6 @@ def refuse_unsupported(data: bytes) -> None:
         return
     if not isinstance(found, dict):
         return
-    for name, nothing in UNSUPPORTED.items():
-        if name in found and found[name] not in nothing:
-            raise HttpProblem(400, f"this server has no {name!r}; leave it out")
+    for name in found.keys() - set(kind.__struct_fields__) - WITHOUT_EFFECT:
+        if found[name] not in UNSUPPORTED.get(name, ()):
+            raise HttpProblem(400, f"this server has no {name[:64]!r} here; leave it out")

@@ -458,7 +458,7 @@ class Service:
         except redhost.errors.UnknownNameError as e:
             raise problem_of(e) from None
         except redhost.UsageError as e:
-            raise HttpProblem(400, e.problem) from None
+            raise HttpProblem(400, _reason(e)) from None
         except (redhost.MissingError, redhost.errors.ContractError) as e:  # nothing is served
             raise problem_of(e, otherwise=503) from None
         except Exception as e:
@@ -576,6 +576,12 @@ class Service:
         for worker in self._workers:
             worker.close()
         self._chats.close()
+
+
+def _reason(error: redhost.UsageError) -> str:
+    """Return what is wrong; what was found may be of the input, unless it is a number."""
+    found = error.found if error.found.isdecimal() else ""
+    return redhost.UsageError(error.problem, expected=error.expected, found=found).reason
 
 
 def _generating() -> Any:

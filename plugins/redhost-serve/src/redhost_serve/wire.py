@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -34,11 +35,13 @@ __all__ = [
     "Metadata",
     "ModelMetadata",
     "OutTensor",
+    "Parameters",
     "Ready",
     "Replace",
     "RouteReply",
     "RouteRequest",
     "Routed",
+    "SamplingRequest",
     "Scored",
     "Served",
     "TensorMetadata",
@@ -55,6 +58,12 @@ __all__ = [
 
 MODEL = "redhost"
 """The model that answers the default question, with the served generation."""
+
+MAX_REASON = 300
+"""Most characters of what msgspec says of a body."""
+
+STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+"""A step in msgspec's path of a value."""
 
 MAX_TEXTS = 64
 MAX_CHARACTERS = 4096
@@ -159,7 +168,7 @@ class InferReply(Struct, kw_only=True, omit_defaults=True):
     parameters: dict[str, int] = {}
 
 
-class RouteRequest(Struct, kw_only=True):
+class RouteRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts, or prompts, to route.
 
     Attributes:
@@ -221,7 +230,7 @@ class TrafficReply(Struct, kw_only=True):
     experts: list[ExpertTraffic]
 
 
-class Feedback(Struct, kw_only=True):
+class Feedback(Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts with their right labels, for one question; neither is stored."""
 
     texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
@@ -246,14 +255,61 @@ class FeedbackReply(Struct, kw_only=True):
     canary: Scored | None
 
 
-class GenerateRequest(Struct, kw_only=True):
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class SamplingRequest(Struct, kw_only=True):
+    """How tokens are chosen, in every request for text; a null has the effect of a missing field.
+
+    Attributes:
+        temperature: T; 0 takes the most probable token.
+        seed: Seed of the sampling, as large as that of `redhost generate`; further choices have the
+            following seeds.
+        top_p: Only the most probable tokens that together have this probability.
+        top_k: Only so many of the most probable tokens; 0 or -1 for no limit. Like the next two
+            a field of vLLM's, not of OpenAI's.
+        min_p: Only tokens with at least this part of the largest probability.
+        repetition_penalty: More than 1 makes tokens of the prompt and the text less probable.
+        presence_penalty: Subtracted from log p of tokens that the text contains.
+        frequency_penalty: Subtracted from log p for each time that the text contains a token.
+    """
+
+    temperature: Annotated[float, Meta(ge=0)] | None = 1.0
+    seed: Annotated[int, Meta(ge=0)] | None = 0
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = 1.0
+    top_k: Annotated[int, Meta(ge=-1)] | None = 0
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = 1.0
+    presence_penalty: Penalty | None = 0.0
+    frequency_penalty: Penalty | None = 0.0
+
+    def sampled(self, choice: int = 0) -> dict[str, Any]:
+        """Return the arguments of `redhost_generate.generate` for a choice."""
+        from redhost_generate import Sampling
+
+        sampling = Sampling(
+            top_k=max(self.top_k or 0, 0),
+            top_p=self.top_p or 1.0,
+            min_p=self.min_p or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+        )
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return {
+            "temperature": temperature,
+            "seed": (self.seed or 0) + choice,
+            "sampling": sampling,
+        }
+
+
+class GenerateRequest(SamplingRequest, kw_only=True, forbid_unknown_fields=True):
     """A prompt to continue, as `redhost generate` does with the same parameters.
 
     Attributes:
         prompt: The text; may be empty, and as long as the model and the limit of bodies allow.
         max_tokens: Maximum number of tokens.
-        temperature: T; 0 takes the most probable token.
-        seed: Seed of the sampling.
+        expert: The expert that continues the prompt alone; null for the router's weights.
         json_schema: The JSON schema of the continuation, which is incomplete if it ends at
             `max_tokens`; null for any text.
         stream: Whether each token is sent as soon as it is sampled, as a server-sent event.
@@ -262,8 +318,7 @@ class GenerateRequest(Struct, kw_only=True):
 
     prompt: str
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] = 100
-    temperature: Annotated[float, Meta(ge=0)] = 1.0
-    seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    expert: Id | None = None
     json_schema: dict[str, Any] | None = None
     stream: bool = False
     question: Id | None = None
@@ -295,6 +350,8 @@ class GenerateReply(Struct, kw_only=True):
             alone continues the prompt. Null if the text ends at once.
         weights: Weight of each column after the prompt.
         text: The continuation.
+        finish_reason: Why it ended: ``length``, at a limit, where JSON of a schema is incomplete;
+            or ``stop``.
         tokens: The tokens; empty at the end of a stream, which has sent them.
     """
 
@@ -302,10 +359,11 @@ class GenerateReply(Struct, kw_only=True):
     expert: str | None
     weights: dict[str, float]
     text: str
+    finish_reason: Literal["stop", "length"]
     tokens: list[Token] = []
 
 
-class Change(Struct, kw_only=True):
+class Change(Struct, kw_only=True, forbid_unknown_fields=True):
     """A swap or a rollback.
 
     Attributes:
@@ -319,7 +377,7 @@ class Change(Struct, kw_only=True):
     question: Id | None = None
 
 
-class Attach(Struct, kw_only=True):
+class Attach(Struct, kw_only=True, forbid_unknown_fields=True):
     """An expert to add to the composition.
 
     Attributes:
@@ -333,7 +391,7 @@ class Attach(Struct, kw_only=True):
     question: Id | None = None
 
 
-class Detach(Struct, kw_only=True):
+class Detach(Struct, kw_only=True, forbid_unknown_fields=True):
     """An expert to remove from the composition; it stays installed.
 
     Attributes:
@@ -357,10 +415,14 @@ class Replace(Attach, kw_only=True):
     id: Id
 
 
+class Parameters(Change, kw_only=True, forbid_unknown_fields=False):
+    """A change among parameters of Triton's, which are ignored."""
+
+
 class LoadRequest(Struct, kw_only=True):
     """A Triton-style load or unload."""
 
-    parameters: Change = msgspec.field(default_factory=Change)
+    parameters: Parameters = msgspec.field(default_factory=Parameters)
 
 
 class Served(Struct, kw_only=True):
@@ -374,13 +436,30 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Decode a body.
 
     Raises:
-        HttpProblem: 400, with the location of the error; the input is not echoed.
+        HttpProblem: 400, with the location of the error; of the input, names of fields and numbers
+            alone are echoed.
     """
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as e:
         reason = str(e) if isinstance(e, msgspec.DecodeError) else "it is not UTF-8 JSON"
-        raise HttpProblem(400, f"the body is not what this route reads: {reason}") from None
+        if isinstance(e, msgspec.ValidationError):
+            reason += _number_at(data, reason)
+        shown = "".join(c if c.isprintable() else "?" for c in reason[:MAX_REASON])
+        raise HttpProblem(400, f"the body is not what this route reads: {shown}") from None
+
+
+def _number_at(data: bytes, reason: str) -> str:
+    """Return the number, or the size, that a reason of msgspec's is about; empty for others."""
+    try:
+        found: Any = msgspec.json.decode(data)
+        for name, index in STEP.findall(reason.partition(" - at `$")[2]):
+            found = found[int(index)] if index else found[name]
+    except (LookupError, TypeError, ValueError, RecursionError):  # a name twice, too many digits
+        return ""
+    if "length" in reason and isinstance(found, str | list):
+        found = len(found)
+    return f", found {found}" if type(found) in {int, float} else ""
 
 
 def texts_of(request: InferRequest) -> list[str]:
@@ -411,7 +490,9 @@ def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
     )
 
 
-def generate_reply(generation: int | None, tokens: Sequence[Generated]) -> GenerateReply:
+def generate_reply(
+    generation: int | None, tokens: Sequence[Generated], *, finish: Literal["stop", "length"]
+) -> GenerateReply:
     """Return the reply to a request to continue a prompt."""
     weights = tokens[0].weights if tokens else {}
     return GenerateReply(
@@ -419,6 +500,7 @@ def generate_reply(generation: int | None, tokens: Sequence[Generated]) -> Gener
         expert=max(weights, key=weights.__getitem__) if weights else None,
         weights=weights,
         text="".join(t.text for t in tokens),
+        finish_reason=finish,
         tokens=[
             Token(text=t.text, id=t.id, probability=t.probability, weights=t.weights)
             for t in tokens
@@ -452,13 +534,16 @@ def _outputs(answers: Sequence[redhost.Answer]) -> list[OutTensor]:
     """Return every output: numeric answers have a value, labels a probability.
 
     If a text has any number of labels, its label is the set, ``a|b``, or its spans,
-    ``0:5:a|9:12:b``, and the scores are the probabilities of the labels.
+    ``0:5:a|9:12:b``, and the scores are the probabilities of the labels. Where `declined` is
+    true, no expert's domain has the text, and the label is no answer.
     """
     count, columns = len(answers), list(answers[0].weights)
     numbers = [a.value for a in answers if a.value is not None]
     sure = [a.probability for a in answers if a.probability is not None]
+    declined = [a.declined for a in answers]
     made = [
-        OutTensor(name="label", datatype="BYTES", shape=[count], data=[a.label for a in answers])
+        OutTensor(name="label", datatype="BYTES", shape=[count], data=[a.label for a in answers]),
+        OutTensor(name="declined", datatype="BOOL", shape=[count], data=declined),
     ]
     for name, data in (("probability", sure), ("value", numbers)):
         if len(data) == count:

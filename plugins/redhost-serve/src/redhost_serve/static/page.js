@@ -172,7 +172,8 @@ async function answer(event) {
     const reply = await post(`v2/models/${encodeURIComponent(model.id)}/infer`, { inputs: [tensor] });
     const outputs = new Map(reply.outputs.map((o) => [o.name, o]));
     const sure = outputs.get("probability");
-    at("label").textContent = outputs.get("label").data[0];
+    const [declined] = outputs.get("declined").data;
+    at("label").textContent = declined ? "declined" : outputs.get("label").data[0];
     at("sure").textContent = (sure ? `with probability ${sure.data[0].toFixed(3)}, ` : "")
       + `by generation ${reply.model_version}`;
     drawWeights(outputs.get("weights"));
