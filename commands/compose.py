@@ -174,6 +174,7 @@ def predict(
             "no texts to answer, or two sources of them",
             expected="TEXTS, or --in and --out",
             found=", ".join(given) or "none",
+            hint="Such as: redhost predict 'a text', or --in rows.csv --out answers.csv.",
         )
     model = open_host(home, device=device).side_by_side
     for error in model.damaged.values():

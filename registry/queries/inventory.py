@@ -211,8 +211,7 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
 
 def current_record(home: Path) -> Composition | None:
     """Return the record of the current generation, None if nothing is composed."""
-    generations = Generations(home)
-    number = generations.current()
+    number = (generations := Generations(home)).current()
     return None if number is None else generations.load(number)
 
 
@@ -325,7 +324,7 @@ class HomeStatus:
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
-        router: Its router: kind, level, seed.
+        router: Its router: kind, level, seed, and the share that it declines, if any.
         drift: Differences between it and what is installed.
         held: Generations that live processes hold.
         leftovers: Files of writers that were stopped; the next writer removes them.
@@ -356,6 +355,11 @@ class HomeStatus:
     questions: dict[str, int | None] | UnsetType = UNSET
 
 
+def declining(record: Composition) -> str:
+    """Return the share that a generation declines, to follow its router; empty if none."""
+    return f", declines {share:.2%}" if (share := record.settings.get("decline")) else ""
+
+
 def take_status(home: Path) -> HomeStatus:
     """Compare the current generation of a home with what is installed."""
     record = current_record(home)
@@ -375,8 +379,15 @@ def take_status(home: Path) -> HomeStatus:
         lock_for(record), inventory.statuses, fingerprint=fingerprint, digest=inventory.digest
     )
     if inventory.problem is not None:
-        locked = short(record.backbone.fingerprint)
-        differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
+        differences = (
+            Drift(
+                "backbone",
+                "broken",
+                short(record.backbone.fingerprint),
+                inventory.problem.reason,
+            ),
+            *differences,
+        )
     revoked = Store(home).revoked()
     gone = {
         m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].why)
@@ -395,7 +406,8 @@ def take_status(home: Path) -> HomeStatus:
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
-        router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
+        router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})"
+        f"{declining(record)}",
         drift=differences,
         lock=_compare_lock(home, record),
         store=tuple(_faults(Store(home), record)),
