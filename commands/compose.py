@@ -273,7 +273,12 @@ def _lines(texts: tuple[str, ...]) -> list[str]:
     lines = list[str]()
     for place, text in enumerate(texts, start=1):
         if not text.strip():
-            raise UsageError(f"argument {place} of TEXTS", expected="a text", found=repr(text)[:40])
+            raise UsageError(
+                f"argument {place} of TEXTS",
+                expected="a text",
+                found=repr(text)[:40],
+                hint="Leave it out.",
+            )
         lines += (
             [x for x in typed(text).splitlines() if x.strip()] if text == "-" else [typed(text)]
         )

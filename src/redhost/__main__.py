@@ -1,4 +1,4 @@
-"""`redhost` and `python -m redhost`: Ctrl-C while the command line is imported stops it as later."""
+"""`redhost` and `python -m redhost`: Ctrl-C while the command line is imported, one line."""
 
 import sys
 

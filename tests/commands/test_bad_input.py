@@ -174,6 +174,7 @@ def test_what_is_refused_early_has_a_next_step(call, tmp_path) -> None:
     (tmp_path / "in.csv").write_text(GOOD)
     for arguments, step in (
         (("new-expert", "Bad Name!"), "Such as 'bad-name'."),
+        (("predict", "a", ""), "found ''. Leave it out."),
         (("predict",), "--in rows.csv --out answers.csv."),
         (("recompose", "--home", str(tmp_path / "file" / "home")), "Check the path"),
     ):
