@@ -115,7 +115,7 @@ def history(*, home: Path | None, as_json: bool) -> None:
     from ..registry.queries.settings import resolve_home
 
     generations = Generations(where := resolve_home(home))
-    # Not by `current`, which raises if the file is damaged: whoever chooses another needs the list.
+    # Not by `current`, which raises if the file is damaged: the list is needed to choose another.
     records, pointer = generations.history(), generations.pointer() or b""
     if not records:
         raise nothing_composed(where)

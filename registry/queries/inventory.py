@@ -112,8 +112,7 @@ def take_inventory(
         if remember and root_of(home).is_dir()  # a mistyped home is not created
         else None,
     )
-    question = question_of(home)
-    here = [x.manifest is None or x.question == question for x in statuses]
+    here = [x.manifest is None or x.question == question_of(home) for x in statuses]
     answering = tuple(compress(statuses, here))
     others = tuple(compress(statuses, map(not_, here)))
     return Inventory(answering, package, manifest, problem, digest, others)
@@ -379,15 +378,8 @@ def take_status(home: Path) -> HomeStatus:
         lock_for(record), inventory.statuses, fingerprint=fingerprint, digest=inventory.digest
     )
     if inventory.problem is not None:
-        differences = (
-            Drift(
-                "backbone",
-                "broken",
-                short(record.backbone.fingerprint),
-                inventory.problem.reason,
-            ),
-            *differences,
-        )
+        locked, reason = short(record.backbone.fingerprint), inventory.problem.reason
+        differences = (Drift("backbone", "broken", locked, reason), *differences)
     revoked = Store(home).revoked()
     gone = {
         m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].why)
