@@ -175,6 +175,7 @@ def predict(
             "no texts to answer, or two sources of them",
             expected="TEXTS, or --in and --out",
             found=", ".join(given) or "none",
+            hint="Such as: redhost predict 'a text', or --in rows.csv --out answers.csv.",
         )
     model = open_host(home, device=device).side_by_side
     for error in model.damaged.values():
@@ -273,7 +274,12 @@ def _lines(texts: tuple[str, ...]) -> list[str]:
     lines = list[str]()
     for place, text in enumerate(texts, start=1):
         if not text.strip():
-            raise UsageError(f"argument {place} of TEXTS", expected="a text", found=repr(text)[:40])
+            raise UsageError(
+                f"argument {place} of TEXTS",
+                expected="a text",
+                found=repr(text)[:40],
+                hint="Leave it out.",
+            )
         lines += (
             [x for x in typed(text).splitlines() if x.strip()] if text == "-" else [typed(text)]
         )

@@ -23,17 +23,23 @@ FEW = 10
 @json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show what is composed, and how installed packages differ."""
-    from ..registry.home.questions import option, root_of
+    from ..registry.home.questions import nothing_composed, option, question_of, root_of
     from ..registry.queries.inventory import take_status
     from ..registry.queries.settings import resolve_home
 
     report = take_status(where := resolve_home(home))
+    if report.generation is None and question_of(where) and not (where / "redhost.lock").is_file():
+        raise nothing_composed(where)
     if as_json:
         print_json(report)
         return
-    for title, lines in _lines(report, is_there=where.is_dir()).items():
-        for line in lines:
-            click.echo(f"{title:<11} {line}")
+    click.echo(
+        "\n".join(
+            f"{title:<11} {line}"
+            for title, lines in _lines(report, is_there=where.is_dir()).items()
+            for line in lines
+        )
+    )
     about = option(where)
     if (n := report.newest) is not None:
         click.echo(f"older       than generation {n}; forward again: redhost rollback {n}{about}")
@@ -105,10 +111,12 @@ def history(*, home: Path | None, as_json: bool) -> None:
     """List published generations."""
     from ..registry.home.generations import Generations
     from ..registry.home.questions import nothing_composed
+    from ..registry.queries.inventory import declining
     from ..registry.queries.settings import resolve_home
 
     generations = Generations(where := resolve_home(home))
-    records, current = generations.history(), generations.current()
+    # Not by `current`, which raises if the file is damaged: the list is needed to choose another.
+    records, pointer = generations.history(), generations.pointer() or b""
     if not records:
         raise nothing_composed(where)
     if as_json:
@@ -116,12 +124,12 @@ def history(*, home: Path | None, as_json: bool) -> None:
         return
     rows = [
         (
-            f"{r.number}{' *' if r.number == current else ''}",
+            f"{r.number}{' *' * (f'{r.number} {r.digest}'.encode() == pointer.strip())}",
             r.parent or "",
             r.created,
             r.backbone.id,
             " ".join(m.id for m in r.experts),
-            f"{r.router.kind}/{r.router.level}",
+            f"{r.router.kind}/{r.router.level}{declining(r)}",
             r.router.digest[:12],
         )
         for r in records

@@ -94,7 +94,9 @@ def add(
     wheel = fetch(target, index_url=index_url, find_links=find_links, keys=trusted)
     require_free(wheel.package)  # before torch is imported, so that a refusal takes no time
     home = joins_in(resolve_home(home), wheel)
-    if not any(keywords.values()) and _composed_already(home, wheel, as_json=as_json):
+    if not any({**keywords, "try_others": False}.values()) and _composed_already(
+        home, wheel, as_json=as_json
+    ):
         return
     from ..core.composition.packages import add as add_package
 

@@ -46,6 +46,7 @@ def writer_of(target: Path) -> Writer:
         f"no format for {target}",
         expected=", ".join(sorted({*JSON, *DELIMITERS, ".parquet"})),
         found=suffix or "no suffix",
+        hint="Name another file, such as answers.csv.",
     )
 
 

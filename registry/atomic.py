@@ -125,7 +125,9 @@ def read(path: Path) -> bytes | None:
         return None
     except OSError as e:
         reason = e.strerror.lower() if e.strerror else str(e)
-        raise StoreError(f"cannot read {path}", found=reason) from e
+        raise StoreError(
+            f"cannot read {path}", found=reason, hint="Check the path and its permissions."
+        ) from e
 
 
 def read_struct(path: Path, kind: type[StructT], *, hint: str) -> StructT | None:

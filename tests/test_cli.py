@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -564,3 +565,21 @@ def test_ctrl_c_while_a_backbone_is_made_names_no_plugin(
     err = capsys.readouterr().err
     assert e.value.code == 130 and "plugin" not in err
     assert "redhost: stopped in the factory of backbone 'tiny'; no generation" in err
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(tmp_path) -> None:
+    code = (
+        "import sys; from importlib.abc import MetaPathFinder\n"
+        "class Stop(MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "from redhost.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "redhost: stopped\n")
+    [script] = metadata.entry_points(group="console_scripts", name="redhost")
+    assert script.value == "redhost.__main__:main"

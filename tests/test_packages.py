@@ -133,7 +133,9 @@ def test_adding_what_is_composed_already_changes_nothing(
     )
     assert row["receipt"]["parent"] == added["receipt"]["generation"]  # asked for, so done
     before, files = state(home), venv.contents()
-    again, human = venv.session(("add", str(wheel), "--json"), ("add", str(wheel)), home=home)
+    again, human = venv.session(
+        ("add", str(wheel), "--json"), ("add", str(wheel), "--try"), home=home
+    )
     assert json.loads(again[1]) == {**row, "replaced": None} and human[0] == 0
     assert human[1].count("\n") == 1 and "generation 3 already" in human[1]
     assert (state(home), venv.contents()) == (before, files)

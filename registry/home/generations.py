@@ -41,7 +41,7 @@ from .questions import cache_of, homes_with, nothing_composed, option, question_
 from .store import Store, is_plain
 
 _MARKER = "lock-is-stale"
-_CHOOSE = "Choose a generation with 'redhost rollback N'; 'redhost history' lists them."
+_CHOOSE = "Choose a generation with 'redhost rollback N{0}'; 'redhost history{0}' lists them."
 _REMOVED = "removed-"
 """Prefix of the empty folder that keeps the number of the last generation removed."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
@@ -113,7 +113,7 @@ class Generations:
                 f"cannot read {path}",
                 expected="a number and a digest",
                 found=repr(text[:40]),
-                hint=_CHOOSE,
+                hint=_CHOOSE.format(option(self.home)),
             )
         number, digest = int(named[1]), named[2]
         with suppress(IntegrityError, UnknownNameError):  # reported where it is loaded
@@ -122,7 +122,7 @@ class Generations:
                     f"{path} is damaged: it names generation {number} by another digest",
                     expected=short(right),
                     found=short(digest),
-                    hint=_CHOOSE,
+                    hint=_CHOOSE.format(option(self.home)),
                 )
         return number
 

@@ -112,8 +112,7 @@ def take_inventory(
         if remember and root_of(home).is_dir()  # a mistyped home is not created
         else None,
     )
-    question = question_of(home)
-    here = [x.manifest is None or x.question == question for x in statuses]
+    here = [x.manifest is None or x.question == question_of(home) for x in statuses]
     answering = tuple(compress(statuses, here))
     others = tuple(compress(statuses, map(not_, here)))
     return Inventory(answering, package, manifest, problem, digest, others)
@@ -211,8 +210,7 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
 
 def current_record(home: Path) -> Composition | None:
     """Return the record of the current generation, None if nothing is composed."""
-    generations = Generations(home)
-    number = generations.current()
+    number = (generations := Generations(home)).current()
     return None if number is None else generations.load(number)
 
 
@@ -325,7 +323,7 @@ class HomeStatus:
         backbone: The id of its backbone.
         fingerprint: That backbone's fingerprint.
         experts: Ids of its experts.
-        router: Its router: kind, level, seed.
+        router: Its router: kind, level, seed, and the share that it declines, if any.
         drift: Differences between it and what is installed.
         held: Generations that live processes hold.
         leftovers: Files of writers that were stopped; the next writer removes them.
@@ -356,6 +354,11 @@ class HomeStatus:
     questions: dict[str, int | None] | UnsetType = UNSET
 
 
+def declining(record: Composition) -> str:
+    """Return the share that a generation declines, to follow its router; empty if none."""
+    return f", declines {share:.2%}" if (share := record.settings.get("decline")) else ""
+
+
 def take_status(home: Path) -> HomeStatus:
     """Compare the current generation of a home with what is installed."""
     record = current_record(home)
@@ -375,8 +378,8 @@ def take_status(home: Path) -> HomeStatus:
         lock_for(record), inventory.statuses, fingerprint=fingerprint, digest=inventory.digest
     )
     if inventory.problem is not None:
-        locked = short(record.backbone.fingerprint)
-        differences = (Drift("backbone", "broken", locked, inventory.problem.reason), *differences)
+        locked, reason = short(record.backbone.fingerprint), inventory.problem.reason
+        differences = (Drift("backbone", "broken", locked, reason), *differences)
     revoked = Store(home).revoked()
     gone = {
         m.id: Drift(m.id, "revoked", short(m.digest), revoked[m.digest].why)
@@ -395,7 +398,8 @@ def take_status(home: Path) -> HomeStatus:
         backbone=record.backbone.id,
         fingerprint=record.backbone.fingerprint,
         experts=tuple(m.id for m in record.experts),
-        router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})",
+        router=f"{record.router.kind} ({record.router.level}, seed {record.router.seed})"
+        f"{declining(record)}",
         drift=differences,
         lock=_compare_lock(home, record),
         store=tuple(_faults(Store(home), record)),

@@ -167,3 +167,17 @@ def test_shares_that_are_none_are_refused(home, call, tmp_path, data) -> None:
     assert code in {2, 3} and len(err.splitlines()) == 1
     assert ("range9" if "range9" in data else "prior") in err
     assert call("recompose", "--prior", "range1=0.5", "--dry-run")[0] == 0
+
+
+def test_what_is_refused_early_has_a_next_step(call, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "in.csv").write_text(GOOD)
+    for arguments, step in (
+        (("new-expert", "Bad Name!"), "Such as 'bad-name'."),
+        (("predict", "a", ""), "found ''. Leave it out."),
+        (("predict",), "--in rows.csv --out answers.csv."),
+        (("recompose", "--home", str(tmp_path / "file" / "home")), "Check the path"),
+    ):
+        code, out, err = call(*arguments)
+        assert (code != 0, out, err.count("\n")) == (True, "", 1) and step in err
+    assert not (tmp_path / "red-expert-Bad Name!").exists()

@@ -313,3 +313,34 @@ def test_status_reads_nothing_of_what_nobody_touched(
 def test_outdated_says_that_no_lock_records_an_index(home: Path, call: Any) -> None:
     code, out, _ = call("outdated")
     assert code == 0 and "no lock records an index: name one with --index-url, or --find" in out
+
+
+@pytest.mark.parametrize("pointer", ["garbage", f"1 {'0' * 64}\n"])
+def test_where_current_is_damaged_the_printed_commands_work_as_they_are(
+    home, call, tmp_path, monkeypatch, pointer
+) -> None:
+    (home / "current").write_text(pointer)
+    monkeypatch.delenv("REDHOST_HOME")
+    code, out, err = call("predict", "x", "--home", str(home))
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert f"'redhost rollback N --home {home}'" in err
+    code, out, _ = call("history", "--home", str(home), "--json")
+    assert code == 0 and [r["number"] for r in json.loads(out)] == [1]
+    assert "1 *" not in call("history", "--home", str(home))[1]
+    lines = call("doctor", "generations", "lock", "experts", "--home", str(home))[1]
+    assert lines.count("redhost rollback N") == lines.count(f"rollback N --home {home}") > 0
+    assert call("rollback", "1", "--home", str(home))[0] == 0
+    assert "1 *" in call("history", "--home", str(home))[1]
+
+
+def test_what_a_generation_declines_stands_with_its_router(home, call) -> None:
+    assert call("recompose", "--decline", "5%")[0] == 0
+    assert "router      evidence (full, seed 0), declines 5.00%" in call("status")[1]
+    assert call("history")[1].count("5.00%") == 1
+
+
+def test_a_question_that_is_not_composed_is_refused_by_status(home, call) -> None:
+    for options in ((), ("--json",)):
+        code, out, err = call("status", "--question", "nope", *options)
+        assert (code, out, err.count("\n")) == (3, "", 1)
+        assert "question 'nope' is not composed" in err and "sync" not in err

@@ -416,3 +416,20 @@ def test_what_cannot_be_packed_keeps_all_from_being_packed(call, tmp_path) -> No
     code, out, err = call("pack", "red-expert-chat", "red-expert-odd")
     assert (code, out, err.count("\n")) == (1, "", 1) and "red-expert-odd" in err
     assert not Path("red-expert-chat/dist").exists()
+
+
+@pytest.mark.parametrize("moment", ["_read", "_train"])
+def test_ctrl_c_in_new_expert_keeps_the_project_and_prints_what_goes_on(
+    call, tmp_path, monkeypatch, moment
+) -> None:
+    data = write_rows(tmp_path / "rows.jsonl")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"redhost_author.expert_cli.{moment}", interrupt)
+        code, _, err = call("new-expert", "odd", "--backbone", "tiny", "--data", data)
+    following = f"redhost train-expert red-expert-odd --data {data}"
+    assert code == 130 and f"next: {following}\n" in err
+    assert call(*following.split()[1:], "--epochs", "1")[0] == 0

@@ -195,16 +195,40 @@ def _begin(
 ) -> None:
     """Write a project and, if rows are named, train its expert; else print how."""
     _require_backbone(plan.backbone)
-    with _writing(project, plan):  # nothing stays of it if the rows cannot be read
-        read = None if data is None else _read(project, plan, home, data, fields=fields)
-    click.echo(project)
-    if read is not None:
-        package, splits = read
-        _train(project, splits, package=package, home=home, device=device)
+    if data is not None:
+        with _going_on(project, plan, data, fields=fields, home=home):
+            with _writing(project, plan):  # nothing stays of it if the rows cannot be read
+                package, splits = _read(project, plan, home, data, fields=fields)
+            click.echo(project)
+            _train(project, splits, package=package, home=home, device=device)
         return
+    with _writing(project, plan):
+        pass
+    click.echo(project)
     line, option = _backbone_of(plan, home)
     train = f"redhost train-expert {shlex.quote(str(project))} --data YOUR.jsonl{option}"
     click.echo(f"{line}next: {train}")
+
+
+@contextmanager
+def _going_on(
+    project: Path, plan: ExpertPlan, data: str, *, fields: tuple[str, str], home: Path | None
+) -> Iterator[None]:
+    """Train a new project in the block; after Ctrl-C it stays, and the next command is printed."""
+    from redhost.registry.home.questions import root_of
+
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):
+        if not project.exists():  # stopped while the rows were read, or torch was loaded
+            with _writing(project, plan):
+                pass
+        words = ["redhost", "train-expert", str(project), "--data", data]
+        for name, field in zip(("text", "label"), fields, strict=True):
+            words += [] if field == name else [f"--{name}-field", field]
+        words += [] if home is None else ["--home", str(root_of(home))]
+        click.echo(f"next: {shlex.join(words)}", err=True)
+        raise
 
 
 @contextmanager

@@ -216,7 +216,14 @@ def check_id(package_id: str) -> None:
             f"{package_id!r} cannot be an id",
             expected="lower-case letters, digits, '.', '_' and '-', starting with one of the first "
             "two, and not 'backbone'",
+            hint=f"Such as {near!r}." if (near := _near(package_id)) else "",
         )
+
+
+def _near(name: str) -> str:
+    """Return the valid id that is most like a name; empty if there is none."""
+    near = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")[:64]
+    return "" if near == "backbone" else near
 
 
 def check_free(project: Path) -> None:

@@ -250,7 +250,7 @@ def _print_found(found: tuple[Found, ...], limit: int) -> None:
     from redhost.registry.errors import one_line
 
     if not found:
-        click.echo("no expert has all these words", err=True)
+        click.echo("no expert has all these words; with fewer, or none, more are listed", err=True)
         return
     rows = [
         (
