@@ -58,7 +58,6 @@ def change_members(
     remove: str | None = None,
     update: bool = False,
     before_publish: AbstractContextManager[None] | None = None,
-    newer: str | None = None,
     keywords: RecomposeKeywords,
 ) -> Receipt:
     """Compose the current members changed by one expert, and publish that.
@@ -70,7 +69,6 @@ def change_members(
         update: Whether a member with the same id as `add` is replaced by it.
         before_publish: Entered once every gate has passed, left when the generation is published.
             If it raises, nothing is published; an error while publishing is passed to it.
-        newer: A version that is here and newer than that of `add`, for a refusal.
         keywords: How to compose.
 
     Raises:
@@ -105,9 +103,7 @@ def change_members(
             hint = TRY_HINT if refusal.retry else None
             if refusal.retry and keywords.get("try_others"):
                 hint = _what_helps(session, joins, selected, keywords, made_with)
-            error = _error_of(joins, refusal, hint=hint)
-            error.problem += f" (older than {newer}, which is here)" if newer else ""
-            raise error from refusal.cause
+            raise _error_of(joins, refusal, hint=hint) from refusal.cause
         result = accepted(outcome)
         if record is not None:
             result = _with_drift(result, record, joins, home=session.home)

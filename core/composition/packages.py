@@ -84,7 +84,8 @@ def add(
     """
     require_free(wheel.package)
     leaves = _require_own(session.home, wheel, replace)
-    newer = _newer_version(session.home, wheel.package, before := find(wheel.package.dist))
+    before = find(wheel.package.dist)
+    newer = _newer_version(session.home, wheel.package, before)
     # Of signed wheels only: an old signature can be replayed, and a new one not be made.
     if newer and wheel.signer and not keywords.get("accept"):
         raise ContractError(
@@ -100,7 +101,6 @@ def add(
         update=True,
         # Installed between the last gate and the publication: if either fails, both are undone.
         before_publish=installed_from(wheel),
-        newer=newer,
         keywords=keywords,
     )
     files = wheel.expert.unwrap(wheel.name)  # it was composed, so it has no violations

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from operator import not_
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -112,9 +110,9 @@ def take_inventory(
         if remember and root_of(home).is_dir()  # a mistyped home is not created
         else None,
     )
-    here = [x.manifest is None or x.question == question_of(home) for x in statuses]
-    answering = tuple(compress(statuses, here))
-    others = tuple(compress(statuses, map(not_, here)))
+    question = question_of(home)
+    answering = tuple(x for x in statuses if x.manifest is None or x.question == question)
+    others = tuple(x for x in statuses if x.manifest is not None and x.question != question)
     return Inventory(answering, package, manifest, problem, digest, others)
 
 
@@ -210,8 +208,8 @@ def dists_of(home: Path, expert_id: str) -> tuple[str, ...]:
 
 def current_record(home: Path) -> Composition | None:
     """Return the record of the current generation, None if nothing is composed."""
-    number = (generations := Generations(home)).current()
-    return None if number is None else generations.load(number)
+    generations = Generations(home)
+    return None if (number := generations.current()) is None else generations.load(number)
 
 
 def composed_members(home: Path) -> tuple[Member, ...]:

@@ -15,7 +15,6 @@ from redhost_author.wheels import build_wheel
 from warm_start import warm_command
 
 import redhost
-from redhost.core.composition.changes import change_members
 from redhost.core.types import CardRow
 from redhost.registry.errors import (
     CompositionError,
@@ -241,8 +240,6 @@ def test_harm_to_another_domain_is_refused_unless_accepted(pair, build_expert, t
     )
     with pytest.raises(HarmError, match="rows of domain 'red' under other labels"):
         pair.attach(greedy)
-    with pytest.raises(HarmError, match=r"was not attached \(older than 9\.9"):
-        change_members(pair.session, add=greedy, newer="9.9", keywords={})
     kinds = "ridge, statistics, centroid, evidence, quadratic"
     with pytest.raises(HarmError, match=f"Tried --router {kinds}: none lets it in"):
         pair.attach(greedy, try_others=True)
