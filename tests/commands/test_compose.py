@@ -261,7 +261,8 @@ def test_a_blank_text_is_refused_so_that_answers_stand_where_their_texts_do(
 ) -> None:
     for place, texts in ((1, ["", "What is 3 plus 4?"]), (2, ["What is 3 plus 4?", "  "])):
         refused = f"redhost: argument {place} of TEXTS: expected a text, found {texts[place - 1]!r}"
-        assert call(command, "--json", *texts) == (2, "", f"{refused}\n")
+        code, out, err = call(command, "--json", *texts)
+        assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"{refused}. ")
     given = CliRunner().invoke(cli, ["predict", "-", "--json"], input=" \n\n")
     assert (given.exit_code, given.output) == (0, "[]\n")
 

@@ -55,9 +55,11 @@ def test_a_tokenizer_that_panics_refuses_its_text_and_the_next_is_answered(home,
                 client.post("/v1/route", {"texts": [UNREADABLE]}),
                 client.post("/classify", {"model": "range3", "input": UNREADABLE}),
             ):
-                assert (reply.status, reply.body) == (400, {"error": "a text"})
+                assert reply.status == 400 and reply.body["error"].startswith("a text: expected ")
+                assert UNREADABLE not in str(reply.body)
             reply = client.post("/v1/embeddings", {"model": "auto", "input": UNREADABLE})
-            assert (reply.status, reply.body["error"]["message"]) == (400, "a text")
+            assert reply.status == 400
+            assert reply.body["error"]["message"].startswith("a text: expected ")
         assert client.infer([TEXT]).body == before
         assert service.working and client.get("/v2/health/ready").status == 200
 
