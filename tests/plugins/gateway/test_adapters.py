@@ -227,7 +227,13 @@ def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None
         assert answer["model"] == BASE
         assert json.loads(state.seen[-1][2])["cache_prompt"] is False  # of other scales, perhaps
         assert answer["lora"] == [{"id": i, "scale": float(i == on)} for i in (4, 7)]
+    # One that this generation does not name: all that the server was started with would answer.
+    answer = post(url, "x", model=BASE).json()
+    assert answer["lora"] == [{"id": i, "scale": 0.0} for i in (4, 7)]
+    given = [{"id": 4, "scale": 0.5}]
+    assert post(url, "x", model=BASE, lora=given).json()["lora"] == given
     state.scales = {"detail": "Not Found"}
+    assert post(url, "x", model=BASE).json()["lora"] is None  # it has no scales, and passes
     refused = post(url, "x", model="code")
     assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
     assert refused.headers["x-redhost-expert"] == "code"

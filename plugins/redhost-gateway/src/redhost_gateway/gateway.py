@@ -173,16 +173,33 @@ class Gateway:
         if upstream in self.loaders and digest and expert not in upstream.settings.models:
             name = await self._loaded(upstream, expert, digest)
         elif kind == "llama.cpp":
-            status, listed = await upstream.ask("GET", "/lora-adapters")
-            scales = scales_for(listed, BACKBONE if expert == BACKBONE else str(name))
-            if scales is None:
-                raise NoAdapterProblem(expert, f"status {status}")
-            # What a slot read under other scales may be used again otherwise: llama.cpp #26207.
-            extra |= {"lora": _raw(scales), "cache_prompt": _raw(False)}
+            extra = await self._scaled(upstream, BACKBONE if expert == BACKBONE else str(name))
+            if not extra:
+                raise NoAdapterProblem(expert, "export it, and start llama.cpp with its --lora")
             name = upstream.name_of(BACKBONE) or name
         if name is None:
             raise NoAdapterProblem(expert, "name it with --model backbone=NAME")
         return {"model": _raw(name), **extra}
+
+    async def fields_of_none(self, upstream: Upstream, fields: Fields) -> dict[str, msgspec.Raw]:
+        """Return the fields by which no adapter answers a request that names none of a generation.
+
+        llama.cpp would answer with all that it was started with. A request's own scales stay.
+
+        Raises:
+            TransportError: If the upstream does not answer.
+        """
+        if upstream.settings.loads != "llama.cpp" or not fields or "lora" in fields:
+            return {}
+        return await self._scaled(upstream, BACKBONE)
+
+    async def _scaled(self, upstream: Upstream, name: str) -> dict[str, msgspec.Raw]:
+        """Return llama.cpp's fields that select one adapter, or none; empty if it lacks it."""
+        _, listed = await upstream.ask("GET", "/lora-adapters")
+        if (scales := scales_for(listed, name)) is None:
+            return {}
+        # What a slot read under other scales may be used again otherwise: llama.cpp #26207.
+        return {"lora": _raw(scales), "cache_prompt": _raw(False)}
 
     async def _loaded(self, upstream: Upstream, expert: str, digest: str) -> str:
         try:

@@ -194,20 +194,23 @@ class Exchange:
         Raises:
             TransportError: If no byte of an answer came.
         """
-        choice, body = self.choice, self.body
+        choice, body, gateway = self.choice, self.body, self.gateway
         if choice is not None:
-            named = await self.gateway.fields_for(upstream, choice)
-            body = msgspec.json.encode({**self.fields, **named})
+            own = await gateway.fields_for(upstream, choice)
+        else:
+            own = await gateway.fields_of_none(upstream, self.fields)
+        if own:
+            body = msgspec.json.encode({**self.fields, **own})
         answer = await upstream.send(self.scope["method"], self.path, self._sent(), body)
         waits = False
         try:
             if answer.status == NOT_FOUND and more and choice is not None:
-                if self.gateway.lost(upstream, choice):
+                if gateway.lost(upstream, choice):
                     return False  # it restarted: the adapter is loaded again
             elif answer.status in BUSY:
                 upstream.pause(answer.headers)
                 self._tried.append(upstream)
-                left = [u for u in self.gateway.upstreams if u not in self._tried]
+                left = [u for u in gateway.upstreams if u not in self._tried]
                 if more and any(u.may_have(name, chosen=choice is not None) for u in left):
                     waits = True
                     await self._keep((upstream, answer))
