@@ -23,7 +23,7 @@ FEW = 10
 @json_option("registry.queries.inventory.HomeStatus")
 def status(*, home: Path | None, as_json: bool) -> None:
     """Show what is composed, and how installed packages differ."""
-    from ..registry.home.questions import nothing_composed, option, question_of, root_of
+    from ..registry.home.questions import nothing_composed, question_of
     from ..registry.queries.inventory import take_status
     from ..registry.queries.settings import resolve_home
 
@@ -33,35 +33,37 @@ def status(*, home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    click.echo(
-        "\n".join(
-            f"{title:<11} {line}"
-            for title, lines in _lines(report, is_there=where.is_dir()).items()
-            for line in lines
-        )
-    )
-    about = option(where)
-    if (n := report.newest) is not None:
-        click.echo(f"older       than generation {n}; forward again: redhost rollback {n}{about}")
-    nothing, anew = report.generation is None and not report.questions, f"redhost recompose{about}"
+    click.echo("\n".join(_lines(report, where)))
+    if step := _next_step(report, where):
+        click.echo(f"next: {step}")
+
+
+def _next_step(report: HomeStatus, where: Path) -> str:
+    """Return what to type so that the composition is what is installed; nothing if it is."""
+    from ..registry.home.questions import option, root_of
+
+    nothing = report.generation is None and not report.questions
+    if not (nothing or report.drift or report.store):
+        return ""
+    step = f"redhost recompose{option(where)}{_backbone_option(where, report.backbone or 'NAME')}"
+    is_gone = any(d.kind in {"missing", "broken"} for d in report.drift) and report.lock is None
     # The lock still names what is gone or broken; without it, recompose withdraws or refuses.
-    if ({"missing", "broken"} & {d.kind for d in report.drift} and report.lock is None) or (
-        nothing and (root_of(where) / "redhost.lock").is_file()
-    ):
-        anew = f"redhost sync{option(root_of(where))}, or {anew}"
-    if nothing:
-        click.echo(f"next: {anew}{_backbone_option(where, 'NAME')}")
-    elif report.drift or report.store:
-        back = "" if report.back is None or n else f"   (or redhost rollback{about})"
-        click.echo(f"next: {anew}{_backbone_option(where, report.backbone or 'NAME')}{back}")
+    if is_gone or (nothing and (root_of(where) / "redhost.lock").is_file()):
+        step = f"redhost sync{option(root_of(where))}, or {step}"
+    if report.back is None or report.newest is not None:
+        return step
+    return f"{step}   (or redhost rollback{option(where)})"
 
 
-def _lines(report: HomeStatus, *, is_there: bool) -> dict[str, list[str]]:
-    """Return what `status` prints: the lines of each title, in order."""
+def _lines(report: HomeStatus, where: Path) -> list[str]:
+    """Return what `status` prints, line by line."""
+    from ..registry.home.questions import option
+
+    newer = f"redhost rollback {report.newest}{option(where)}"
     left = f"{len(report.leftovers)} of writers that were stopped; the next writer removes them"
     computed = "entries of the {} cache; they are computed again"
-    return {
-        "home": [f"{report.home}{'' if is_there else '  (not there yet)'}"],
+    titled = {
+        "home": [f"{report.home}{'' if where.is_dir() else '  (not there yet)'}"],
         "generation": [f"{report.generation or 'none'}  (parent {report.parent or 'none'})"],
         "backbone": [report.backbone or "none"],
         "experts": [", ".join(report.experts) or "none"],
@@ -77,14 +79,15 @@ def _lines(report: HomeStatus, *, is_there: bool) -> dict[str, list[str]]:
             f"generation {x.generation} by process {x.pid} since {x.started}" for x in report.held
         ],
         "leftovers": [left] if report.leftovers else [],
+        "older": [f"than generation {report.newest}; forward again: {newer}"] * bool(report.newest),
     }
+    return [f"{title:<11} {line}" for title, lines in titled.items() for line in lines]
 
 
 def _drifted(difference: Drift) -> str:
     """Return a difference between what is locked and what is installed as text."""
     what = "fingerprint" if difference.id == "backbone" else "build"
-    here = difference.installed or "-"
-    now = difference.installed if difference.kind == "revoked" else f"now {here}"
+    now = f"{'' if difference.kind == 'revoked' else 'now '}{difference.installed or '-'}"
     return f"{difference.id}: {difference.kind}, {what} locked {difference.locked or '-'}, {now}"
 
 
@@ -116,15 +119,17 @@ def history(*, home: Path | None, as_json: bool) -> None:
 
     generations = Generations(where := resolve_home(home))
     # Not by `current`, which raises if the file is damaged: the list is needed to choose another.
-    records, pointer = generations.history(), generations.pointer() or b""
+    records = generations.history()
     if not records:
         raise nothing_composed(where)
     if as_json:
         print_json(records)
         return
+    pointer = (generations.pointer() or b"").decode("ascii", "replace").strip()
+    current = {f"{r.number} {r.digest}": r.number for r in records}.get(pointer)
     rows = [
         (
-            f"{r.number}{' *' * (f'{r.number} {r.digest}'.encode() == pointer.strip())}",
+            f"{r.number} *" if r.number == current else f"{r.number}",
             r.parent or "",
             r.created,
             r.backbone.id,

@@ -10,6 +10,7 @@ from ..registry.environment.extras import how_to_get_expert
 from ..registry.package.forms import TASKS
 
 if TYPE_CHECKING:
+    from ..registry.home.composition import Composition
     from ..registry.package.manifest import BackboneManifest
 
 
@@ -20,33 +21,38 @@ def welcome() -> None:
     from ..registry.queries.settings import resolve_home
 
     home = resolve_home()
-    record = current_record(home)
+    record, named = current_record(home), composed_questions(home)
     inventory = take_inventory(home, backbone=record.backbone.id if record else None)
-    good = [x.id for x in inventory.statuses if x.code is None and x.id]
     others = inventory.elsewhere
+    good = [x.id for x in inventory.statuses if x.code is None and x.id]
     bad = [x for x in inventory.statuses if x.code is not None and x not in others]
-    backbone = inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
+    elsewhere = f"{len(others)} for other backbones: redhost list-experts --all"
+    questions = {
+        **{q: f"next: redhost recompose --question {q}" for q in questions_of(inventory) if q},
+        **dict.fromkeys(named, "composed"),
+    }
+    titled = {
+        "backbone": [
+            inventory.backbone.id if inventory.backbone else f"none ({inventory.problem})"
+        ],
+        "experts": [", ".join(good) or "none"],
+        "not usable": [", ".join(f"{x.name} ({x.code})" for x in bad)] if bad else [],
+        "elsewhere": [elsewhere] if others else [],
+        "composed": [f"nothing yet in {home}" if record is None else _composed(record)],
+        "question": [f"{question} ({state})" for question, state in sorted(questions.items())],
+    }
     click.echo("redhost: experts as packages on one shared, frozen backbone")
-    click.echo(f"  backbone   {backbone}")
-    click.echo(f"  experts    {', '.join(good) or 'none'}")
-    if bad:
-        click.echo(f"  not usable {', '.join(f'{x.name} ({x.code})' for x in bad)}")
-    if others:
-        click.echo(f"  elsewhere  {len(others)} for other backbones: redhost list-experts --all")
-    if record is None:
-        click.echo(f"  composed   nothing yet in {home}")
-    else:
-        members = ", ".join(m.id for m in record.experts)
-        click.echo(f"  composed   generation {record.number}: {members} ({record.router.kind})")
-    named = composed_questions(home)
-    for question in sorted({*named, *filter(None, questions_of(inventory))}):
-        state = (
-            "composed" if question in named else f"next: redhost recompose --question {question}"
-        )
-        click.echo(f"  question   {question} ({state})")
+    for title, lines in titled.items():
+        for line in lines:
+            click.echo(f"  {title:<10} {line}")
     composed = record is not None or bool(named)
     click.echo("next: " + _advice(inventory.backbone, bool(good), composed))
     click.echo("all commands: redhost --help")
+
+
+def _composed(record: Composition) -> str:
+    members = ", ".join(m.id for m in record.experts)
+    return f"generation {record.number}: {members} ({record.router.kind})"
 
 
 def _advice(backbone: BackboneManifest | None, installed: bool, composed: bool) -> str:
