@@ -193,7 +193,9 @@ def test_a_revoked_expert_is_composed_without_and_never_installed_again(world, r
     assert "leaks rows" in fault["text"] and "redhost add red-expert-apples==" in fault["text"]
     world.run(fault["next"])
     assert world.members == ["pears"]
-    assert "pip uninstall --yes red-expert-apples" in world.mended("experts", state="warn")["mend"]
+    installed = world.mended("experts", state="warn")
+    assert "pip uninstall --yes red-expert-apples" in installed["mend"]
+    assert "is revoked: leaks rows" in installed["text"]
 
 
 def test_another_version_of_what_is_revoked_comes_from_the_source_on_record(world, revoke) -> None:

@@ -19,6 +19,7 @@ from redhost_author.signing import make_signer, new_key
 from redhost_index.catalogue import write_catalogue
 from redhost_index.cli import catalogue
 from redhost_index.schema import CATALOGUE, PAGE, Catalogue, Version, decode
+from redhost_sync.index import read_page
 
 from redhost.registry.errors import MissingError, StoreError
 from redhost.registry.package.manifest import parse_expert
@@ -256,6 +257,19 @@ def test_an_index_for_pip_has_every_readable_wheel_and_nothing_that_is_gone(
     assert pages == {"red-expert-sums", "somebodys"}
     assert venv.pip("install", *options, "-U", "red-expert-sums").returncode == 0
     assert (venv.site / "red_expert_sums-0.2.0.dist-info").is_dir()
+
+
+def test_a_wheel_that_a_page_marks_as_yanked_stays_so(version_of: Any, tmp_path: Path) -> None:
+    for number in ("0.1.0", "0.2.0"):
+        version_of("sums", number).write(tmp_path)
+    write_catalogue(tmp_path, simple=True)
+    page, name = tmp_path / "simple" / "red-expert-sums" / "index.html", "red_expert_sums-0.2.0"
+    marked = 'data-yanked="rows &quot;leaked&quot;"'
+    page.write_text(page.read_text().replace(f'href="../../{name}', f'{marked} href="../../{name}'))
+    version_of("sums", "0.3.0").write(tmp_path)
+    write_catalogue(tmp_path, simple=True)
+    links = read_page(tmp_path / "simple", "red-expert-sums").links
+    assert [link.yanked for link in links] == [None, 'rows "leaked"', None]
 
 
 def test_a_folder_without_experts_has_a_next_step(draft: Any, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def _broken(composed: Comparison, status: PackageStatus, digest: str | None) -> 
     store = Store(composed.where) if digest else None
     text = f"{composed.about}{status.name}: {status.code}: {status.reason}"
     if status.code == "revoked":  # not composed, or composed from another build
-        text = f"{composed.about}{status.name} is "
+        text = f"{composed.about}{status.name} is revoked: "
         text += revoked_text(composed, status.digest or "", package.dist)
         return warn("experts", text, mend=pip_command("uninstall", "--yes", package.dist))
     off = redhost_command("disable", package.dist, home=root_of(composed.where))

@@ -168,8 +168,8 @@ def _error(one: Newcomer, refusal: Refusal) -> RedhostError:
         wanted = f"{one.wheel.package.dist}=={one.version}"
         at = "--index-url" if "://" in one.wheel.source else "--find-links"
         wanted += f" {at} {shlex.quote(one.wheel.source)}"
-        hint = f"Nothing was changed. 'redhost add {wanted} --router KIND' may do better; "
-        hint += "--accept goes on even so."
+        hint = "Nothing was changed. With --keep-going it is left out, and the next lower version "
+        hint += f"tried; 'redhost add {wanted} --try' compares routers; --accept goes on even so."
     return refusal.code.error(ContractError)(
         f"{one.member.id} {one.member.version} was not upgraded to {one.version}",
         expected=error.expected,

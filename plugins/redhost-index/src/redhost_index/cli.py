@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,11 @@ _find_links = click.option(
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--simple", is_flag=True, help="Also write simple/, an index for pip (PEP 503).")
+@click.option(
+    "--simple",
+    is_flag=True,
+    help="Also write simple/, an index for pip (PEP 503); what its pages mark as yanked stays so.",
+)
 @click.option(
     "--key",
     "keys",
@@ -322,9 +327,14 @@ def _next_step(one: Standing) -> str:
         return f"install another version of {one.dist}"
     if one.newest:
         return f"'redhost upgrade {one.id}'"
-    if one.revoked is not None:
-        return f"'redhost add {one.dist}==VERSION', or 'redhost recompose' goes on without it"
-    return f"'redhost add {one.dist}==VERSION'"
+    place = ""
+    if one.source:
+        kind = "--index-url" if "://" in one.source else "--find-links"
+        place = f" {kind} {shlex.quote(one.source)}"
+    other = f"'redhost add {one.dist}==VERSION{place}'"
+    return (
+        f"{other}, or 'redhost recompose' goes on without it" if one.revoked is not None else other
+    )
 
 
 def _print_upgrades(done: Upgrades) -> None:
