@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from release import write_index
 from warm_start import warm_command
 
 from .conftest import TEXTS
@@ -50,10 +52,10 @@ main()
 """
 
 
-def killed(world: Any, *step: str) -> None:
+def killed(world: Any, *step: str, command: Sequence[str] = ("upgrade",)) -> None:
     variables = {"REDHOST_HOME": str(world.home), "REDHOST_CONFIG": str(world.home / "config")}
     done = subprocess.run(
-        warm_command("-c", DIES, *step, "upgrade", python=world.venv.python),
+        warm_command("-c", DIES, *step, *command, python=world.venv.python),
         check=False,
         capture_output=True,
         text=True,
@@ -87,6 +89,23 @@ def test_a_killed_upgrade_is_finished(world: Any, answers: dict[str, Any], step:
     assert {world.lock()["experts"][i]["version"] for i in ("extra", "more")} == {"0.2.0"}
     new = answers.setdefault("new", (world.predict(), world.lock()["router"]))
     assert (world.predict(), world.lock()["router"]) == new
+
+
+def test_a_new_router_outlives_a_kill_of_what_finishes_a_killed_upgrade(
+    world: Any, version_of: Any
+) -> None:
+    """Its weights are nowhere but in the journal, which whoever finishes the work replaces."""
+    version_of("extra", "0.4.0", of="range5").write(world.index.folder)
+    write_index(world.index.folder)
+    router, step = world.lock()["router"], STEPS["before the installer"]
+    killed(world, *step, command=("upgrade", "extra", "--accept"))
+    for _ in range(2):
+        [weights] = (world.home / "sync").glob("router-*.safetensors")
+        killed(world, *step, command=("sync",))
+    assert world.run("sync").returncode == 0
+    assert world.versions() == {"red_expert_extra": "0.4.0", "red_expert_more": "0.1.0"}
+    assert world.lock()["router"] != router
+    assert weights.stem.endswith(world.lock()["router"]["digest"][:16])
 
 
 MOMENTS = int(os.environ.get("MOMENTS", "0"))

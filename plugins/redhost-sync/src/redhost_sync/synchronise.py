@@ -131,7 +131,7 @@ def _change(
         if plan.steps or stale:
             for one in plan.fetched:
                 require_installable(one)
-            _begin(home, locks, plan)
+            _begin(home, locks, plan, _routers(stale, sources.all))
             run = _Run(
                 home=home,
                 plan=plan,
@@ -152,7 +152,17 @@ def _stale(locks: Mapping[Path, LockFile]) -> dict[Path, LockFile]:
     return {where: lock for where, lock in locks.items() if not is_composed(where, lock)}
 
 
-def _begin(home: Path, locks: Mapping[Path, LockFile], plan: Plan) -> None:
+def _routers(locks: Mapping[Path, LockFile], sources: Sequence[Source]) -> dict[str, bytes]:
+    """Return the weights of the locks' routers that are known, by digest."""
+    from .compose import router_of
+
+    found = {lock.router.digest: router_of(where, lock, sources) for where, lock in locks.items()}
+    return {digest: data for digest, data in found.items() if data is not None}
+
+
+def _begin(
+    home: Path, locks: Mapping[Path, LockFile], plan: Plan, routers: Mapping[str, bytes]
+) -> None:
     before = {where: Generations(where).current() for where in locks}
     journal = Journal(
         locks=names_of(locks, home),
@@ -160,7 +170,8 @@ def _begin(home: Path, locks: Mapping[Path, LockFile], plan: Plan) -> None:
         writing=tuple(Writing(dist=one.part.dist, tops=one.tops) for one in plan.fetched),
         removing=plan.removing,
     )
-    write_journal(home, journal, plan.fetched)
+    # The folder of a killed one is replaced, and with it the weights that it had.
+    write_journal(home, journal, plan.fetched, routers=routers)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
