@@ -132,8 +132,6 @@ class Store:
         path = self._path(digest)
         if path.is_dir() and self.get(digest) == dict(files):
             return
-        with atomic.reporting(self.folder):
-            atomic.make_folder(self.folder)
         atomic.write_folder(path, files)
 
     def revoked(self) -> Mapping[str, Revocation]:
