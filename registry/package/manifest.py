@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from importlib import metadata
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -504,16 +503,10 @@ for _struct in (ExpertManifest, BackboneManifest, _Needs):
     msgspec.json.Decoder(_struct)
 
 
-@cache
-def _schema_of(kind: type[Struct]) -> str:
-    """Return the one schema of a kind of manifest; its fields take a millisecond to evaluate."""
-    return str(msgspec.structs.fields(kind)[0].default)
-
-
 def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
     """Report a manifest for another host, before any of its keys is reported as unknown."""
     hint = "Upgrade with 'pip install -U redhost', or install an older version of the package."
-    schema, expected = str(needs.schema), _schema_of(kind)
+    schema, expected = str(needs.schema), str(kind.__struct_defaults__[0])
     if needs.schema is not None and schema != expected:
         later = re.fullmatch(rf"{re.escape(expected[:-1])}([2-9]|[1-9]\d{{1,8}})", schema)
         yield (
