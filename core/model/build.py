@@ -175,18 +175,11 @@ def built_experts(model: ComposedModel | None) -> BuiltExperts:
     return {expert.source: expert for expert in experts}
 
 
-def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
-    """Make the bus norm."""
-    norm: nn.Module = plugins.make(NORMS, NORM, what="the bus norm", providers=providers, bus=bus)
-    return norm.eval().requires_grad_(False)
-
-
-def make_combiner(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
-    """Make what combines the experts' outputs."""
-    combiner: nn.Module = plugins.make(
-        COMBINERS, COMBINER, what="the combiner", providers=providers, bus=bus
-    )
-    return combiner.eval().requires_grad_(False)
+def make_fixed(hook: str, *, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
+    """Make the bus norm, or what combines the experts' outputs: every bus has one of each."""
+    name, what = {NORMS: (NORM, "the bus norm"), COMBINERS: (COMBINER, "the combiner")}[hook]
+    module: nn.Module = plugins.make(hook, name, what=what, providers=providers, bus=bus)
+    return module.eval().requires_grad_(False)
 
 
 def make_router(
