@@ -22,7 +22,7 @@ from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
 from ..routers.cards import Card
 from ..types import BackgroundRow, FoundSpan, Row, as_list
-from .conformal import Calibration, familiarity, groups_of, label_sets, sets_possible, too_few
+from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
 from .each import ExpertAnswer, answers_by_expert
 from .moments import Moments
 from .route import Chooser
@@ -196,7 +196,7 @@ class ComposedModel:
             return
         if not 0 < sets < 1:
             raise UsageError("a label set", expected="a level between 0 and 1", found=str(sets))
-        if not sets_possible(self.bus):
+        if not self.bus.task.one_label:
             raise UsageError(
                 "label sets of a level are of one right label",
                 expected="a backbone whose task is classification",
