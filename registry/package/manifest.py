@@ -45,7 +45,6 @@ FormName = Annotated[
     str,
     Meta(pattern=rf"^({'|'.join((*FORMS, *PLUGIN_FORMS))}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)"),
 ]
-TaskName = Annotated[str, Meta(min_length=1, examples=[*TASKS])]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
 PoolingMode = Literal["first", "last", "max", "mean", "mean-sqrt", "weighted-mean"]
 Space = Literal["hidden", "labels", "logits"]
@@ -394,7 +393,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     base: Base
     delta: FileRef | None = None
     classifier: FileRef | None = None
-    task: TaskName = DEFAULT_TASK
+    task: Annotated[str, Meta(min_length=1, examples=[*TASKS])] = DEFAULT_TASK
     resolution: Positive = 1.0
     labels: Labels = ()
     width: Width

@@ -145,9 +145,9 @@ def _check_tight(data: bytes, members: list[zipfile.ZipInfo], directory: int) ->
         agreements = [
             data[start : start + names] == name,
             (flags, method) == (member.flag_bits, member.compress_type),
+            tuple(sizes) == facts or (described and not any(sizes)),
+            not _HIDING & set(_extra_fields(data[start + names : end])),
         ]
-        agreements += [tuple(sizes) == facts or (described and not any(sizes))]
-        agreements += [not _HIDING & set(_extra_fields(data[start + names : end]))]
         at = end + member.compress_size
         if described:
             at += 4 if data[at : at + 4] == b"PK\x07\x08" else 0
