@@ -335,14 +335,12 @@ class Generations:
         self,
         number: int | None = None,
         *,
-        timeout: float = TIMEOUT,
         require_plugins: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Composition:
         """Make an older generation current again: one rename, no training.
 
         Args:
             number: The generation; None means the parent of the current one.
-            timeout: Seconds to wait for another writer.
             require_plugins: Raises unless plugins may run, given the digest of each that made a
                 part of it (`trust.require_agreed`); with it all bytes are read, which otherwise
                 only have to be there.
@@ -358,7 +356,7 @@ class Generations:
         """
         if not self.folder.is_dir():  # a mistyped home is not created
             raise nothing_composed(self.home)
-        with self.writer(timeout=timeout):
+        with self.writer():
             if number is None:
                 if (current := self.current()) is None:
                     raise nothing_composed(self.home)
@@ -374,7 +372,7 @@ class Generations:
             self._point(composition)
         return composition
 
-    def gc(self, keep: int, *, dry_run: bool = False, timeout: float = TIMEOUT) -> GcReport:
+    def gc(self, keep: int, *, dry_run: bool = False) -> GcReport:
         """Remove generations that are not kept, and the stored bytes that only they needed.
 
         The writer's lock keeps out publishers, and the gate keeps out new leases, so that nothing
@@ -386,7 +384,6 @@ class Generations:
             keep: How many to keep: the current one, its parent, and so on; at least one. Those
                 leased by live processes are kept in addition.
             dry_run: Remove nothing.
-            timeout: Seconds to wait for another writer.
 
         Raises:
             IntegrityError: If a generation to keep is damaged; nothing is removed then.
@@ -394,7 +391,7 @@ class Generations:
         """
         if not self.folder.is_dir():  # a mistyped home is not created
             raise nothing_composed(self.home)
-        with self._writer_lock.hold(timeout=timeout) as writer, self.leases.gate():
+        with self._writer_lock.hold() as writer, self.leases.gate():
             self.leases.sweep()
             unneeded = self._unneeded(max(1, keep), dry_run=dry_run)
             if not dry_run:
