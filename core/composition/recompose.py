@@ -37,6 +37,7 @@ from ...registry.errors import (
     short,
 )
 from ...registry.home.composition import LOCK, LockFile, read_lock
+from ...registry.home.store import Store
 from ...registry.package.discover import from_folder
 from ..bus.bus import BACKBONE
 from ..digests import tensor_digest
@@ -301,7 +302,7 @@ def _load_previous(session: Session, selection: Selection, *, accept: bool) -> P
         return previous
     try:
         previous = Previous(record=session.generations.load(current))
-        store = session.store.holding(selection.read)
+        store = Store(session.home, held=selection.read)
         previous = replace(previous, model=session.loader.load(current, store=store))
     except RedhostError as e:
         if not accept:

@@ -149,7 +149,7 @@ class GenerationLoader:
             number: The generation.
             lazy: Leave experts in the store until a text needs them, if the router picks few. A
                 generation that is fully loaded already is returned as it is.
-            store: The store to read from, see `Store.holding`; by default the home's.
+            store: The store to read from, which may hold what was read; by default the home's.
         """
         model = self._loaded.get((number, False))
         if model is None and lazy:
