@@ -57,15 +57,13 @@ def import_digested(module: str, digests: Mapping[str, str], *, dist: str) -> Mo
         IntegrityError: As `import_among`, or if this process imported other bytes before.
     """
     # Not the loaders of all modules: to look at one that waits for its first use would import it.
-    for name, loader in sorted(_FINDER.loaders.items()):
+    for name, loader in sorted(_finder().loaders.items()):
         if name in sys.modules and loader.differs(digests):
             raise IntegrityError(
                 f"{dist} changed after this process had imported {name!r}",
                 hint="Start the process again.",
             )
-    _FINDER.add(digests)
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
+    _finder().add(digests)
     return import_among(module, digests, dist=dist)
 
 
@@ -159,8 +157,13 @@ class _DigestedFinder:
         return spec
 
 
-_FINDER = _DigestedFinder()
-"""On Python's list as soon as anything digested is imported."""
+def _finder() -> _DigestedFinder:
+    """Return the finder of ours on Python's list; the first call puts it there."""
+    ours = next((f for f in sys.meta_path if isinstance(f, _DigestedFinder)), None)
+    if ours is None:
+        ours = _DigestedFinder()
+        sys.meta_path.insert(0, ours)
+    return ours
 
 
 def _find(
@@ -168,7 +171,7 @@ def _find(
 ) -> ModuleSpec | None:
     """Return what the finders on Python's list find, without the one that is ours."""
     for finder in sys.meta_path:
-        if finder is not _FINDER and hasattr(finder, "find_spec"):
+        if not isinstance(finder, _DigestedFinder) and hasattr(finder, "find_spec"):
             spec = finder.find_spec(name, places, target)
             if spec is not None:
                 return spec
