@@ -456,10 +456,9 @@ def parse_expert(data: bytes) -> Checked[ExpertManifest]:
     return _parse(data, ExpertManifest)
 
 
-@checked
-def parse_backbone(data: bytes) -> BackboneManifest:
+def parse_backbone(data: bytes) -> Checked[BackboneManifest]:
     """Read ``backbone.json``; return the manifest, or its first violation."""
-    return _parse(data, BackboneManifest).or_refuse()
+    return _parse(data, BackboneManifest)
 
 
 def dumps(value: Struct) -> bytes:
