@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .checked import Refused, Violation, checked, listed, unique_keys
+from .checked import Refused, Violation, checked, listed, refuse, unique_keys
 from .manifest import Base
 from .safetensors_check import read_header, relabel, show
 
@@ -97,11 +97,10 @@ def check_model_files(files: Mapping[str, bytes]) -> Shapes:
     shapes = dict[str, tuple[int, ...]]()
     for name in _weights(files):
         read = read_header(files[name])
-        if read.value is None:
-            raise Refused(*relabel(read.violations, role="base", file=name))
-        shapes |= {tensor: info.shape for tensor, info in read.value.items()}
-    if violations := tuple(check_config(files[CONFIG], shapes) if CONFIG in files else ()):
-        raise Refused(*violations)
+        refuse(relabel(read.violations, role="base", file=name))
+        shapes |= {tensor: info.shape for tensor, info in read.or_refuse().items()}
+    if CONFIG in files:
+        refuse(check_config(files[CONFIG], shapes))
     return shapes
 
 
