@@ -97,23 +97,23 @@ def _switch(expert_id: str, home: Path | None, *, on: bool) -> None:
     from ..registry.errors import UnknownNameError
     from ..registry.home.questions import home_of, option
     from ..registry.queries.inventory import take_inventory
-    from ..registry.queries.settings import Disabled, resolve_home
+    from ..registry.queries.settings import disabled_names, resolve_home, set_disabled
 
     where = resolve_home(home)
-    disabled, inventory = Disabled(where), take_inventory(where)
+    disabled, inventory = disabled_names(where), take_inventory(where)
     statuses = inventory.statuses + inventory.other_questions
-    names = {x.package.dist for x in statuses} | {x.id for x in statuses if x.id} | disabled.names()
+    names = {x.package.dist for x in statuses} | {x.id for x in statuses if x.id} | disabled
     if expert_id not in names:
         raise UnknownNameError("expert", expert_id, names)
     # The home may be mistyped.
     place = "" if (where / "store").is_dir() else f": nothing was ever composed in {where}"
-    changed = disabled.enable(expert_id) if on else disabled.disable(expert_id)
+    changed = set_disabled(where, expert_id, to=not on)
     word = "enabled" if on else "disabled"
     state = f"{expert_id} {word}" if changed else f"{expert_id} was {word} already"
     click.echo(f"{state}{place}")
     if changed:
         question = next((x.question for x in statuses if expert_id in {x.id, x.package.dist}), None)
         click.echo(f"next: redhost recompose{option(home_of(where, question))}")
-    still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled.names()
-    for dist in sorted(still):
+    still = {x.package.dist for x in statuses if on and x.id == expert_id} & disabled
+    for dist in sorted(still - {expert_id}):
         click.echo(f"{dist} is disabled by its own name: redhost enable {dist}{option(where)}")

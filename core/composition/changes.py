@@ -25,7 +25,7 @@ from ...registry.errors import (
 from ...registry.home.composition import Composition
 from ...registry.package.discover import canonical
 from ...registry.queries.inventory import installed_digests
-from ...registry.queries.settings import Disabled
+from ...registry.queries.settings import disabled_names
 from ..receipt import Receipt
 from ..session import Session
 from .choose import LARGEST
@@ -118,7 +118,7 @@ def _with_drift(
 ) -> RecomposeResult:
     """List the members that stay although what is installed differs from their stored bytes."""
     stay = result.receipt.experts.keys() - {joins.id if joins else None}
-    digests, off, kinds = installed_digests(), Disabled(home).names(), dict[str, str]()
+    digests, off, kinds = installed_digests(), disabled_names(home), dict[str, str]()
     for member in (m for m in record.experts if m.id in stay):
         if {member.id, member.dist} & off:
             kinds[member.id] = "disabled"

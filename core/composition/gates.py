@@ -17,7 +17,7 @@ from ..bus.evidence import confidence_of
 from ..evaluation.judge import EvaluationResult, Scores, bits_per_byte, judge, judge_oracle
 from ..evaluation.routing_health import routing_health
 from ..model.composed import ComposedModel, answers_labels, by_domain
-from ..model.conformal import Calibration, calibrate, sets_possible
+from ..model.conformal import Calibration, calibrate
 from ..receipt import Accuracy, Bits, Comparison, ExcessHarm, Health
 from ..routers.base import ColumnData
 from ..routers.cards import background_texts, gate_rows
@@ -130,7 +130,7 @@ def judge_gates(
     texts = background_texts(inputs.background, model.bus.ids)[:SOME]
     if loud := too_loud(model, h, inputs.encode(texts)):
         return loud
-    score = partial(calibrate, decline=decline) if decline or sets_possible(model.bus) else None
+    score = partial(calibrate, decline=decline) if decline or model.bus.task.one_label else None
     result = judge(model, h, rows, calibrate=score, cards=True)
     oracle, before = judge_oracle(model, h, rows), _judge_previous(inputs)
     accuracy = _accuracy(inputs, model, rows, result, oracle)
@@ -208,7 +208,7 @@ def _judge_previous(inputs: RecomposeInputs) -> GateAnswers | None:
         backbone=previous.backbone,
         vectors=previous.fingerprint == inputs.files.manifest.fingerprint,
     )
-    score = partial(calibrate, decline=False) if sets_possible(previous.bus) else None
+    score = partial(calibrate, decline=False) if previous.bus.task.one_label else None
     if not rows:
         return None
     result = judge(previous, h, rows, calibrate=score, cards=True)

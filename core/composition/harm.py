@@ -41,7 +41,6 @@ from torch import Tensor
 from ..batching import batched_slices
 from ..evaluation.judge import EvaluationResult
 from ..model.composed import ComposedModel
-from ..model.conformal import sets_possible
 from ..receipt import ExcessHarm
 from ..routers.base import ColumnData, Router
 from ..routers.cards import Card
@@ -97,7 +96,7 @@ def excess_harm(
     join = [*new, *updated]
     by_id = {d.column: d for d in data}
     # Without a newcomer or an update nobody can take anything.
-    if not stay or not join or not sets_possible(bus):
+    if not stay or not join or not bus.task.one_label:
         return {}
     z = bus.layout.router_input(bus.norm(h))
     claimed = _claimed(after, h, data, _largest_shares(before, after, data, join))

@@ -10,7 +10,7 @@ from typing import Unpack
 import msgspec
 
 from ...registry.environment.installed import require_removable
-from ...registry.environment.installer import find, installed_from, require_free, uninstall
+from ...registry.environment.installer import installed_from, require_free, uninstall
 from ...registry.errors import ContractError, UnknownNameError, UsageError
 from ...registry.home.composition import Member
 from ...registry.home.generations import PurgeReport, drop_copies
@@ -82,9 +82,8 @@ def add(
         ContractError: If the id is another package's, or the distribution another expert's.
         HarmError: If another domain would lose more than the tolerance.
     """
-    require_free(wheel.package)
+    before = require_free(wheel.package)
     leaves = _require_own(session.home, wheel, replace)
-    before = find(wheel.package.dist)
     newer = _newer_version(session.home, wheel.package, before)
     # Of signed wheels only: an old signature can be replayed, and a new one not be made.
     if newer and wheel.signer and not keywords.get("accept"):

@@ -36,7 +36,8 @@ from ...registry.errors import (
     UsageError,
     short,
 )
-from ...registry.home.composition import LOCK, Composition, LockFile, read_lock
+from ...registry.home.composition import LOCK, LockFile, read_lock
+from ...registry.home.store import Store
 from ...registry.package.discover import from_folder
 from ..bus.bus import BACKBONE
 from ..digests import tensor_digest
@@ -301,7 +302,7 @@ def _load_previous(session: Session, selection: Selection, *, accept: bool) -> P
         return previous
     try:
         previous = Previous(record=session.generations.load(current))
-        store = session.store.holding(selection.read)
+        store = Store(session.home, held=selection.read)
         previous = replace(previous, model=session.loader.load(current, store=store))
     except RedhostError as e:
         if not accept:
@@ -312,16 +313,12 @@ def _load_previous(session: Session, selection: Selection, *, accept: bool) -> P
                 hint=e.hint if isinstance(e, PluginError) else anew,
             ) from e
         log.warning("not compared with generation %s: %s", current, e.reason)
-    return replace(previous, fallen=_fallen(session, previous.record))
-
-
-def _fallen(session: Session, record: Composition | None) -> Mapping[str, float]:
-    """Return what each domain has lost up to the current generation; a damaged receipt has none."""
-    with suppress(IntegrityError):
-        if record is not None:
-            data = session.generations.file(record, RECEIPT)
-            return msgspec.json.decode(data, type=Receipt).accuracy.fallen
-    return {}
+    with suppress(IntegrityError):  # of a damaged receipt nobody knows what domains have lost
+        if previous.record is not None:
+            data = session.generations.file(previous.record, RECEIPT)
+            fallen = msgspec.json.decode(data, type=Receipt).accuracy.fallen
+            previous = replace(previous, fallen=fallen)
+    return previous
 
 
 def _digests(inputs: RecomposeInputs) -> dict[str, str]:

@@ -36,7 +36,7 @@ from ...registry.queries.inventory import (
     questions_of,
     take_inventory,
 )
-from ...registry.queries.settings import Disabled, named_backbone
+from ...registry.queries.settings import disabled_names, named_backbone
 from ...registry.wheel.signing import read_keys
 from ...registry.wheel.wheel import Wheel, open_wheel
 from ..model.build import read_package
@@ -133,7 +133,7 @@ def _refuse_replaced(home: Path, inventory: Inventory) -> None:
 
     If the distribution is gone, it was uninstalled by name; here the user did not name the member.
     """
-    here, off = {x.id for x in inventory.statuses}, Disabled(home).names()
+    here, off = {x.id for x in inventory.statuses}, disabled_names(home)
     # Disabled members leave by the user's word; only the others can be lost unnoticed.
     gone = [m for m in composed_members(home) if m.id not in {*here, *off}]
     for member in gone:
@@ -253,7 +253,7 @@ def read_source(
         raise UsageError(f"{package} is a backbone, not an expert", hint=hint)
     read = read_expert(content) if wheel is None else wheel.expert
     files = read.unwrap(f"expert package {package} was not attached")
-    off = Disabled(home).names()
+    off = disabled_names(home)
     origin = None
     if wheel is not None:
         origin = Provenance(
@@ -284,7 +284,7 @@ def installed_expert(name: str, home: Path) -> Package:
     if not named_ids:
         raise UnknownNameError("expert", name, [i or package.dist for package, i in ids.items()])
     matching = [package for package, i in ids.items() if i in named_ids]
-    statuses = check_packages(matching, backbone=None, disabled=Disabled(home).names())
+    statuses = check_packages(matching, backbone=None, disabled=disabled_names(home))
     named = [x for x in statuses if name in {x.id, x.package.dist}]
     for status in named:
         if status.state == "discovered" or status.code in {"disabled", "duplicate_id"}:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -39,8 +40,11 @@ class Scores:
     """
 
     hits: Tensor
-    nats: Tensor | None
-    error: Tensor | None
+    nats: Tensor | None = None
+    error: Tensor | None = None
+
+
+ScoresT = TypeVar("ScoresT", Scores, Calibration)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,7 +126,7 @@ def judge(
         heaviest=torch.cat(heaviest),
         declined=torch.cat(declined),
         confidence=torch.cat(confidence),
-        calibration=Calibration.concat(calibrated) if calibrated else None,
+        calibration=concat_scores(calibrated) if calibrated else None,
     )
 
 
@@ -145,15 +149,11 @@ def score(composed: ComposedModel, p: Tensor, rows: Sequence[Row]) -> Scores:
     )
 
 
-def concat_scores(parts: Sequence[Scores]) -> Scores:
-    """Return the concatenated scores of consecutive parts of the rows."""
-    nats = [s.nats for s in parts if s.nats is not None]
-    error = [s.error for s in parts if s.error is not None]
-    return Scores(
-        hits=torch.cat([s.hits for s in parts]),
-        nats=torch.cat(nats) if nats else None,
-        error=torch.cat(error) if error else None,
-    )
+def concat_scores(parts: Sequence[ScoresT]) -> ScoresT:
+    """Return the concatenated scores of consecutive parts of the rows; None where all have none."""
+    names = [f.name for f in fields(parts[0])]
+    columns = {n: [t for p in parts if (t := getattr(p, n)) is not None] for n in names}
+    return type(parts[0])(**{n: torch.cat(tensors) for n, tensors in columns.items() if tensors})
 
 
 def _cost(composed: ComposedModel) -> int:

@@ -98,41 +98,31 @@ def make_expert(
     One of the built experts is taken as it is, if it has these bytes, and what would build it
     again is what built it.
     """
-    expert = _built_before(files, built, plugins=plugins, providers=providers)
-    module = (
-        Checked(expert)
-        if expert is not None
-        else make_expert_module(files, bus=bus, plugins=plugins, providers=providers)
-    )
-    if module.value is None:
-        return Checked(None, module.violations)
-    segment = module.value.card_segment
+    made = make_expert_module(files, bus=bus, plugins=plugins, providers=providers, built=built)
+    if made.value is None:
+        return Checked(None, made.violations)
+    segment = made.value.card_segment
     card = read_card(files.manifest, files.files, task=bus.task, segment=segment)
-    return Checked(LoadedExpert(files=files, expert=module.value, card=card))
-
-
-def _built_before(
-    files: ExpertFiles, built: BuiltExperts, *, plugins: Plugins, providers: Providers
-) -> Expert | None:
-    """Return the expert that is built from these bytes already, and note what provided it."""
-    makers = (plugins.providers(FORMS, name) for name in files.manifest.makers)
-    maker = dict(item for provider in makers for item in provider.items())
-    expert = built.get(_source(files, maker))
-    if expert is not None:
-        providers |= maker
-    return expert
-
-
-def _source(files: ExpertFiles, provider: Providers) -> str:
-    """Return what `Expert.source` is for an expert of these bytes, made by a plugin or not."""
-    return " ".join((files.digest, *provider.values()))
+    return Checked(LoadedExpert(files=files, expert=made.value, card=card))
 
 
 def make_expert_module(
-    files: ExpertFiles, *, bus: BusConfig, plugins: Plugins, providers: Providers
+    files: ExpertFiles,
+    *,
+    bus: BusConfig,
+    plugins: Plugins,
+    providers: Providers,
+    built: BuiltExperts = MappingProxyType({}),
 ) -> Checked[Expert]:
-    """Make one expert and check its canary; return the violations, if any."""
+    """Make one expert and check its canary, unless it is built; return the violations, if any."""
     manifest, provider = files.manifest, Providers()
+    for name in manifest.makers:
+        provider |= plugins.providers(FORMS, name)
+    # What it is made of: its bytes, and the code of a plugin's form. Cached rows depend on both.
+    source = " ".join((files.digest, *provider.values()))
+    if source in built:
+        providers |= provider
+        return Checked(built[source])
     expert: Any = None
     tensors = safetensors.torch.load(files.weights)
     try:
@@ -141,7 +131,6 @@ def make_expert_module(
                 FORMS,
                 name,
                 what=f"the form {name!r} of expert {manifest.id!r}",
-                providers=provider,
                 manifest=manifest,
                 tensors=tensors,
                 files=files.files,
@@ -162,8 +151,7 @@ def make_expert_module(
         expert = MappedExpert(expert, A=fitted["A"].float(), c=fitted["c"].float())
     expert = expert.eval().requires_grad_(False)
     expert.described_by(manifest)
-    # Cached rows depend on the weights, and on the code of a plugin's form.
-    expert.source = _source(files, provider)
+    expert.source = source
     misfit = check_canary(manifest, expert, files.canary)
     return Checked(None, (misfit,)) if misfit else Checked(expert)
 
@@ -175,18 +163,11 @@ def built_experts(model: ComposedModel | None) -> BuiltExperts:
     return {expert.source: expert for expert in experts}
 
 
-def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
-    """Make the bus norm."""
-    norm: nn.Module = plugins.make(NORMS, NORM, what="the bus norm", providers=providers, bus=bus)
-    return norm.eval().requires_grad_(False)
-
-
-def make_combiner(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
-    """Make what combines the experts' outputs."""
-    combiner: nn.Module = plugins.make(
-        COMBINERS, COMBINER, what="the combiner", providers=providers, bus=bus
-    )
-    return combiner.eval().requires_grad_(False)
+def make_fixed(hook: str, *, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
+    """Make the bus norm, or what combines the experts' outputs: every bus has one of each."""
+    name, what = {NORMS: (NORM, "the bus norm"), COMBINERS: (COMBINER, "the combiner")}[hook]
+    module: nn.Module = plugins.make(hook, name, what=what, providers=providers, bus=bus)
+    return module.eval().requires_grad_(False)
 
 
 def make_router(

@@ -22,7 +22,7 @@ from ..bus.layout import WideNorm
 from ..bus.signals import QUERY, SIGNALS
 from ..routers.cards import Card
 from ..types import BackgroundRow, FoundSpan, Row, as_list
-from .conformal import Calibration, familiarity, groups_of, label_sets, sets_possible, too_few
+from .conformal import Calibration, familiarity, groups_of, label_sets, too_few
 from .each import ExpertAnswer, answers_by_expert
 from .moments import Moments
 from .route import Chooser
@@ -196,7 +196,7 @@ class ComposedModel:
             return
         if not 0 < sets < 1:
             raise UsageError("a label set", expected="a level between 0 and 1", found=str(sets))
-        if not sets_possible(self.bus):
+        if not self.bus.task.one_label:
             raise UsageError(
                 "label sets of a level are of one right label",
                 expected="a backbone whose task is classification",
@@ -318,18 +318,14 @@ class ComposedModel:
             p: The bus output ``(N, L)``.
             alpha: The weights ``(N, K)``.
         """
-        declined = self._left_to_nobody(p, alpha)
+        declined = torch.zeros(len(p), dtype=torch.bool, device=p.device)
+        if self.backbone.classifier is None and BACKBONE in self.bus.columns:
+            to_backbone = alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
+            declined = self.bus.task.head.unclaimed(p, to_backbone)
         if (limits := self.decline_thresholds) is not None:
             t = limits.to(p.device)[groups_of(self.bus, alpha)]
             declined = declined | (familiarity(self.bus, h, p) < t)
         return declined
-
-    def _left_to_nobody(self, p: Tensor, alpha: Tensor) -> Tensor:
-        """Return which rows are assigned to a backbone that cannot answer, ``(N,)``."""
-        if self.backbone.classifier is not None or BACKBONE not in self.bus.columns:
-            return torch.zeros(len(p), dtype=torch.bool, device=p.device)
-        to_backbone = alpha.argmax(-1) == self.bus.columns.index(BACKBONE)
-        return self.bus.task.head.unclaimed(p, to_backbone)
 
     @cached_property
     def decline_thresholds(self) -> Tensor | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import safetensors.torch
 import torch
@@ -88,13 +88,6 @@ class Calibration:
     familiarity: Tensor | None = None
     owner: Tensor | None = None
     own: Tensor | None = None
-
-    @classmethod
-    def concat(cls, parts: Sequence[Calibration]) -> Calibration:
-        """Return the concatenated scores of several calibrations."""
-        names = [f.name for f in fields(cls)]
-        columns = {n: [t for p in parts if (t := getattr(p, n)) is not None] for n in names}
-        return cls(**{n: torch.cat(tensors) for n, tensors in columns.items() if tensors})
 
     @classmethod
     def load(cls, data: bytes) -> Calibration:
@@ -219,7 +212,7 @@ def calibrate(
         rows: The rows.
         decline: Whether to compute familiarity.
     """
-    likelihood = _likelihood(bus, p, rows) if sets_possible(bus) else None
+    likelihood = _likelihood(bus, p, rows) if bus.task.one_label else None
     if not decline:
         return Calibration(group=groups_of(bus, alpha), likelihood=likelihood)
     owner, familiarities = list[Tensor](), list[Tensor]()
@@ -243,13 +236,8 @@ def _likelihood(bus: Bus, p: Tensor, rows: Sequence[Row]) -> Tensor:
     Rows may come from an expert's next version, which may have more labels.
     """
     target = bus.task.head.places([r.label for r in rows], bus.labels)
-    assert target is not None  # noqa: S101  (callers ask `sets_possible`)
+    assert target is not None  # noqa: S101  (callers ask `Task.one_label`)
     return p.gather(1, target.clamp(min=0)[:, None])[:, 0] * (target >= 0)
-
-
-def sets_possible(bus: Bus) -> bool:
-    """Return whether a text is answered with one of several labels."""
-    return bus.task.one_label
 
 
 def label_sets(

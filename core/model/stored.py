@@ -28,13 +28,13 @@ from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
     BACKBONES,
+    COMBINERS,
     FORMS,
-    Providers,
+    NORMS,
     build_bus,
     make_backbone,
-    make_combiner,
     make_expert_module,
-    make_norm,
+    make_fixed,
     make_router,
     rows_of,
 )
@@ -108,16 +108,14 @@ class StoredExperts:
 
 @dataclass(frozen=True)
 class _Parts:
-    """All parts of a generation except its experts."""
+    """The parts of a generation that its router needs."""
 
     record: Composition
     files: BackboneFiles
     plugins: Plugins
     backbone: Backbone
-    bus: BusConfig
     router: Router
     norm: nn.Module
-    combiner: nn.Module
 
 
 class GenerationLoader:
@@ -151,7 +149,7 @@ class GenerationLoader:
             number: The generation.
             lazy: Leave experts in the store until a text needs them, if the router picks few. A
                 generation that is fully loaded already is returned as it is.
-            store: The store to read from, see `Store.holding`; by default the home's.
+            store: The store to read from, which may hold what was read; by default the home's.
         """
         model = self._loaded.get((number, False))
         if model is None and lazy:
@@ -184,7 +182,7 @@ class GenerationLoader:
         """
         parts = self._parts(number, store)
         record, plugins, backbone = parts.record, parts.plugins, parts.backbone
-        bus, columns, router = parts.bus, record.router.columns, parts.router
+        bus, router = backbone.bus_config(), parts.router
         stored = StoredExperts(store=store or self.store, bus=bus, plugins=plugins)
         wait = lazy and can_load_lazily(router, len(record.experts))
         read = stored.defer if wait else stored.load
@@ -198,8 +196,8 @@ class GenerationLoader:
                 norm=parts.norm,
                 router=router,
                 experts=experts,
-                columns=columns,
-                combiner=parts.combiner,
+                columns=record.router.columns,
+                combiner=make_fixed(COMBINERS, bus=bus, plugins=plugins, providers={}),
             ),
             cards=LazyCards({i: card for i, (_, card) in members.items()}),
             background=rows_of(parts.files, BackgroundRow),
@@ -236,12 +234,12 @@ class GenerationLoader:
         )
 
     def _parts(self, number: int, store: Store | None) -> _Parts:
-        """Read all parts of a generation except its experts."""
+        """Read the parts of a generation that its router needs."""
         record = self.generations.load(number)
-        if store is None and self.store.revoked() and (refusal := self.generations.refusal(record)):
+        if store is None and (refusal := self.generations.refusal(record)):
             raise refusal
         router_bytes = self.generations.file(record, "router.safetensors")
-        plugins, providers = self.plugins.only(record.providers), Providers()
+        plugins = self.plugins.only(record.providers)
         files = (store or self.store).backbone(record.backbone.digest, name=record.backbone.id)
         # The engine it was made on: another one computes other bits, while torch may be anywhere.
         engine = self.device == BF16 or bool(self.plugins.providers(BACKBONES, self.device))
@@ -250,7 +248,7 @@ class GenerationLoader:
         backbone = self.backbones.get(key)
         if backbone is None:
             backbone = self.backbones[key] = make_backbone(
-                files, plugins=plugins, providers=providers, device=device
+                files, plugins=plugins, providers={}, device=device
             )
         bus = backbone.bus_config()
         router = make_router(
@@ -259,9 +257,8 @@ class GenerationLoader:
             columns=record.router.columns,
             seed=record.router.seed,
             plugins=plugins,
-            providers=providers,
+            providers={},
         )
         load_router(router, safetensors.torch.load(router_bytes))
-        norm = make_norm(bus=bus, plugins=plugins, providers=providers)
-        combiner = make_combiner(bus=bus, plugins=plugins, providers=providers)
-        return _Parts(record, files, plugins, backbone, bus, router, norm, combiner)
+        norm = make_fixed(NORMS, bus=bus, plugins=plugins, providers={})
+        return _Parts(record, files, plugins, backbone, router, norm)

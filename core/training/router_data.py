@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..batching import batched_slices
 from ..bus.bus import BACKBONE, Bus
@@ -76,14 +76,9 @@ def columns_data(
 def _encode_z(composed: ComposedModel, texts: Sequence[str], encode: Encode) -> Encode:
     """Return a function from texts to z̃ of the rows that a router is trained on."""
     norm, trunk, unit = composed.bus.norm, composed.backbone.trunk, composed.backbone.task.unit
-    if unit.whole:
-        return _encode_once(texts, encode, norm)
-    return lambda chosen: norm(unit.router_rows(trunk, chosen, encode(chosen)))
-
-
-def _encode_once(texts: Sequence[str], encode: Encode, norm: nn.Module) -> Encode:
-    """Encode all texts in one call, and return a lookup from texts to z ``(N, D)``."""
-    distinct = list(dict.fromkeys(texts))
+    if not unit.whole:
+        return lambda chosen: norm(unit.router_rows(trunk, chosen, encode(chosen)))
+    distinct = list(dict.fromkeys(texts))  # all in one call
     place = {text: n for n, text in enumerate(distinct)}
     z = norm(encode(distinct)) if distinct else torch.empty(0)
     return lambda chosen: z[[place[t] for t in chosen]]

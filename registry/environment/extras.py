@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from .trust import source_tree
+from .trust import project_of
 
 
 def how_to_install(extra: str) -> str:
@@ -17,9 +17,7 @@ def how_to_install(extra: str) -> str:
     A clone has its folder, and a wheel's folder its wheel, and perhaps constraints by which pip
     takes it from no index; otherwise pip takes it from an index.
     """
-    tree = source_tree()
-    folder = tree and tree / "plugins" / f"redhost-{extra}"
-    if folder and folder.is_dir():
+    if folder := project_of(f"redhost-{extra}"):
         return f"Run: pip install -e {shlex.quote(str(folder))}"
     wheels = _folder_of_wheel()
     places = ((wheels / "constraints.txt", "-c"), (wheels, "--find-links")) if wheels else ()

@@ -66,10 +66,7 @@ def audit_installed(
     taken = tuple(check_top_level(policy, others))
     if package.editable:
         return taken
-    record = read_record(info)
-    if record.value is None:
-        return record.violations
-    rows, names = record.value, installed_files(package)
+    rows, names = read_record(info).or_refuse(), installed_files(package)
     headers, points = _text(info, "METADATA"), _text(info, "entry_points.txt", limit=MAX_POINTS)
     already_read = {f"{package.module}/{name}": data for name, data in read.items()}
 

@@ -102,8 +102,11 @@ def find(dist: str) -> Package | None:
     return packages[0] if packages else None
 
 
-def require_free(package: Package) -> None:
+def require_free(package: Package) -> Package | None:
     """Refuse a package whose name, or top-level package, is another's in this environment.
+
+    Returns:
+        The installed package of its distribution, if there is one.
 
     Raises:
         ContractError: Naming whose it is.
@@ -134,6 +137,7 @@ def require_free(package: Package) -> None:
             found=f"files of no distribution, at {places[0]}",
             hint="If an installation was cut short, remove them and try again.",
         )
+    return before
 
 
 @contextmanager
@@ -148,8 +152,7 @@ def installed_from(wheel: Wheel) -> Iterator[None]:
         IntegrityError: If the installed expert differs from the composed one.
     """
     package = wheel.package
-    require_free(package)
-    before = find(package.dist)
+    before = require_free(package)
     if before is not None:
         require_removable(before)
     sites = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from .. import atomic
 from ..errors import ContractError, RedhostError, StoreError
@@ -26,7 +25,6 @@ from ..package.discover import MANIFESTS, Package, canonical
 from ..package.manifest import BackboneManifest, ExpertManifest, parse_expert, parts_of
 from ..package.readers import ExpertFiles, read_expert, read_part
 from ..package.rules import bus_violation, check_compatible
-from ..package.safetensors_check import sha256_hex
 from ..wheel.policy import UNSETTLED, FileStamp, NameOwners, file_stamps
 from .installed import audit_installed, installed_files
 
@@ -336,18 +334,13 @@ class ValidationResult(Struct, frozen=True, kw_only=True):
 
 class _Entry(Struct, frozen=True, kw_only=True):
     stamps: tuple[FileStamp, ...]
-    result: ValidationResult = field(name="verdict")  # its key in the file
+    result: ValidationResult
 
 
 class _Entries(Struct, frozen=True, kw_only=True):
+    schema: Literal["redhost.verdicts/1"] = "redhost.verdicts/1"
     checks: tuple[FileStamp, ...]
-    entries: dict[str, _Entry] = {}
-
-
-class _CacheFile(Struct, frozen=True, kw_only=True):
-    digest: str
-    content: msgspec.Raw
-    schema: Literal["redhost.verdicts/1"]  # required: a damaged key must not pass as another schema
+    entries: dict[str, _Entry]
 
 
 class ValidationCache:
@@ -356,7 +349,7 @@ class ValidationCache:
     Results of another version's checks are dropped: the registry's own code has stamps too.
 
     Args:
-        path: ``HOME/cache/verdicts.json``; an unreadable file counts as empty.
+        path: ``HOME/cache/verdicts.json``; a damaged file counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -366,18 +359,14 @@ class ValidationCache:
         self._checks = file_stamps(registry, code)
         self._entries: dict[str, _Entry] = {}
         self._changed = False
-        with suppress(OSError):  # a cache that cannot be read counts as empty
-            data = path.read_bytes()
-            try:
-                file = msgspec.json.decode(data, type=_CacheFile)
-                if file.digest != sha256_hex(bytes(file.content)):
-                    raise ValueError("another digest")
-                cached = msgspec.json.decode(file.content, type=_Entries)
-            except ValueError:
-                self._changed = True  # so that the damage is counted once
-                atomic.count_damage(path.parent)
-            else:
-                self._entries = dict(cached.entries) if cached.checks == self._checks else {}
+        try:
+            cached = atomic.read_struct(path, _Entries, hint="It is written again.")
+        except StoreError:
+            self._changed = True  # so that the damage is counted once
+            atomic.count_damage(path.parent)
+        else:
+            if cached is not None and cached.checks == self._checks:
+                self._entries = cached.entries
 
     def recall(self, folder: Path, stamps: tuple[FileStamp, ...]) -> ValidationResult | None:
         """Return the result for a folder whose files still have these stamps."""
@@ -400,10 +389,6 @@ class ValidationCache:
         if not self._changed:
             return
         present = {name: entry for name, entry in self._entries.items() if Path(name).is_dir()}
-        content = msgspec.json.encode(_Entries(checks=self._checks, entries=present))
-        file = _CacheFile(
-            digest=sha256_hex(content), content=msgspec.Raw(content), schema="redhost.verdicts/1"
-        )
         with suppress(StoreError):
-            atomic.write_atomic(self.path, msgspec.json.encode(file))
+            atomic.write_struct(self.path, _Entries(checks=self._checks, entries=present))
             self._changed = False

@@ -138,7 +138,7 @@ def agreed(plugin: EntryPointInfo, *, folder: Path | None = None) -> Agreement |
     """
     plugin.require_only()
     dist = canonical(plugin.dist)
-    digest, project = trusted(folder=folder).get(dist), _project_in(source_tree(), dist)
+    digest, project = trusted(folder=folder).get(dist), project_of(dist)
     released = decode(RELEASED.read_bytes(), type=dict[str, str]).get(dist)
     if digest is None and released is None and project is None:
         return None
@@ -180,6 +180,13 @@ def source_tree() -> Path | None:
     import_folder = Path(os.path.realpath(Path(__file__).parents[3]))
     tree = Path(os.path.realpath(__file__)).parents[2]
     return tree if import_folder == tree / "src" else None  # a wheel has no src/
+
+
+def project_of(dist: str) -> Path | None:
+    """Return the folder of a plugin of this project in the `source_tree`, if it is there."""
+    tree = source_tree()
+    project = tree / "plugins" / dist if tree and dist.startswith("redhost-") else None
+    return project if project and (project / "pyproject.toml").is_file() else None
 
 
 def trust(dist: str, *, folder: Path | None = None) -> str:
@@ -260,14 +267,6 @@ def _change(changes: Mapping[str, str | None], folder: Path | None) -> None:
         atomic.remove_temporaries(path.parent)
         merged = sorted({**trusted(folder=folder), **changes}.items())
         atomic.write_struct(path, _Trusted(digests={dist: sha for dist, sha in merged if sha}))
-
-
-def _project_in(tree: Path | None, dist: str) -> Path | None:
-    """Return the folder of a plugin of this project in a source tree, if it is there."""
-    if tree is None or not dist.startswith("redhost-"):
-        return None
-    project = tree / "plugins" / dist
-    return project if (project / "pyproject.toml").is_file() else None
 
 
 def _path(folder: Path | None) -> Path:

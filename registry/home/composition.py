@@ -146,8 +146,8 @@ class Composition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def digests(self) -> frozenset[str]:
         """Return every digest whose bytes the store must hold for this composition to answer."""
-        stored = {self.backbone.digest, *(member.digest for member in self.experts)}
-        return frozenset(stored - {""})  # a backbone from a hub has no stored copy
+        # A backbone from a hub has no stored copy.
+        return frozenset(part.digest for part in self.parts() if part.digest)
 
 
 def seal(

@@ -130,21 +130,15 @@ class Generations:
         """Return the content of the file ``current``; None before the first generation."""
         return atomic.read(self.home / "current")
 
-    def numbers(self) -> tuple[int, ...]:
-        """Return the numbers of all generations on disk, ascending."""
-        return tuple(sorted(int(name) for name in self._names() if _NUMBER.fullmatch(name)))
+    def numbers(self, *, removed: bool = False) -> tuple[int, ...]:
+        """Return the numbers of all generations on disk, or of removed ones, ascending."""
+        prefix = _REMOVED if removed else ""
+        names = (path.name.removeprefix(prefix) for path in self.folder.glob(f"{prefix}*"))
+        return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
     def next_number(self) -> int:
         """Return the number of the next publish: one more than the highest ever used."""
-        return max((self.current() or 0, *self.numbers(), *self._removed())) + 1
-
-    def _names(self) -> tuple[str, ...]:
-        return tuple(p.name for p in self.folder.iterdir()) if self.folder.is_dir() else ()
-
-    def _removed(self) -> tuple[int, ...]:
-        """Return the numbers of removed generations that a folder names."""
-        names = (n.removeprefix(_REMOVED) for n in self._names() if n.startswith(_REMOVED))
-        return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
+        return max((self.current() or 0, *self.numbers(), *self.numbers(removed=True))) + 1
 
     def _path(self, number: int) -> Path:
         return self.folder / str(number)
@@ -268,8 +262,6 @@ class Generations:
         self._require_stored(draft)
         number = self.next_number()
         composition = seal(draft, number=number, parent=self.current(), files=files)
-        with atomic.reporting(self.folder):
-            atomic.make_folder(self.folder)
         try:
             atomic.write_folder(self._path(number), {**files, COMPOSITION_FILE: dumps(composition)})
             self._point(composition)
@@ -322,8 +314,6 @@ class Generations:
                     found=short(here),
                     hint="Receive it in another home (--home DIR).",
                 )
-        with atomic.reporting(self.folder):
-            atomic.make_folder(self.folder)
         named = {COMPOSITION_FILE, *record.files}
         atomic.write_folder(self._path(number), {n: d for n, d in files.items() if n in named})
         return record
@@ -345,14 +335,12 @@ class Generations:
         self,
         number: int | None = None,
         *,
-        timeout: float = TIMEOUT,
         require_plugins: Callable[[Mapping[str, str]], None] | None = None,
     ) -> Composition:
         """Make an older generation current again: one rename, no training.
 
         Args:
             number: The generation; None means the parent of the current one.
-            timeout: Seconds to wait for another writer.
             require_plugins: Raises unless plugins may run, given the digest of each that made a
                 part of it (`trust.require_agreed`); with it all bytes are read, which otherwise
                 only have to be there.
@@ -368,7 +356,7 @@ class Generations:
         """
         if not self.folder.is_dir():  # a mistyped home is not created
             raise nothing_composed(self.home)
-        with self.writer(timeout=timeout):
+        with self.writer():
             if number is None:
                 if (current := self.current()) is None:
                     raise nothing_composed(self.home)
@@ -384,7 +372,7 @@ class Generations:
             self._point(composition)
         return composition
 
-    def gc(self, keep: int, *, dry_run: bool = False, timeout: float = TIMEOUT) -> GcReport:
+    def gc(self, keep: int, *, dry_run: bool = False) -> GcReport:
         """Remove generations that are not kept, and the stored bytes that only they needed.
 
         The writer's lock keeps out publishers, and the gate keeps out new leases, so that nothing
@@ -396,7 +384,6 @@ class Generations:
             keep: How many to keep: the current one, its parent, and so on; at least one. Those
                 leased by live processes are kept in addition.
             dry_run: Remove nothing.
-            timeout: Seconds to wait for another writer.
 
         Raises:
             IntegrityError: If a generation to keep is damaged; nothing is removed then.
@@ -404,35 +391,24 @@ class Generations:
         """
         if not self.folder.is_dir():  # a mistyped home is not created
             raise nothing_composed(self.home)
-        with self._writer_lock.hold(timeout=timeout) as writer, self.leases.gate():
-            self._remove_temporaries()
+        with self._writer_lock.hold() as writer, self.leases.gate():
             self.leases.sweep()
             unneeded = self._unneeded(max(1, keep), dry_run=dry_run)
             if not dry_run:
-                last = self.next_number() - 1
-                for number in unneeded.generations:
-                    self._remove(number, last=number == last)
-                self._empty_removed()
+                with atomic.reporting(self.folder):
+                    for number in unneeded.generations:  # renaming needs no disk space
+                        atomic.replace(self._path(number), self.folder / f"{_REMOVED}{number}")
+                    atomic.sync_folder(self.folder)
                 self.store.purge(unneeded.digests)
             self.sweep(writer=writer)  # last: it may write
         return unneeded
 
-    def _remove(self, number: int, *, last: bool) -> None:
-        """Remove a generation; the last one leaves an empty folder that records its number.
-
-        So no later generation gets the number of a removed one. Renaming needs no disk space.
-        """
-        path = self._path(number)
-        if not last:
-            atomic.delete_dir(path)
-            return
-        with atomic.reporting(path):
-            atomic.replace(path, self.folder / f"{_REMOVED}{number}")
-            atomic.sync_folder(self.folder)
-
     def _empty_removed(self) -> None:
-        """Remove the content of removed generations, and all their folders except the last."""
-        removed = self._removed()
+        """Remove the content of removed generations, and their folders.
+
+        The folder of the last generation stays: no later one gets its number.
+        """
+        removed = self.numbers(removed=True)
         last = max((*self.numbers(), *removed), default=0)
         for number in removed:
             path = self.folder / f"{_REMOVED}{number}"
@@ -480,7 +456,8 @@ class Generations:
     def sweep(self, *, writer: Writer) -> None:
         """Remove temporary files of killed writers, and renew a lock file they left stale."""
         self._require(writer)
-        self._remove_temporaries()
+        for folder in self._written():
+            atomic.remove_temporaries(folder)
         self._empty_removed()
         if (self.home / _MARKER).exists():
             with suppress(IntegrityError, UnknownNameError):  # reported where it is loaded
@@ -496,10 +473,6 @@ class Generations:
             *(self.home, self.store.folder, self.folder, cache),
             *sorted(path for path in cache.glob("[!.]*") if path.is_dir()),
         )
-
-    def _remove_temporaries(self) -> None:
-        for folder in self._written():
-            atomic.remove_temporaries(folder)
 
     def _point(self, composition: Composition) -> None:
         """Replace ``current`` and the lock; restore both if any step fails."""
@@ -523,7 +496,7 @@ class Generations:
             raise StoreError(f"cannot write to {self.home}", expected="the writer's lock held")
 
     def _require_stored(self, composition: Composition) -> None:
-        if self.store.revoked() and (refusal := self.refusal(composition)):
+        if refusal := self.refusal(composition):
             raise refusal
         if parts := [p for p in composition.parts() if p.digest and not self.store.has(p.digest)]:
             dists = " ".join(f"{p.dist}=={p.version}" for p in parts)

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock  # imported where it is used, since importing is slow
 
 TIMEOUT = 10.0
-"""Seconds to wait for another writer, by default."""
-GATE_TIMEOUT = 10.0
-"""Seconds to wait for the gate, which is closed only briefly."""
+"""Seconds to wait for another writer, by default, and for the gate, which is closed briefly."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +160,7 @@ class Leases:
             yield
             return
         problem, lock = f"cannot use {self.folder}", _lock(self.folder / "gate")
-        with _held(
-            lock, self.folder, timeout=GATE_TIMEOUT, problem=problem, holder=lambda: "it in use"
-        ):
+        with _held(lock, self.folder, timeout=TIMEOUT, problem=problem, holder=lambda: "it in use"):
             yield
 
     def live(self) -> tuple[Lease, ...]:
@@ -173,8 +169,15 @@ class Leases:
         Raises:
             StoreError: If a live process's lease is invalid, so that its generation is unknown.
         """
-        names = [path.stem for path in sorted(self.folder.glob("*.json"))]
-        leases = [self._read(name) for name in names if self._is_live(name)]
+        leases = [
+            atomic.read_struct(
+                path,
+                Lease,
+                hint=f"End process {path.name.partition('-')[0]}, which holds it, then try again.",
+            )
+            for path in sorted(self.folder.glob("*.json"))
+            if self._is_live(path.stem)
+        ]
         return tuple(sorted(filter(None, leases), key=lambda lease: (lease.started, lease.pid)))
 
     def sweep(self) -> None:
@@ -203,10 +206,6 @@ class Leases:
             return True
         lock.release()
         return False
-
-    def _read(self, name: str) -> Lease | None:
-        hint = f"End process {name.partition('-')[0]}, which holds it, then try again."
-        return atomic.read_struct(self.folder / f"{name}.json", Lease, hint=hint)
 
     def _remove(self, name: str) -> None:
         atomic.remove_file(self.folder / f"{name}.json")

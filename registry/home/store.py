@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from .. import atomic
 from ..errors import IntegrityError, StoreError, short
@@ -41,16 +41,12 @@ class Store:
 
     Args:
         home: The folder of a project's state, or of one of its questions.
-        held: Packages whose bytes were read and checked already: these are not read again.
+        held: Packages whose bytes one command has read and checked: these are not read again.
     """
 
     def __init__(self, home: Path, *, held: Iterable[PackageFiles] = ()) -> None:
         self.home, self.folder = home, root_of(home) / "store"
         self._held = {files.digest: files for files in held}
-
-    def holding(self, packages: Iterable[PackageFiles]) -> Self:
-        """Return this store, with the bytes of packages that one command has read already."""
-        return type(self)(self.home, held=packages)
 
     def has(self, digest: str) -> bool:
         """Return whether the store has the bytes of this digest."""
@@ -132,8 +128,6 @@ class Store:
         path = self._path(digest)
         if path.is_dir() and self.get(digest) == dict(files):
             return
-        with atomic.reporting(self.folder):
-            atomic.make_folder(self.folder)
         atomic.write_folder(path, files)
 
     def revoked(self) -> Mapping[str, Revocation]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from importlib import metadata
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -46,7 +45,6 @@ FormName = Annotated[
     str,
     Meta(pattern=rf"^({'|'.join((*FORMS, *PLUGIN_FORMS))}|[a-z0-9._-]+:[A-Za-z0-9._-]+)$(?!\n)"),
 ]
-TaskName = Annotated[str, Meta(min_length=1, examples=[*TASKS])]
 Activation = Literal["gelu", "identity", "relu", "silu", "tanh"]
 PoolingMode = Literal["first", "last", "max", "mean", "mean-sqrt", "weighted-mean"]
 Space = Literal["hidden", "labels", "logits"]
@@ -395,7 +393,7 @@ class BackboneManifest(_Closed, frozen=True, kw_only=True):
     base: Base
     delta: FileRef | None = None
     classifier: FileRef | None = None
-    task: TaskName = DEFAULT_TASK
+    task: Annotated[str, Meta(min_length=1, examples=[*TASKS])] = DEFAULT_TASK
     resolution: Positive = 1.0
     labels: Labels = ()
     width: Width
@@ -458,10 +456,9 @@ def parse_expert(data: bytes) -> Checked[ExpertManifest]:
     return _parse(data, ExpertManifest)
 
 
-@checked
-def parse_backbone(data: bytes) -> BackboneManifest:
+def parse_backbone(data: bytes) -> Checked[BackboneManifest]:
     """Read ``backbone.json``; return the manifest, or its first violation."""
-    return _parse(data, BackboneManifest).or_refuse()
+    return _parse(data, BackboneManifest)
 
 
 def dumps(value: Struct) -> bytes:
@@ -504,16 +501,10 @@ for _struct in (ExpertManifest, BackboneManifest, _Needs):
     msgspec.json.Decoder(_struct)
 
 
-@cache
-def _schema_of(kind: type[Struct]) -> str:
-    """Return the one schema of a kind of manifest; its fields take a millisecond to evaluate."""
-    return str(msgspec.structs.fields(kind)[0].default)
-
-
 def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
     """Report a manifest for another host, before any of its keys is reported as unknown."""
     hint = "Upgrade with 'pip install -U redhost', or install an older version of the package."
-    schema, expected = str(needs.schema), _schema_of(kind)
+    schema, expected = str(needs.schema), str(kind.__struct_defaults__[0])
     if needs.schema is not None and schema != expected:
         later = re.fullmatch(rf"{re.escape(expected[:-1])}([2-9]|[1-9]\d{{1,8}})", schema)
         yield (

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .checked import Refused, Violation, checked, listed, unique_keys
+from .checked import Refused, Violation, checked, listed, refuse, unique_keys
 from .manifest import Base
 from .safetensors_check import read_header, relabel, show
 
@@ -88,16 +88,19 @@ def check_model_files(files: Mapping[str, bytes]) -> Shapes:
             those that transformers reads.
     """
     if ADAPTER in files:
-        hint = "Merge the adapter (merge_and_unload in PEFT), save the model, and take that folder."
-        raise _refused("a model that is complete by itself", f"an adapter, {ADAPTER}", hint)
+        raise _refused(
+            "base.files",
+            "a model that is complete by itself",
+            f"an adapter, {ADAPTER}",
+            "Merge the adapter (merge_and_unload in PEFT), save the model, and take that folder.",
+        )
     shapes = dict[str, tuple[int, ...]]()
     for name in _weights(files):
         read = read_header(files[name])
-        if read.value is None:
-            raise Refused(*relabel(read.violations, role="base", file=name))
-        shapes |= {tensor: info.shape for tensor, info in read.value.items()}
-    if violations := tuple(check_config(files[CONFIG], shapes) if CONFIG in files else ()):
-        raise Refused(*violations)
+        refuse(relabel(read.violations, role="base", file=name))
+        shapes |= {tensor: info.shape for tensor, info in read.or_refuse().items()}
+    if CONFIG in files:
+        refuse(check_config(files[CONFIG], shapes))
     return shapes
 
 
@@ -108,7 +111,7 @@ def _weights(files: Mapping[str, bytes]) -> tuple[str, ...]:
     table = _json(files[INDEX], INDEX).get("weight_map")
     names = set(map(str, table.values())) if isinstance(table, dict) and table else {""}
     if strange := sorted(names - {n for n in files if n.endswith(".safetensors")}):
-        raise _refused(f"files of the folder in {INDEX}", listed(strange), _HINT)
+        raise _refused("base.files", f"files of the folder in {INDEX}", listed(strange))
     return tuple(sorted(names))
 
 
@@ -130,15 +133,15 @@ def check_config(data: bytes, shapes: Shapes) -> Iterator[Violation]:
 
 def _json(data: bytes, file: str) -> dict[str, Any]:
     if len(data) > (most := MAX_CONFIG if file == CONFIG else 16 * MAX_CONFIG):
-        raise _not_a_config(file, f"at most {most:,} bytes", f"{len(data):,}")
+        raise _refused(file, f"at most {most:,} bytes", f"{len(data):,}")
     if file == CONFIG and sum(data.count(sign) for sign in (b",", b"[", b"{")) > MAX_PARTS:
-        raise _not_a_config(file, f"at most {MAX_PARTS:,} values", "more")
+        raise _refused(file, f"at most {MAX_PARTS:,} values", "more")
     try:
         value = json.loads(data, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as e:  # UnicodeDecodeError is a ValueError
-        raise _not_a_config(file, "a JSON object", str(e)) from e
+        raise _refused(file, "a JSON object", str(e)) from e
     if not isinstance(value, dict):
-        raise _not_a_config(file, "a JSON object", type(value).__name__)
+        raise _refused(file, "a JSON object", type(value).__name__)
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         parts = [
@@ -146,7 +149,7 @@ def _json(data: bytes, file: str) -> dict[str, Any]:
         ]
         level = [child for part in parts for child in part]
     if level:
-        raise _not_a_config(file, f"at most {MAX_DEPTH} levels", "more")
+        raise _refused(file, f"at most {MAX_DEPTH} levels", "more")
     return value
 
 
@@ -209,9 +212,5 @@ def _violation(field: str, expected: str, found: str, hint: str = _HINT) -> Viol
     return Violation("base_config", field, expected, found, hint)
 
 
-def _not_a_config(file: str, expected: str, found: str) -> Refused:
-    return Refused(_violation(file, expected, found))
-
-
-def _refused(expected: str, found: str, hint: str) -> Refused:
-    return Refused(_violation("base.files", expected, found, hint))
+def _refused(field: str, expected: str, found: str, hint: str = _HINT) -> Refused:
+    return Refused(_violation(field, expected, found, hint))

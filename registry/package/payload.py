@@ -100,8 +100,10 @@ def _further(manifest: ExpertManifest, files: PackageFiles) -> Iterator[Violatio
         yield from relabel(read.violations or infinite, role="files", file=name)
 
 
-_FORM = ("form", "rank", "activation")
-_UNCHANGED = ("id", *_FORM, "writes", "temperature", "thresholds", "labels", "weights")
+_UNCHANGED = (
+    *("id", "form", "rank", "activation", "writes"),
+    *("temperature", "thresholds", "labels", "weights"),
+)
 """Fields of an expert's manifest that a port never changes."""
 
 

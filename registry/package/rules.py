@@ -108,7 +108,20 @@ def _has_bus(bus_api: str) -> bool:
 def check_valid(manifest: ExpertManifest) -> tuple[Violation, ...]:
     """Check that the fields of a manifest are consistent, which the schema cannot express."""
     return (
-        *_values(manifest),
+        *_agree(
+            (
+                "id",
+                manifest.id != "backbone",
+                "another id: the router's own column has this name",
+                repr(manifest.id),
+            ),
+            (
+                "temperature",
+                1 / TEMPERATURE <= manifest.temperature <= TEMPERATURE,
+                f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
+                f"{manifest.temperature:g}",
+            ),
+        ),
         *_bus_range(manifest.bus_api),
         *_form(manifest),
         *_ported(manifest),
@@ -141,23 +154,6 @@ def _bus_range(bus_api: str) -> Iterator[Violation]:
         SpecifierSet(bus_api)
     except InvalidSpecifier:
         yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
-
-
-def _values(manifest: ExpertManifest) -> Iterator[Violation]:
-    yield from _agree(
-        (
-            "id",
-            manifest.id != "backbone",
-            "another id: the router's own column has this name",
-            repr(manifest.id),
-        ),
-        (
-            "temperature",
-            1 / TEMPERATURE <= manifest.temperature <= TEMPERATURE,
-            f"between {1 / TEMPERATURE:g} and {TEMPERATURE:g}",
-            f"{manifest.temperature:g}",
-        ),
-    )
 
 
 def _form(manifest: ExpertManifest) -> Iterator[Violation]:

@@ -35,7 +35,12 @@ from ..package.manifest import (
     parse_expert,
 )
 from ..package.readers import read_expert, read_manifest, read_part
-from .settings import Disabled, choose_backbone, installed_backbone, wanted_backbone
+from .settings import (
+    choose_backbone,
+    disabled_names,
+    installed_backbone,
+    wanted_backbone,
+)
 
 if TYPE_CHECKING:
     from ..wheel.wheel import Wheel
@@ -103,7 +108,7 @@ def take_inventory(
     statuses = check_packages(
         packages["expert"],
         backbone=manifest,
-        disabled=Disabled(home).names(),
+        disabled=disabled_names(home),
         revoked=revoked,
         attached={member.id: member.digest for member in composed_members(home)},
         cache=ValidationCache(cache_of(home) / "verdicts.json")
@@ -227,7 +232,7 @@ def composed_from(home: Path, wheel: Wheel) -> Member | None:
     """Return the member composed from this wheel's bytes, if it is still installed."""
     origin = (wheel.sha256, wheel.signer)
     member = next((m for m in composed_members(home) if (m.wheel, m.signer) == origin), None)
-    if member is None or Disabled(home).names() & {member.id, member.dist}:
+    if member is None or disabled_names(home) & {member.id, member.dist}:
         return None
     installed = (p for p in discover("expert") if canonical(p.dist) == canonical(member.dist))
     files = (read_expert(package).value for package in installed)

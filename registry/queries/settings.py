@@ -261,42 +261,27 @@ class _Disabled(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
 
 
-class Disabled:
-    """``HOME/disabled.json``: ids of experts, or distributions where two share an id.
+DISABLED = "disabled.json"
+"""The file of a home with ids of experts, or distributions where two share an id. All questions
+have one: an expert answers one of them."""
 
-    One file for all questions: an expert answers one of them.
 
-    Args:
-        home: The folder of a project's state.
+def disabled_names(home: Path) -> frozenset[str]:
+    """Return the names that are disabled in a home.
+
+    Raises:
+        StoreError: If the file is invalid; ignoring it would enable everything.
     """
+    hint = "Remove it, then disable again what should be."
+    disabled = atomic.read_struct(root_of(home) / DISABLED, _Disabled, hint=hint)
+    return frozenset(disabled.names if disabled else ())
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.path = root_of(home) / "disabled.json"
 
-    def names(self) -> frozenset[str]:
-        """Return the disabled names.
-
-        Raises:
-            StoreError: If the file is invalid; ignoring it would enable everything.
-        """
-        hint = "Remove it, then disable again what should be."
-        disabled = atomic.read_struct(self.path, _Disabled, hint=hint)
-        return frozenset(disabled.names if disabled else ())
-
-    def disable(self, name: str) -> bool:
-        """Disable an expert; return whether that changed anything."""
-        return self._change(name, to=True)
-
-    def enable(self, name: str) -> bool:
-        """Enable an expert again; return whether that changed anything."""
-        return self._change(name, to=False)
-
-    def _change(self, name: str, *, to: bool) -> bool:
-        with Generations(self.home).writer():
-            names = self.names()
-            disabled = names | {name} if to else names - {name}
-            if disabled == names:
-                return False
-            atomic.write_struct(self.path, _Disabled(names=tuple(sorted(disabled))))
-        return True
+def set_disabled(home: Path, name: str, *, to: bool = True) -> bool:
+    """Disable an expert, or enable it again; return whether that changed anything."""
+    with Generations(home).writer():
+        before = disabled_names(home)
+        names = before | {name} if to else before - {name}
+        if names != before:
+            atomic.write_struct(root_of(home) / DISABLED, _Disabled(names=tuple(sorted(names))))
+        return names != before

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 
-from ..package.checked import Violation
+from ..package.checked import Refused, Violation
 from ..package.safetensors_check import MAX_FILE
 from .policy import MAX_NAMES, is_plain
 
@@ -38,8 +38,8 @@ _ENCRYPTED, _DESCRIBED, _UTF8 = 0x01, 0x08, 0x800
 _GZIP_OR_TAR = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ\x00")
 
 
-class ArchiveError(Exception):
-    """A fault of an archive; becomes a violation at the boundary.
+class ArchiveError(Refused):
+    """A fault of an archive.
 
     Args:
         code: The stable code.
@@ -48,15 +48,10 @@ class ArchiveError(Exception):
     """
 
     def __init__(self, code: str, expected: str, found: str) -> None:
-        super().__init__(expected)
-        self.code, self.expected, self.found = code, expected, found
-
-    def violation(self, name: str) -> Violation:
-        """Return it as a violation of the archive with this name."""
         hint = "Build the wheel again, or get it again from where it came."
-        if self.code == "archive_sdist":
+        if code == "archive_sdist":
             hint = "Ask its author for a wheel: a source distribution runs code to be installed."
-        return Violation(self.code, name, self.expected, self.found, hint)
+        super().__init__(Violation(code, "archive", expected, found, hint))
 
 
 def read_archive(data: bytes) -> Mapping[str, bytes]:
@@ -150,9 +145,9 @@ def _check_tight(data: bytes, members: list[zipfile.ZipInfo], directory: int) ->
         agreements = [
             data[start : start + names] == name,
             (flags, method) == (member.flag_bits, member.compress_type),
+            tuple(sizes) == facts or (described and not any(sizes)),
+            not _HIDING & set(_extra_fields(data[start + names : end])),
         ]
-        agreements += [tuple(sizes) == facts or (described and not any(sizes))]
-        agreements += [not _HIDING & set(_extra_fields(data[start + names : end]))]
         at = end + member.compress_size
         if described:
             at += 4 if data[at : at + 4] == b"PK\x07\x08" else 0

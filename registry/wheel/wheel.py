@@ -12,7 +12,6 @@ from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import (
     MANIFESTS,
     MAX_METADATA,
-    Kind,
     Package,
     canonical,
     entries,
@@ -91,25 +90,19 @@ def read_wheel(
         where = signature or signature_path(path)
         signed = read_signature(where).or_refuse()
         signer = verify(data, signed, keys=keys, name=where.name).or_refuse().fingerprint
-    try:
-        if path.name.endswith(SDISTS):
-            raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
-        members = read_archive(data)
-        package, info = _identify(members)
-        _check_file_name(path.name, package, info)
-    except ArchiveError as e:
-        raise Refused(e.violation(path.name)) from e
+    if path.name.endswith(SDISTS):
+        raise ArchiveError("archive_sdist", "a wheel", "a source distribution")
+    members = read_archive(data)
+    package, info, entry = _identify(members)
+    _check_file_name(path.name, package, info)
     _audit(members, package, info)
-    refuse(_check_id(members, package, info))
-    return Wheel(
-        package,
-        info,
-        _data_files(members, package),
-        path.name,
-        data,
-        signer,
-        source=str(path.absolute()),
-    )
+    beside = {  # the manifest; by plain file name
+        PurePosixPath(name).name: content
+        for name, content in members.items()
+        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
+    }
+    refuse(_check_id(beside, package, entry))
+    return Wheel(package, info, beside, path.name, data, signer, source=str(path.absolute()))
 
 
 def open_wheel(
@@ -125,15 +118,6 @@ def open_wheel(
     others = len(wheel.violations) - 1
     more = f", and {others} more: 'redhost check {path}'" if others > 0 else ""
     return wheel.unwrap(f"wheel {path.name} was refused ({code}{more})")
-
-
-def _data_files(members: Mapping[str, bytes], package: Package) -> dict[str, bytes]:
-    """Return the files next to the manifest, by plain file name."""
-    return {
-        PurePosixPath(name).name: content
-        for name, content in members.items()
-        if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
-    }
 
 
 def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
@@ -156,19 +140,20 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
     refuse(chain.from_iterable(faults))
 
 
-def _check_id(members: Mapping[str, bytes], package: Package, info: str) -> Iterator[Violation]:
+def _check_id(files: Mapping[str, bytes], package: Package, entry: str) -> Iterator[Violation]:
     """Refuse an entry point whose name differs from the id of its package."""
-    manifest = members.get(f"{package.module}/{MANIFESTS[package.kind]}", b"")
     parse = parse_expert if package.kind == "expert" else parse_backbone
-    [(name, _)] = entries(_text(members, f"{info}/entry_points.txt"), f"redhost.{package.kind}s")
-    parsed: ExpertManifest | BackboneManifest | None = parse(manifest).value
-    if parsed is not None and parsed.id != name:  # an invalid manifest is refused later
+    manifest: ExpertManifest | BackboneManifest | None
+    manifest = parse(files.get(MANIFESTS[package.kind], b"")).value
+    if manifest is not None and manifest.id != entry:  # an invalid one is refused later
         hint = "Call the entry point by the id, and build the wheel again."
-        yield Violation("entry_points", "entry_points.txt", repr(parsed.id), repr(name[:80]), hint)
+        yield Violation(
+            "entry_points", "entry_points.txt", repr(manifest.id), repr(entry[:80]), hint
+        )
 
 
-def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
-    """Return the package in a wheel, and the name of its dist-info folder."""
+def _identify(members: Mapping[str, bytes]) -> tuple[Package, str, str]:
+    """Return the package in a wheel, and the names of its dist-info folder and entry point."""
     infos = sorted({n.partition("/")[0] for n in members if ".dist-info/" in n})
     if len(infos) != 1 or not infos[0].endswith(".dist-info"):
         raise ArchiveError("package_files", "one .dist-info", str(len(infos)))
@@ -178,15 +163,12 @@ def _identify(members: Mapping[str, bytes]) -> tuple[Package, str]:
             raise ArchiveError("package_files", f"{name} in {info}", "none")
     fields = headers(_text(members, f"{info}/METADATA"))
     text = _text(members, f"{info}/entry_points.txt")
-    kinds: tuple[Kind, ...] = tuple(MANIFESTS)
-    offers: list[tuple[Kind, str]] = [
-        (kind, value) for kind in kinds for _, value in entries(text, f"redhost.{kind}s")
-    ]
-    if len(offers) != 1 or not offers[0][1].isidentifier():
+    offers = [(kind, *entry) for kind in MANIFESTS for entry in entries(text, f"redhost.{kind}s")]
+    if len(offers) != 1 or not offers[0][2].isidentifier():
         expected = "one entry point of an expert or a backbone (pip installs plugins)"
-        raise ArchiveError("package_files", expected, repr(offers)[:120])
-    [(kind, module)] = offers
-    return Package(kind, fields["name"], fields["version"], module, None, False), info
+        raise ArchiveError("package_files", expected, repr([(k, v) for k, _, v in offers])[:120])
+    [(kind, name, module)] = offers
+    return Package(kind, fields["name"], fields["version"], module, None, False), info, name
 
 
 def _check_file_name(name: str, package: Package, info: str) -> None:

@@ -149,11 +149,11 @@ def test_a_distribution_that_is_switched_off_is_shown_how_to_be_switched_on(home
 
 
 def test_an_uninstalled_expert_can_still_be_enabled_again(home, call) -> None:
-    from redhost.registry.queries.settings import Disabled
+    from redhost.registry.queries.settings import disabled_names, set_disabled
 
-    Disabled(home).disable("gone")
+    set_disabled(home, "gone")
     assert call("enable", "gone")[0] == 0
-    assert Disabled(home).names() == frozenset()
+    assert disabled_names(home) == frozenset()
 
 
 def test_a_damaged_list_of_the_disabled_is_exit_3_and_enables_nobody(home, call) -> None:

@@ -253,11 +253,11 @@ def test_a_receipt_says_by_how_much_the_domain_of_a_withdrawn_expert_falls(insta
 
 
 def test_a_disabled_expert_is_withdrawn_and_stays_visible(installed, home) -> None:
-    from redhost.registry.queries.settings import Disabled
+    from redhost.registry.queries.settings import set_disabled
 
     host = open_host(home)
     host.recompose()
-    Disabled(home).disable("red")
+    set_disabled(home, "red")
     receipt = host.recompose()
     assert receipt.withdrawn == ("red",)
     assert {x.id: x.code for x in host.list_experts()}["red"] == "disabled"

@@ -27,7 +27,7 @@ from redhost.registry.home.composition import (
 from redhost.registry.home.generations import Generations
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import disabled_names, set_disabled
 from redhost.testing.fault_injection import Kill, kill_at_every_step, kill_at_random
 
 ROUTER = bytes(200_000)
@@ -65,8 +65,7 @@ def collect(home: Path) -> None:
 
 def disable(home: Path) -> None:
     """Switch an expert off, or on again."""
-    disabled = Disabled(home)
-    (disabled.enable if "a" in disabled.names() else disabled.disable)("a")
+    set_disabled(home, "a", to="a" not in disabled_names(home))
 
 
 def hold(home: Path) -> None:
@@ -103,7 +102,7 @@ def problem(home: Path) -> str | None:
     """Return what is wrong with a home after a kill: every file is old or new, and whole."""
     generations = Generations(home)
     try:
-        Disabled(home).names()
+        disabled_names(home)
         trust.trusted(folder=home / "config")
         if generations.current() not in generations.numbers():
             return f"current is {generations.current()} of {generations.numbers()}"

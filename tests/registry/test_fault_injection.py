@@ -21,7 +21,7 @@ from redhost.registry.home.composition import LOCK, lock_for
 from redhost.registry.home.generations import Generations
 from redhost.registry.package.manifest import dumps
 from redhost.registry.package.safetensors_check import sha256_hex
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import disabled_names, set_disabled
 from redhost.testing.fault_injection import fail_at
 
 FULL_DISK = Path(__file__).with_name("full_disk.py")
@@ -65,8 +65,8 @@ ACTIONS: dict[str, Action] = {
     "store over a damaged copy": replace_damaged,
     "hold": hold,
     "heal": heal,
-    "disable": lambda home, publish: Disabled(home).disable("a"),
-    "enable": lambda home, publish: Disabled(home).enable("off"),
+    "disable": lambda home, publish: set_disabled(home, "a"),
+    "enable": lambda home, publish: set_disabled(home, "off", to=False),
     "trust": lambda home, publish: trust.trust("redhost-onnx", folder=home / "config"),
     "distrust": lambda home, publish: trust.distrust("was", folder=home / "config"),
     "verdicts": lambda home, publish: remember(home),
@@ -83,7 +83,7 @@ def remember(home: Path) -> None:
 def prepare(home: Path, publish: Any) -> None:
     publish("a")
     publish("a", "b")
-    Disabled(home).disable("off")
+    set_disabled(home, "off")
     config = home / "config"
     trust._change({"was": "1"}, config)
 
@@ -95,7 +95,7 @@ def check(home: Path) -> None:
     for name in current.files:
         generations.file(current.number, name)
     assert current.digests() <= generations.store.digests()
-    Disabled(home).names()
+    disabled_names(home)
     trust.trusted(folder=home / "config")
     ValidationCache(home / "cache" / "verdicts.json")
     with generations.writer(), generations.leases.gate():

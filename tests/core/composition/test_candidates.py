@@ -16,7 +16,7 @@ import redhost
 import redhost.testing
 from redhost.cli import main
 from redhost.registry.errors import HarmError, MissingError
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import set_disabled
 
 TEXTS = ["red 61 b", "green 62 c", "blue 63 f", "nothing 4"]
 
@@ -200,7 +200,7 @@ def test_a_broken_member_can_be_disabled_by_its_distribution(installed, home) ->
     host = open_host(home)
     host.recompose()
     break_it(installed, "manifest_json")
-    Disabled(home).disable("red-expert-red")
+    set_disabled(home, "red-expert-red")
     assert host.recompose().withdrawn == ("red",)
 
 
@@ -224,7 +224,7 @@ def test_where_all_are_switched_off_they_are_named_and_none_for_another_backbone
 ) -> None:
     redhost_fake_expert("apples")  # sorted before them
     for name in ("red", "green", "blue"):
-        Disabled(home).disable(name)
+        set_disabled(home, name)
     with pytest.raises(MissingError, match="no installed expert can be attached") as e:
         open_host(home).recompose()
     assert e.value.found.startswith("blue, green, red: state: ") and "range" not in str(e.value)
@@ -234,7 +234,7 @@ def test_where_all_are_switched_off_they_are_named_and_none_for_another_backbone
 def test_what_is_switched_off_is_named_before_what_is_broken(installed, home) -> None:
     break_it(installed, "bus_api", "red-expert-blue")
     for name in ("red", "green"):
-        Disabled(home).disable(name)
+        set_disabled(home, name)
     with pytest.raises(MissingError, match="no installed expert can be attached") as e:
         open_host(home).recompose()
     assert e.value.found.startswith("green, red: state: ")

@@ -27,7 +27,7 @@ from redhost.registry.errors import (
     UsageError,
 )
 from redhost.registry.home.generations import Generations
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import set_disabled
 from redhost.registry.wheel.signing import read_keys
 from redhost.registry.wheel.wheel import open_wheel
 
@@ -122,7 +122,7 @@ def test_a_change_names_members_that_are_composed_though_they_were_uninstalled(
     assert set(receipt.experts) == {"blue", "green", "red"} and receipt.drift == {"red": "missing"}
     environment.install(expert_folders["red"].parents[1])
     assert pair.detach("blue", accept=True).drift == {}
-    Disabled(pair.home).disable("red")
+    set_disabled(pair.home, "red")
     receipt = pair.attach(expert_folders["blue"])
     assert receipt.drift == {"red": "disabled"}
     assert pair.recompose(accept=True).drift == {}  # it goes by what is installed
@@ -206,7 +206,7 @@ def test_what_makes_no_sense_changes_nothing(pair, expert_folders, change, error
 
 def test_a_disabled_expert_does_not_join_by_any_way(pair, expert_folders) -> None:
     pair.detach("red", accept=True)
-    Disabled(pair.home).disable("red")
+    set_disabled(pair.home, "red")
     for source in ("red", expert_folders["red"]):
         with pytest.raises(ContractError, match=r"disabled by you\. Enable it"):
             pair.attach(source)

@@ -210,13 +210,13 @@ def test_no_card_stops_a_recompose(installed, newcomer, home, card, router) -> N
 
 def redhost_without(home: Path, router: str) -> str:
     """Return the digest of the router that the members alone give."""
-    from redhost.registry.queries.settings import Disabled
+    from redhost.registry.queries.settings import set_disabled
 
-    Disabled(home).disable("odd")
+    set_disabled(home, "odd")
     try:
         return open_host(home).recompose(router=router, dry_run=True).router.digest
     finally:
-        Disabled(home).enable("odd")
+        set_disabled(home, "odd", to=False)
 
 
 # -- a fault that shows only where all are together ------------------------------------------------

@@ -33,7 +33,7 @@ from redhost.core.training.router_data import columns_data
 from redhost.core.types import CardRow
 from redhost.registry.environment import status as states
 from redhost.registry.package.manifest import BackboneRef, Training
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import set_disabled
 
 from ..conftest import LABELS
 
@@ -105,10 +105,10 @@ def host(environment, backbone_folder, folders, home) -> redhost.Host:
     environment.install(backbone_folder.parents[1])
     for folder in folders:
         environment.install(folder.parents[1], code="raise AssertionError('imported')\n")
-    Disabled(home).disable("many40")
+    set_disabled(home, "many40")
     host = redhost.Host.open(home, backbone="toy")
     host.recompose(router="shortlist")
-    Disabled(home).enable("many40")
+    set_disabled(home, "many40", to=False)
     return host
 
 

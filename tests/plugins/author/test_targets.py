@@ -9,7 +9,7 @@ from made_up import Site
 from redhost_author.targets import resolve_targets, static_check
 
 from redhost.registry.errors import UnknownNameError
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import set_disabled
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_claim_to_an_id_counts_while_it_is_valid_and_enabled(site, home) -> No
     site.expert("red", dist="also-red")
     [named] = resolve_targets(["red-expert-red"], home=home, backbone=None)
     assert [v.code for v in named.violations] == ["duplicate_id"]
-    Disabled(home).disable("also-red")
+    set_disabled(home, "also-red")
     [named] = resolve_targets(["red-expert-red"], home=home, backbone=None)
     assert named.violations == ()
 
@@ -99,6 +99,6 @@ def test_only_what_is_named_is_read(site, home, expert_reads) -> None:
 
 def test_a_disabled_package_is_checked_like_any_other(site, home) -> None:
     site.expert("red")
-    Disabled(home).disable("red")
+    set_disabled(home, "red")
     [target] = resolve_targets(["red"], home=home, backbone=None)
     assert target.violations == ()

@@ -247,9 +247,9 @@ def test_a_damaged_receipt_leaves_out_what_it_says_alone(world, flip_byte) -> No
 
 @pytest.mark.parametrize("name", ["gone", "red-expert-gone"])
 def test_what_is_only_disabled_can_be_enabled(world, name) -> None:
-    from redhost.registry.queries.settings import Disabled
+    from redhost.registry.queries.settings import set_disabled
 
-    Disabled(world.home).disable(name)
+    set_disabled(world.home, name)
     answer = world.why(name)
     assert (answer["state"], answer["installed"], answer["offer"]) == ("disabled", [], None)
     world.run(answer["command"])

@@ -9,7 +9,7 @@ from redhost_serve.client import Client, Reply
 from redhost_serve.server import running
 
 import redhost
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import set_disabled
 
 TOKEN = "a token that nobody guesses"
 TEXT = "What is 37 plus 12?"
@@ -68,10 +68,10 @@ def test_harm_and_disabled_experts_are_422_with_the_reason(home, open_live) -> N
     live = open_live(home)
     with running(live, token=TOKEN) as (url, _), Client(url, token=TOKEN) as client:
         assert client.post("/admin/detach", {"id": "range5"}).status == 200
-        Disabled(home).disable("range5")
+        set_disabled(home, "range5")
         reply = client.post("/admin/attach", {"source": "range5"})
         assert (reply.status, "disabled" in reply.body["error"]) == (422, True)
-        Disabled(home).enable("range5")
+        set_disabled(home, "range5", to=False)
         stored = home / "store" / live.host.generations.load(4).members()["range1"]
         (stored / "expert.safetensors").write_bytes(b"broken")
         reply = client.post("/admin/attach", {"source": "range5"})

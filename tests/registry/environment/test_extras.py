@@ -9,6 +9,7 @@ import pytest
 
 from redhost.registry.environment import extras
 from redhost.registry.environment.extras import how_to_install
+from redhost.registry.environment.trust import project_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,7 +22,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
             assert name == "direct_url.json"
             return None if url is None else json.dumps({"url": url, "archive_info": {}})
 
-    monkeypatch.setattr(extras, "source_tree", lambda: None)
+    monkeypatch.setattr(extras, "project_of", lambda dist: None)
     monkeypatch.setattr(extras.metadata, "distribution", lambda name: Installed())
 
 
@@ -33,7 +34,8 @@ def test_in_a_clone_it_is_the_plugin_s_folder() -> None:
 
 def test_a_clone_without_its_folder_takes_it_from_an_index(tmp_path, monkeypatch) -> None:
     recorded(monkeypatch, None)
-    monkeypatch.setattr(extras, "source_tree", lambda: tmp_path)
+    monkeypatch.setattr(extras, "project_of", project_of)
+    monkeypatch.setattr("redhost.registry.environment.trust.source_tree", lambda: tmp_path)
     assert how_to_install("peft") == "Run: pip install 'redhost[peft]'"
 
 

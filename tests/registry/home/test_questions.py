@@ -29,7 +29,7 @@ from redhost.registry.home.questions import (
 )
 from redhost.registry.package.safetensors_check import sha256_hex
 from redhost.registry.queries.inventory import take_inventories, take_status
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import disabled_names, set_disabled
 from redhost.testing.fault_injection import kill_at_every_step
 
 Publish = Callable[..., Composition]
@@ -161,8 +161,8 @@ def test_a_kill_at_any_step_leaves_a_whole_generation_and_the_others_alone(named
 
 
 def test_what_is_off_is_off_in_every_question(named) -> None:
-    Disabled(named["spam"]).disable("shared")
-    assert Disabled(named[None]).names() == Disabled(named["topic"]).names() == {"shared"}
+    set_disabled(named["spam"], "shared")
+    assert disabled_names(named[None]) == disabled_names(named["topic"]) == {"shared"}
 
 
 def test_experts_are_listed_by_question_each_held_to_its_own(home, site: Any) -> None:

@@ -227,7 +227,7 @@ def test_what_a_command_has_read_is_not_read_again(
 ) -> None:
     expert = read_expert(make_expert("red")).unwrap("red")
     backbone = read_backbone({"backbone.json": dumps(make_backbone())}).unwrap("tiny")
-    holding = store.holding([expert, backbone])
+    holding = Store(store.home, held=[expert, backbone])
     assert (holding.home, holding.folder) == (store.home, store.folder)
     assert holding.expert(expert.digest, name="red") is expert
     assert holding.backbone(backbone.digest, name="tiny") is backbone

@@ -10,11 +10,12 @@ from redhost.registry.home.composition import lock_for
 from redhost.registry.package.discover import Package, discover
 from redhost.registry.package.manifest import BackboneRef, dumps
 from redhost.registry.queries.settings import (
-    Disabled,
     Settings,
     choose_backbone,
+    disabled_names,
     load_settings,
     resolve_home,
+    set_disabled,
 )
 
 
@@ -124,13 +125,12 @@ def test_of_several_backbones_the_one_that_an_expert_names_is_chosen(
 
 
 def test_disabling(home: Path) -> None:
-    disabled = Disabled(home)
-    assert disabled.names() == frozenset()
-    assert disabled.disable("a")
-    assert not disabled.disable("a")
-    assert Disabled(home).names() == {"a"}
-    assert disabled.enable("a")
-    assert disabled.names() == frozenset()
-    disabled.path.write_bytes(b"{")
+    assert disabled_names(home) == frozenset()
+    assert set_disabled(home, "a")
+    assert not set_disabled(home, "a")
+    assert disabled_names(home) == {"a"}
+    assert set_disabled(home, "a", to=False)
+    assert disabled_names(home) == frozenset()
+    (home / "disabled.json").write_bytes(b"{")
     with pytest.raises(StoreError):
-        disabled.names()
+        disabled_names(home)

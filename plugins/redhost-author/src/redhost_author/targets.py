@@ -39,8 +39,8 @@ from redhost.registry.package.readers import (
 from redhost.registry.package.rules import check_compatible
 from redhost.registry.queries.inventory import installed_manifests
 from redhost.registry.queries.settings import (
-    Disabled,
     choose_backbone,
+    disabled_names,
     named_backbone,
     wanted_backbone,
 )
@@ -174,7 +174,7 @@ def _installed(
 
 def _duplicate(package: Package, claims: Sequence[Package], home: Path) -> tuple[Violation, ...]:
     """Return the violation if other valid, enabled packages claim its id or distribution."""
-    statuses = check_packages(claims, backbone=None, disabled=Disabled(home).names())
+    statuses = check_packages(claims, backbone=None, disabled=disabled_names(home))
     of_it = (s for s in statuses if s.package == package)
     return tuple(v for s in of_it for v in s.violations if v.code == "duplicate_id")
 

@@ -47,7 +47,12 @@ from redhost.registry.queries.inventory import (
     questions_of,
     take_inventory,
 )
-from redhost.registry.queries.settings import Disabled, load_settings, wanted_backbone
+from redhost.registry.queries.settings import (
+    DISABLED,
+    disabled_names,
+    load_settings,
+    wanted_backbone,
+)
 from redhost.registry.wheel.signing import read_keys
 from redhost_doctor.environment import installed_version
 from redhost_doctor.finding import Finding, Subject, fail, ok, warn
@@ -381,9 +386,9 @@ def _without_rival(composed: Comparison, status: PackageStatus) -> str:
 def check_settings(subject: Subject) -> Iterator[Finding]:
     """Check the user's decisions: who is disabled, what is trusted, the project's settings."""
     findings = []
-    disabled = Disabled(subject.home)
+    disabled = partial(disabled_names, subject.home)
     for read, path in (
-        (disabled.names, disabled.path),
+        (disabled, root_of(subject.home) / DISABLED),
         (trusted, config_folder() / "trust.json"),
     ):
         try:
@@ -394,7 +399,7 @@ def check_settings(subject: Subject) -> Iterator[Finding]:
         read_keys(load_settings().keys or ())
     except RedhostError as e:
         findings.append(fail("settings", str(e)))
-    yield from findings or [ok("settings", f"{len(disabled.names())} experts are disabled")]
+    yield from findings or [ok("settings", f"{len(disabled())} experts are disabled")]
 
 
 def check_plugins(subject: Subject) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from redhost.registry.package.manifest import parse_backbone, parse_expert, part
 from redhost.registry.package.readers import read_backbone, read_expert
 from redhost.registry.package.rules import package_digest
 from redhost.registry.queries.inventory import installed_digests
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import disabled_names
 from redhost_doctor.finding import Finding, Step, Subject, fail, ok, warn
 from redhost_doctor.install import AGAIN, install_command, wheel_with
 from redhost_doctor.shell import pip_command, redhost_command
@@ -277,7 +277,7 @@ def store_again(need: Need, store: Store) -> Step:
     of_dist = [p for p in discover(need.kind) if canonical(p.dist) == canonical(need.dist)]
     read = read_backbone if need.kind == "backbone" else read_expert
     installed = [files.digest for p in of_dist if (files := read(p).value)]
-    is_off = bool(Disabled(store.home).names() & {need.name, need.dist})
+    is_off = bool(disabled_names(store.home) & {need.name, need.dist})
     if need.digest in installed and not is_off:
         return Step(command=anew("recompose"))
     wheel = wheel_with(need.kind, need.dist, need.version, digest=need.digest)

@@ -20,7 +20,7 @@ from redhost.registry.home.questions import place_of, question_of
 from redhost.registry.home.store import Store
 from redhost.registry.package.discover import MANIFESTS
 from redhost.registry.package.manifest import ExpertManifest, parse_expert
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import disabled_names
 from redhost_doctor.composed import Comparison, compositions, receipt_of
 from redhost_doctor.finding import Subject
 from redhost_doctor.origin import Origin, origin_of
@@ -206,7 +206,7 @@ def find(home: Path, name: str) -> Traces:
         UnknownNameError: If nothing knows it.
         MissingError: If there are no experts.
     """
-    off = Disabled(home).names()
+    off = disabled_names(home)
     traced, names = list[Traces](), set(off)
     for composed in compositions(Subject(home=home)):
         history = Generations(composed.where).history()

@@ -36,7 +36,7 @@ from redhost.registry.errors import InstallError, MissingError, RedhostError, Un
 from redhost.registry.home.generations import Generations
 from redhost.registry.home.locks import Writer, WriterLock
 from redhost.registry.home.questions import question_of, root_of
-from redhost.registry.queries.settings import Disabled
+from redhost.registry.queries.settings import disabled_names
 from redhost.registry.wheel.signing import PublicKey
 
 from .composed import in_use, records_of
@@ -267,7 +267,7 @@ class _Run:
         )
         self.examine = seen.examine
         candidates = list[Offered]()
-        off = Disabled(self.home).names()
+        off = disabled_names(self.home)
         for one in seen.offered:
             standing = one.standing
             if not ids and standing.newest and (reason := _left_alone(standing, off)):

@@ -192,8 +192,7 @@ def archive_of(file: str, data: bytes) -> Mapping[str, bytes]:
     try:
         return read_archive(data)
     except ArchiveError as e:
-        violation = e.violation(file)
-        raise violation.error(f"wheel {file} was refused") from e
+        raise e.violations[0].error(f"wheel {file} was refused") from e
 
 
 def open_bytes(
