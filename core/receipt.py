@@ -101,6 +101,7 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
         taken: The share of rows that were answered correctly with high confidence before, and
             wrongly by a newcomer now, and that the reference does not lose.
         mass: The mean drop in the probability of the right label.
+        mass_error: The standard error of `mass`.
         copied: The largest share of a newcomer's card rows that a member's card has under other
             labels.
         claimed: The share of rows lost to a newcomer's claimed number of rows, if larger than any
@@ -115,6 +116,7 @@ class ExcessHarm(msgspec.Struct, frozen=True, kw_only=True):
     blur: float
     taken: float
     mass: float
+    mass_error: float = 0.0
     copied: float = 0.0
     claimed: float = 0.0
 

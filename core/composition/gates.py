@@ -335,6 +335,7 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
         brings rows of a domain that loses by it                      overlap − blur ≥ `OVERLAP`,
                                                                       max(fall, mass) > allowed
 
+    The last is harm, and no hijack, where the fall is allowed less the mass's standard error.
     Otherwise a domain is excused the fall of the reference (discriminants from the same cards).
     There is no excuse if newcomers take high-confidence right answers that the reference keeps.
     Falls that are not excused add up over generations, until the domain's own expert changes or
@@ -345,7 +346,7 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
         allowed = max(0.01, 2 / rows) if tolerance is None else tolerance / 100
         # What is excused below is excused once; the sum over generations has the plain tolerance.
         least, fallen = allowed, accuracy.fallen.get(domain, 0.0)
-        excess, fall = accuracy.excess.get(domain), before - after
+        excess, fall, code = accuracy.excess.get(domain), before - after, Code.HARM
         # Rows of a member's domain: those of a neighbour can be separated from it.
         claims = excess is not None and excess.overlap - excess.blur >= OVERLAP
         if excess is not None:
@@ -353,6 +354,7 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
             if claims:
                 # Few gate rows may stay right by luck while their probability already goes.
                 fall = max(fall, excess.mass)
+                code = Code.HIJACK if fall - excess.mass_error > allowed else code
             elif excess.taken < TAKEN + NOISE * (TAKEN * (1 - TAKEN) / rows) ** 0.5:
                 # What any classifier of these cards would lose, and noise: of 165 honest newcomers
                 # two points or rows let in 156, three 159, no end 160.
@@ -364,7 +366,7 @@ def _harms(accuracy: Accuracy, tolerance: float | None) -> Iterator[Refusal]:
             continue
         card = "former" if x is accuracy.updated.get(domain) else "new"
         yield _refusal(
-            Code.HIJACK if claims else Code.HARM,
+            code,
             f"domain {domain!r} would fall by {100 * fall:.1f} points"
             f"{' of the mean probability of the right label' if fall > before - after else ''}",
             expected=f"at most {100 * allowed:.1f} points on {rows} gate rows"

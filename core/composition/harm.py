@@ -115,6 +115,7 @@ def excess_harm(
             difference = fall - lost[now]
             error = float(difference.std(correction=0)) / len(now) ** 0.5
             estimates = [then.overlaps((domain, i), z[now], z[after.of(i)]) for i in others]
+            likelier = _likelihood(before, was) - _likelihood(after, now)
             overlap, blur = max(chain(*estimates), key=lambda pair: pair[0] - pair[1])
             harm[domain] = ExcessHarm(
                 fall=float(fall.mean()),
@@ -125,7 +126,8 @@ def excess_harm(
                 overlap=overlap,
                 blur=blur,
                 taken=_taken(before, after, was, now, others, spared=lost[now] < 1),
-                mass=_mass(before, was) - _mass(after, now),
+                mass=float(likelier.mean()),
+                mass_error=float(likelier.std(correction=0)) / len(now) ** 0.5,
                 copied=max(
                     _copied(rows[i], labels[i], rows[domain], labels[domain]) for i in others
                 ),
@@ -139,12 +141,12 @@ def updated_members(before: ComposedModel, after: ComposedModel) -> tuple[str, .
     return tuple(i for i, d in after.digests.items() if before.digests.get(i, d) != d)
 
 
-def _mass(answers: GateAnswers, rows: Tensor) -> float:
-    """Return the mean probability of the right label of some rows."""
+def _likelihood(answers: GateAnswers, rows: Tensor) -> Tensor:
+    """Return the probability of some rows' right labels ``(N,)``; 0 where it is not known."""
     calibration = answers.result.calibration
     if calibration is None or calibration.likelihood is None:
-        return 0.0
-    return float(calibration.likelihood[rows].double().mean())
+        return torch.zeros(len(rows), dtype=torch.float64)
+    return calibration.likelihood[rows].double()
 
 
 def _taken(

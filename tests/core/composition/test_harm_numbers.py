@@ -159,12 +159,16 @@ def test_each_number_of_what_a_newcomer_costs(before) -> None:
     assert (a.overlap, a.blur) == pytest.approx((1 / 5 + 3 / 3, BLUR))
     # Sure, wrong now, and c has most weight: the second and the last.
     assert a.taken == pytest.approx(2 / 5)
-    assert a.mass == pytest.approx(0.7 - 0.3)
+    assert (a.mass, a.mass_error) == pytest.approx((0.7 - 0.3, 0), abs=1e-7)
     assert a.copied == pytest.approx(1 / 8) and a.claimed == 0
     assert (b.fall, b.reference, b.excess) == pytest.approx((-0.2, 0, -0.2))
     assert (b.overlap, b.taken, b.copied) == (0, 0, 0)
     assert b.blur == pytest.approx(((1 / 7) * (6 / 7) / 5 + (1 / 5) * (4 / 5) / 3) ** 0.5)
     assert b.mass == pytest.approx(0)
+    now, h = after(likelihood={"a": torch.tensor([0.5, 0.4, 0.3, 0.2, 0.3])})
+    a = excess_harm(before, now, [card(n) for n in "abc"], h)["a"]
+    # Four of five fall by .4, one by .2: a standard deviation of .08.
+    assert (a.mass, a.mass_error) == pytest.approx((0.36, 0.08 / 5**0.5))
 
 
 def test_rows_without_labels_count_as_copied_whatever_they_are_called(before) -> None:

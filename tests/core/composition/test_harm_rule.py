@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from redhost.core.composition.gates import COPIED, OVERLAP, harm
-from redhost.core.composition.refusal import accepted
+from redhost.core.composition.refusal import Code, accepted
 from redhost.core.receipt import Accuracy, ExcessHarm
 from redhost.errors import HarmError
 from redhost.registry.errors import HijackError
@@ -72,6 +72,13 @@ def test_a_fall_that_accuracy_does_not_show_says_of_what_it_is(fall, by_probabil
     refusal = harm(fallen(fall, 1000, mass=0.04, overlap=0.7), tolerance=None)
     [violation] = refusal.violations
     assert ("probability" in violation.field) == by_probability
+
+
+@pytest.mark.parametrize(("error", "code"), [(0.019, Code.HIJACK), (0.021, Code.HARM)])
+def test_nobody_is_called_a_hijacker_on_figures_within_their_error(error, code) -> None:
+    """The fall is refused all the same."""
+    accuracy = fallen(0.0, 43, mass=0.0665, mass_error=error, overlap=0.7, blur=0.1)
+    assert harm(accuracy, tolerance=None).code is code
 
 
 @pytest.mark.parametrize(
