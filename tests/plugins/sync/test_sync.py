@@ -54,6 +54,8 @@ def test_environment_and_composition_are_rebuilt_to_the_bit(project: Any, tmp_pa
     assert not (home / "sync").exists()
     again = json.loads(project.sync(home, "--json").stdout)
     assert again["steps"] == again["composed"] == [] and again["generations"] == {"": 1}
+    gone = project.sync(home, "--from", str(tmp_path / "gone"))  # though nothing is needed of it
+    assert (gone.returncode, gone.stderr.count("\n")) == (2, 1) and "gone" in gone.stderr
     for stored in (home / "store").rglob("expert.safetensors"):
         stored.chmod(0o644)
         stored.write_bytes(stored.read_bytes()[:-1] + b"?")

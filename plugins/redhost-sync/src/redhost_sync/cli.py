@@ -29,6 +29,7 @@ SECONDS = 30.0
 @click.option(
     "--from",
     "folder",
+    type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
     help="Take wheels from this folder alone; a backbone's model that it lacks, from pip's index.",
 )
