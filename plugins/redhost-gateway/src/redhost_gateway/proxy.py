@@ -9,8 +9,11 @@ the connection. A client that disconnects ends the request at the upstream.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import time
+from codecs import BOM_UTF8
 from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
@@ -42,6 +45,9 @@ RESERVED = frozenset({"load_lora_adapter", "unload_lora_adapter"})
 
 NOTED = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Paths whose answers have the choice in their `usage`."""
+
+ESCAPED = re.compile(rb"\\u00(6[cdfCDF45])")
+"""A letter of `model` that is escaped."""
 
 ENCODING = b"accept-encoding"
 NOT_FOUND, BUSY = 404, frozenset({429, 503})
@@ -143,7 +149,7 @@ class Exchange:
         Raises:
             Problem: If the gateway has to answer itself.
         """
-        fields = _fields(body) if self.scope["method"] == "POST" else None
+        fields = self._read_fields(body) if self.scope["method"] == "POST" else None
         self.body, self.fields = body, fields or {}
         self.choice = None if fields is None else await self.gateway.choose(fields)
         try:
@@ -151,6 +157,22 @@ class Exchange:
         finally:
             self.gateway.done(self.choice)
             await self._keep(None)
+
+    def _read_fields(self, body: bytes) -> dict[str, msgspec.Raw] | None:
+        """Return the fields of a body; None if it is no JSON object, which the upstream will say.
+
+        Raises:
+            Problem: If an upstream could read another model in it than the gateway.
+        """
+        encodings = {v.strip().lower() for k, v in self.headers if k == b"content-encoding"}
+        if body and encodings - {b"", b"identity"}:
+            raise Problem(
+                415, "the gateway reads no Content-Encoding; send it as it is", code="encoded_body"
+            )
+        fields = _fields(body)
+        if fields is not None and _may_name_twice(body) and _names_twice(body):
+            raise Problem(400, "the body has 'model' twice; name one", code="duplicate_model")
+        return fields
 
     async def _pass_on(self) -> None:
         """Send the request to an upstream, and to others while no byte of an answer came."""
@@ -328,9 +350,34 @@ async def _disconnected(receive: Receive) -> None:
 def _fields(body: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the fields of a body; None if it is no JSON object, which is the upstream's to say."""
     try:
-        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(body.removeprefix(BOM_UTF8), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _may_name_twice(body: bytes) -> bool:
+    """Return whether a body may have two keys `model`, also with escaped letters."""
+    return body.count(b'"model"') > 1 or ESCAPED.search(body) is not None
+
+
+def _names_twice(body: bytes) -> bool:
+    """Return whether the object of a body has two keys `model`; inner ones may have their own.
+
+    Raises:
+        Problem: 400 if it cannot be read.
+    """
+    last = list[int]()
+
+    def count(pairs: list[tuple[str, Any]]) -> None:
+        last[:] = [sum(key == "model" for key, _ in pairs)]
+
+    try:
+        json.loads(body, object_pairs_hook=count, parse_int=float)
+    except (ValueError, RecursionError) as e:
+        raise Problem(
+            400, "the body is no JSON that the gateway can read", code="unreadable_body"
+        ) from e
+    return last[0] > 1
 
 
 def _text(raw: msgspec.Raw | None) -> str | None:
