@@ -25,6 +25,8 @@ __all__ = ["create_app"]
 
 OWNER = "redhost"
 
+WITH_HOST = ("http://", "https://")
+
 
 def create_app(gateway: Gateway, *, hosts: Sequence[str] = ("*",)) -> Starlette:
     """Return the application.
@@ -70,12 +72,19 @@ class KnownHosts:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        app = self.app if scope["type"] == "lifespan" or self._knows(scope) else _REFUSED
-        await app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        host, path = Headers(scope=scope).get("host", ""), scope["path"]
+        if path.startswith(WITH_HOST):  # as for a forward proxy: it counts, and not the header
+            host, _, path = path.partition("://")[2].partition("/")
+            raw = scope["raw_path"].partition(b"://")[2].partition(b"/")[2]
+            scope = {**scope, "path": f"/{path}", "raw_path": b"/" + raw}
+        app = self.app if self._knows(host) else _REFUSED
+        return await app(scope, receive, send)
 
-    def _knows(self, scope: MutableMapping[str, Any]) -> bool:
+    def _knows(self, host: str) -> bool:
         try:
-            name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+            name = urlsplit(f"//{host}").hostname or ""
         except ValueError:  # brackets of no address
             name = ""
         return any(fnmatchcase(name, host) for host in self.hosts)

@@ -52,6 +52,9 @@ ESCAPED = re.compile(rb"\\u00(6[cdfCDF45])")
 ENCODING = b"accept-encoding"
 NOT_FOUND, BUSY = 404, frozenset({429, 503})
 
+SILENT = "Server disconnected without sending a response."
+"""What httpx says if a connection ends before the first byte."""
+
 CONNECTING = (httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """Time-outs after which nothing was sent."""
 
@@ -111,11 +114,14 @@ class Exchange:
         self.begun = time.perf_counter()
 
     def check(self, *, in_progress: int) -> None:
-        """Refuse paths that change an upstream, and more requests than the limit.
+        """Refuse two lengths, paths that change an upstream, and more requests than the limit.
 
         Raises:
             Problem: 400, 403 or 429.
         """
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
+            reason = "the request has two lengths, of which proxies may read either"
+            raise Problem(400, reason, code="two_lengths", closes=True)
         parts = self.scope["path"].strip("/").split("/")
         if not {".", ".."}.isdisjoint(parts):
             raise Problem(400, "the path has parts . or ..", code="invalid_path")
@@ -140,7 +146,8 @@ class Exchange:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > most:
-                raise Problem(413, f"the body has more than {most} bytes", code="body_too_long")
+                reason = f"the body has more than {most} bytes"
+                raise Problem(413, reason, code="body_too_long", closes=True)
         return bytes(body)
 
     async def answer(self, body: bytes) -> None:
@@ -193,17 +200,26 @@ class Exchange:
                 raise Problem(400, "the request cannot be sent on", code="invalid_request") from e
             except (httpx2.ReadTimeout, httpx2.WriteTimeout) as e:
                 raise _timed_out() from e
+            except httpx2.RemoteProtocolError as e:
+                if str(e) != SILENT:  # it has answered, in its way: another one may not as well
+                    log.warning("%s sent no HTTP: %s", upstream.url, e)
+                    raise _unreadable() from e
+                problem = self._failed(upstream, e)
             except NoAdapterProblem as e:
                 problem = e
                 tried.append(upstream)
             except httpx2.TransportError as e:
-                upstream.down(e)
-                problem = _timed_out() if isinstance(e, CONNECTING) else _unreachable(upstream, e)
-                tried.append(upstream)
+                problem = self._failed(upstream, e)
         if self._busy is not None:
             await self._deliver(*self._busy)
         elif problem is not None:
             raise problem
+
+    def _failed(self, upstream: Upstream, error: httpx2.TransportError) -> Problem:
+        """Note that an upstream began no answer; return what the client gets if none does."""
+        upstream.down(error)
+        self._tried.append(upstream)
+        return _timed_out() if isinstance(error, CONNECTING) else _unreachable(upstream, error)
 
     async def _once(self, upstream: Upstream, name: str | None, *, more: bool) -> bool:
         """Let one upstream answer; return whether it did.
@@ -419,6 +435,10 @@ def _unreachable(upstream: Upstream, error: Exception) -> Problem:
     why = f"{upstream.place}: {type(error).__name__}"
     reason = f"no upstream answers ({why}); start it, or name another one with --upstream"
     return Problem(502, reason, code="upstream_unreachable")
+
+
+def _unreadable() -> Problem:
+    return Problem(502, "the upstream's answer is no HTTP", code="upstream_broke_off")
 
 
 def _timed_out() -> Problem:
