@@ -17,8 +17,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from redhost_gateway import upstream as upstream_module
 from redhost_gateway.app import create_app
-from redhost_gateway.faulty_upstream import BASE, TOKENS
+from redhost_gateway.faulty_upstream import BASE, TOKENS, FaultyUpstream
 from redhost_gateway.gateway import Gateway
 
 import redhost
@@ -321,6 +322,20 @@ def test_another_upstream_answers_for_one_that_is_down(composed_home, upstream, 
     first.listed = ({"id": "range3"},)  # and were preferred
     assert post(url, chat(TEXT)).json()["model"] == "range3"
     assert httpx2.get(f"{url}/health/ready").json()["upstreams"] == {dead: False, upstream[0]: True}
+
+
+def test_an_upstream_that_hangs_holds_up_no_check_of_another(
+    composed_home, upstream, listening, gateway_of, until, monkeypatch
+) -> None:
+    monkeypatch.setattr(upstream_module, "CHECKING", 0.3)
+    state = FaultyUpstream()
+    state.hangs = True
+    with listening(state) as hanging:
+        url, gateway = gateway_of(composed_home, hanging, upstream[0])
+        assert [u.healthy for u in gateway.upstreams] == [False, True]
+        assert post(url, chat(TEXT)).json()["model"] == "range3" and not state.seen
+        state.hangs = False
+        until(lambda: gateway.upstreams[0].healthy)
 
 
 def test_backpressure(composed_home, upstream, gateway_of, until) -> None:

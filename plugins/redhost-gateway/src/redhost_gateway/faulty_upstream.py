@@ -51,6 +51,7 @@ class FaultyUpstream:
         delay: Seconds between two events of a stream.
         busy: With which status and `Retry-After` it refuses everything; None if it does not.
         scales: What it lists at ``/lora-adapters``, as llama.cpp's server does.
+        hangs: Whether it answers no GET.
         unloadable: Names of adapters that it refuses to load.
     """
 
@@ -62,6 +63,7 @@ class FaultyUpstream:
         self.scales: list[dict[str, Any]] | dict[str, Any] = []
         self.busy: tuple[int, str] | None = None
         self.unloadable: set[str] = set()
+        self.hangs = False
         self._dropped: set[str] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,6 +95,8 @@ class FaultyUpstream:
     ) -> bool:
         """Answer one request; return whether the connection stays open."""
         if method == "GET":
+            while self.hangs:
+                await asyncio.sleep(0.05)
             found = self.scales if path == "/lora-adapters" else self._models()
             return await _reply(writer, 200, found)
         self.seen.append((path, headers, body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ TOO_MANY = 8 * 2**20
 
 LONGEST_PAUSE = 3600.0
 """Seconds: an upstream that asks for more, by a broken clock or a mistake, is asked again then."""
+
+CHECKING = 30.0
+"""Seconds for the answer to a check; what says nothing would else hold up those of others."""
 
 ERROR = 500
 
@@ -187,10 +191,11 @@ class Upstream:
     async def check(self) -> None:
         """Find out whether it answers, and which models it lists."""
         try:
-            status, body = await self.ask("GET", "/v1/models")
-            if self.settings.loads == "llama.cpp":
-                await self.list_adapters()
-        except httpx2.TransportError as e:
+            async with asyncio.timeout(CHECKING):
+                status, body = await self.ask("GET", "/v1/models")
+                if self.settings.loads == "llama.cpp":
+                    await self.list_adapters()
+        except (httpx2.TransportError, TimeoutError) as e:
             self.down(e)
             return
         if not self.healthy and status < ERROR:
