@@ -297,10 +297,14 @@ def test_what_no_upstream_has_is_not_listed_and_the_rest_goes_on(
     assert b"redhost_gateway_absent_experts 1.0" in gateway.metrics.text()
     assert httpx2.get(f"{url}/v1/models/code").json()["parent"] == "auto"
     assert httpx2.get(f"{url}/v1/models/sums").status_code == 404
-    state.scales = {"detail": "Not Found"}  # the backbone alone needs its list as well
-    until(lambda: ready(url)[0] == 503)
-    assert set(ready(url)[1]["absent"]) == {"sums", "code", "backbone"}
+    # Each request reads the list; the backbone alone needs one as well.
+    state.scales = {"detail": "Not Found"}
+    assert post(url, "x", model="code").status_code == 502
+    status, body = ready(url)
+    assert (status, set(body["absent"])) == (503, {"sums", "code", "backbone"})
     assert models_of(url) == {BASE}
+    state.scales = [listed(0, "code.gguf", f"code-{digests['code'][:12]}")]
+    until(lambda: models_of(url) == {"auto", "code", "backbone", BASE})  # no request is needed
 
 
 def test_what_an_upstream_could_not_load_is_absent_until_it_can(

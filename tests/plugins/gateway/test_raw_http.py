@@ -41,7 +41,7 @@ class Upstream(socketserver.ThreadingTCPServer):
 class Handler(socketserver.StreamRequestHandler):
     """One request of a connection."""
 
-    server: Upstream
+    server: Upstream  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def handle(self) -> None:
         lines = [self.rfile.readline()]

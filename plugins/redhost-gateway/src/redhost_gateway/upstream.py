@@ -193,7 +193,9 @@ class Upstream:
         try:
             async with asyncio.timeout(CHECKING):
                 status, body = await self.ask("GET", "/v1/models")
-                if self.settings.loads == "llama.cpp":
+                # llama.cpp reads adapters when it starts, and lists them between a model's passes.
+                unknown = self.adapters is None or not self.healthy
+                if self.settings.loads == "llama.cpp" and unknown:
                     await self.list_adapters()
         except (httpx2.TransportError, TimeoutError) as e:
             self.down(e)
