@@ -191,7 +191,7 @@ def test_an_upstream_that_is_gone_is_named_without_its_password(composed_home, g
 def test_an_upstreams_password_is_sent_and_shown_nowhere(
     composed_home, upstream, gateway_of, caplog
 ) -> None:
-    caplog.set_level("INFO", "redhost.gateway")
+    caplog.set_level("DEBUG")  # also what the client of HTTP logs
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{free.getsockname()[1]}"
@@ -208,7 +208,7 @@ def test_an_upstreams_password_is_sent_and_shown_nowhere(
     assert f'upstream="http://{place}"' in shown[0] and f'"http://{dead}":false' in shown[1]
     shown += [f"{answer.text}{answer.headers}" for answer in found]
     shown += [caplog.text, repr(gateway.upstreams)]
-    assert f"http://{dead} does not answer" in caplog.text
+    assert f"http://{dead} does not answer" in caplog.text and "HTTP Request" in caplog.text
     assert not [text for text in shown if "s3cr" in text or "me:" in text]
 
 

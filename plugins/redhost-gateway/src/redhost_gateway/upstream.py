@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 import msgspec
@@ -36,6 +37,7 @@ LONGEST_PAUSE = 3600.0
 CHECKING = 30.0
 """Seconds for the answer to a check; what says nothing would else hold up those of others."""
 
+AUTHORIZATION = b"authorization"
 ERROR = 500
 
 LISTS, MAY, LACKS = range(3)
@@ -80,7 +82,8 @@ class Upstream:
 
     def __init__(self, settings: UpstreamSettings, *, limits: Limits) -> None:
         self.settings, self.url = settings, settings.shown
-        self._address = httpx2.URL(settings.address)
+        self._address = httpx2.URL(settings.shown)
+        self._basic = _basic(settings.address)
         self.timeout = httpx2.Timeout(limits.read, connect=limits.connect, pool=limits.connect)
         self.healthy = self.reachable = True
         self.in_flight, self.paused = 0, 0.0
@@ -149,6 +152,9 @@ class Upstream:
         client, load = self._client()
         address = self._address
         url = address.copy_with(raw_path=address.raw_path.rstrip(b"/") + path)
+        if self._basic is not None:
+            headers = [(k, v) for k, v in headers if k != AUTHORIZATION]
+            headers.append((AUTHORIZATION, self._basic))
         request = httpx2.Request(
             method,
             url,
@@ -289,6 +295,15 @@ def pick(
         return not upstream.reachable, last, down, fit == LACKS, paused, fit, upstream.in_flight
 
     return min(upstreams, key=rank)
+
+
+def _basic(address: str) -> bytes | None:
+    """Return the header of an address's user and password; they stay in no URL, which is logged."""
+    parts = urlsplit(address)
+    if parts.username is None:
+        return None
+    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return b"Basic " + b64encode(both.encode())
 
 
 def _read_key(path: Path) -> str:
