@@ -19,8 +19,11 @@ def permuted(rows: Any, heads: int) -> Any:
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def write_gguf_model(folder: Path, path: Path) -> Path:
-    """Write a model of bytes, saved by transformers in a folder, as a GGUF file of floats."""
+def write_gguf_model(folder: Path, path: Path, *, starts: bool = False) -> Path:
+    """Write a model of bytes, saved by transformers in a folder, as a GGUF file of floats.
+
+    With `starts`, llama.cpp puts the start token before texts; the tokenizer itself does not.
+    """
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
     tokens = PreTrainedTokenizerFast.from_pretrained(folder)  # Qwen2's own class adds a token
     config = model.config
@@ -52,7 +55,7 @@ def write_gguf_model(folder: Path, path: Path) -> Path:
     writer.add_token_merges([f"{rare} {rare}"])
     writer.add_bos_token_id(tokens.bos_token_id)
     writer.add_eos_token_id(tokens.eos_token_id)
-    writer.add_add_bos_token(False)
+    writer.add_add_bos_token(starts)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

@@ -14,8 +14,10 @@ from typing import Any
 import httpx2
 import pytest
 from redhost_gateway import adapters
-from redhost_gateway.adapters import scales_for
+from redhost_gateway import gateway as gateway_module
 from redhost_gateway.faulty_upstream import BASE, FaultyUpstream
+from redhost_gateway.llama_cpp import scales_for
+from redhost_gateway.upstream import ListedAdapter
 
 import redhost
 from redhost.registry.home.revoked import Revocation, Revocations, RevokedList
@@ -218,9 +220,24 @@ def test_sglangs_paths_and_names(home, strict, gateway_of) -> None:
     assert state.seen[0][0] == "/load_lora_adapter"
 
 
+def models_of(url: str) -> set[str]:
+    return {model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]}
+
+
+def ready(url: str) -> tuple[int, Any]:
+    answer = httpx2.get(f"{url}/health/ready")
+    return answer.status_code, answer.json()
+
+
+def listed(id_: int, path: str, task: str = "") -> dict[str, Any]:
+    """Return what llama.cpp's server lists of an adapter."""
+    return {"id": id_, "path": path, "scale": 1.0, "task_name": task, "prompt_prefix": ""}
+
+
 def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None:
     address, state = strict
-    state.scales = [{"id": 4, "path": "sums.gguf"}, {"id": 7, "path": "/m/the-code.gguf"}]
+    digest = host_of(home).generations.load(2).members()["sums"][:12]
+    state.scales = [listed(4, "x.gguf", f"sums-{digest}"), listed(7, "/m/the-code.gguf")]
     url, _ = gateway_of(home, address, loads="llama.cpp", models={"code": "the-code"})
     for name, on in {"code": 7, "sums": 4, "backbone": None}.items():
         answer = post(url, "x", model=name, cache_prompt=True).json()
@@ -234,20 +251,106 @@ def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None
     assert post(url, "x", model=BASE, lora=given).json()["lora"] == given
     state.scales = {"detail": "Not Found"}
     assert post(url, "x", model=BASE).json()["lora"] is None  # it has no scales, and passes
-    refused = post(url, "x", model="code")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
-    assert refused.headers["x-redhost-expert"] == "code"
-    state.scales = []
-    refused = post(url, "x", model="code")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
+    for state.scales in ({"detail": "Not Found"}, []):
+        refused = post(url, "x", model="code")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (502, "no_adapter")
+        assert refused.headers["x-redhost-expert"] == "code"
+
+
+def test_no_other_adapter_of_llama_cpps_answers_for_an_expert(
+    home, strict, gateway_of, until
+) -> None:
+    """A file's name is nobody's word for what it is: here it is that of generation 1's expert."""
+    host, (address, state) = host_of(home), strict
+    members = {n: host.generations.load(n).members()["sums"][:12] for n in (1, 2)}
+    url, gateway = gateway_of(home, address, loads="llama.cpp", limits={"check": 60})
+    for path, task in (
+        ("sums.gguf", ""),
+        (f"sums-{members[2]}.gguf", ""),
+        ("sums.gguf", f"sums-{members[1]}"),
+        (f"sums-{members[2]}.gguf", f"sums-{members[1]}"),
+    ):
+        state.scales = [listed(0, path, task)]
+        refused = post(url, "x", model="sums")
+        message = refused.json()["error"]["message"]
+        assert refused.status_code == 502 and f"expected the adapter sums-{members[2]}" in message
+        assert f"found {task or path.removesuffix('.gguf')};" in message
+        assert "redhost export sums --to gguf" in message
+    state.scales = [listed(0, "any.gguf", f"sums-{members[2]}")]
+    assert post(url, "x", model="sums").json()["lora"] == [{"id": 0, "scale": 1.0}]
+    host.rollback(1)
+    until(lambda: serves(gateway, 1))
+    assert post(url, "x", model="sums").status_code == 502
+
+
+def test_what_no_upstream_has_is_not_listed_and_the_rest_goes_on(
+    home, strict, gateway_of, until
+) -> None:
+    host, (address, state) = host_of(home), strict
+    digests = host.generations.load(2).members()
+    state.scales = [listed(0, "code.gguf", f"code-{digests['code'][:12]}"), listed(1, "sums.gguf")]
+    url, gateway = gateway_of(home, address, loads="llama.cpp")
+    assert models_of(url) == {"auto", "code", "backbone", BASE}
+    status, body = ready(url)
+    assert (status, body["ready"], set(body["absent"])) == (200, True, {"sums"})
+    assert body["absent"]["sums"][address].startswith("expected the adapter sums-")
+    assert b"redhost_gateway_absent_experts 1.0" in gateway.metrics.text()
+    assert httpx2.get(f"{url}/v1/models/code").json()["parent"] == "auto"
+    assert httpx2.get(f"{url}/v1/models/sums").status_code == 404
+    # Each request reads the list; the backbone alone needs one as well.
+    state.scales = {"detail": "Not Found"}
+    assert post(url, "x", model="code").status_code == 502
+    status, body = ready(url)
+    assert (status, set(body["absent"])) == (503, {"sums", "code", "backbone"})
+    assert models_of(url) == {BASE}
+    state.scales = [listed(0, "code.gguf", f"code-{digests['code'][:12]}")]
+    until(lambda: models_of(url) == {"auto", "code", "backbone", BASE})  # no request is needed
+
+
+def test_what_an_upstream_could_not_load_is_absent_until_it_can(
+    home, strict, gateway_of, until, monkeypatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "EAGER", 0)
+    host, (address, state) = host_of(home), strict
+    sums = f"sums-{host.generations.load(2).members()['sums'][:12]}"
+    state.unloadable.add(sums)
+    url, _ = gateway_of(home, address, loads="vllm")
+    assert {"sums", "code", "backbone"} <= models_of(url)  # nothing was tried yet
+    assert post(url, "x", model="sums").status_code == 502
+    assert "sums" not in models_of(url) and {"auto", "code", "backbone"} <= models_of(url)
+    status, body = ready(url)
+    assert (status, list(body["absent"])) == (200, ["sums"])
+    assert "max_lora_rank" in body["absent"]["sums"][address]
+    monkeypatch.setattr(gateway_module, "LONGEST_PAUSE", 0.0)
+    state.unloadable.clear()
+    until(lambda: "sums" in models_of(url))  # no request is needed
+    assert not ready(url)[1]["absent"] and sums in state.adapters
+
+
+def test_where_no_upstream_answers_nothing_is_listed(home, listening, gateway_of, until) -> None:
+    with listening(FaultyUpstream(any_model=False)) as address:
+        url, _ = gateway_of(home, address)
+        assert models_of(url) == {"auto", "backbone", BASE}  # it lists no sums and no code
+        assert ready(url)[0] == 200
+    until(lambda: ready(url)[0] == 503)
+    assert models_of(url) == set()
+    assert ready(url)[1]["absent"]["sums"] == {address: "it does not answer"}
 
 
 def test_llama_cpps_scales() -> None:
-    listed = json.dumps(
-        [{"id": 0, "path": "/a/sums.gguf", "scale": 1.0}, {"id": 1, "path": "tales.gguf"}]
-    ).encode()
-    assert scales_for(listed, "tales") == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 1.0}]
-    assert scales_for(listed, "backbone") == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.0}]
-    assert scales_for(listed, "code") is None
-    for other in (b'{"detail":"Not Found"}', b"<html>", b'[{"scale": 1}]', b"", b"[3]"):
-        assert scales_for(other, "code") is None  # a server without these scales, such as Python's
+    adapters = [
+        ListedAdapter(id=0, path="/a/sums.gguf", task_name="sums-1"),
+        ListedAdapter(id=1, path="tales.gguf"),
+        ListedAdapter(id=2, path="again.gguf", task_name="sums-1"),
+    ]
+
+    def on(*args: Any, **options: Any) -> list[float] | None:
+        scales = scales_for(*args, **options)
+        return None if scales is None else [scale["scale"] for scale in scales]
+
+    assert on(adapters, "sums-1") == [1.0, 0.0, 0.0]  # and not twice
+    assert on(adapters, None) == [0.0, 0.0, 0.0]
+    assert on(adapters, "tales") is on(adapters, "sums") is on(adapters, "") is None
+    assert on(adapters, "tales", configured=True) == [0.0, 1.0, 0.0]
+    assert on(adapters, "sums", configured=True) is None  # it says that it is another
+    assert on(None, "sums-1") is on(None, None) is None and on([], None) == []

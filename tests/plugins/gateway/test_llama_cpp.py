@@ -14,6 +14,7 @@ from typing import Any
 
 import openai
 import pytest
+import redhost_generate
 import torch
 from gguf_models import write_gguf_model
 from peft import PeftModel
@@ -191,13 +192,9 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
     kind, composed, gateway_of, tmp_path
 ) -> None:
     model, adapters, home = composed(kind)
-    files = []
-    for name in adapters:
-        out = tmp_path / "gguf" / name
-        with pytest.raises(SystemExit) as ended:
-            main(["export", name, "--to", "gguf", "--out", str(out), "--home", str(home)])
-        assert ended.value.code == 0
-        files.append(out / f"{name}.gguf")
+    # What the files are called is of no account: each says itself what it is.
+    files = [exported(name, tmp_path / name, home) for name in adapters]
+    files = [f.rename(f.with_name(f"{n}.gguf")) for n, f in enumerate(files)]
     host = redhost.Host.open(home, plugins=redhost.plugins.Plugins())
     base = write_gguf_model(model, tmp_path / "base.gguf")
     with llama_server(base, files, tmp_path / "log") as address:
@@ -224,3 +221,42 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
                 # The server applies all adapters from its start; the generation names none here.
                 assert ask("another", prompt) == (None, expected["backbone"])
             assert len(texts) == len(PROMPTS) * (1 + len(adapters))  # control: each says its own
+            assert {"auto", "backbone", *adapters} <= {model.id for model in client.models.list()}
+
+
+def exported(name: str, out: Path, home: Path) -> Path:
+    """Export an expert's adapter by the command; return its file."""
+    with pytest.raises(SystemExit) as ended:
+        main(["export", name, "--to", "gguf", "--out", str(out), "--home", str(home)])
+    assert ended.value.code == 0
+    return out / f"{name}.gguf"
+
+
+def test_anothers_file_under_its_name_is_refused_and_a_started_text_is_redhosts(
+    composed, gateway_of, tmp_path, capfd
+) -> None:
+    model, adapters, home = composed("qwen3")
+    code = exported("code", tmp_path / "code", home)
+    assert "--override-kv tokenizer.ggml.add_bos_token=bool:true" in capfd.readouterr().err
+    wrong = tmp_path / "tales.gguf"
+    wrong.write_bytes(code.read_bytes())  # as a mistake with files leaves it
+    base = write_gguf_model(model, tmp_path / "base.gguf", starts=True)
+    host = redhost.Host.open(home, plugins=redhost.plugins.Plugins())
+    with llama_server(base, [wrong], tmp_path / "log") as address:
+        url, _ = gateway_of(home, address, loads="llama.cpp")
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            options: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0}
+            with pytest.raises(openai.APIStatusError) as refused:
+                client.completions.create(model="tales", prompt=PROMPTS[0], **options)
+            digest = host.generations.load(1).members()["tales"][:12]
+            assert refused.value.status_code == 502
+            assert f"expected the adapter tales-{digest}, found code-" in refused.value.message
+            assert "tales" not in {model.id for model in client.models.list()}
+            unstarted, decode = set[bool](), host.composed.backbone.trunk.tokenizer.decode
+            for prompt in PROMPTS:
+                answer = client.completions.create(model="code", prompt=prompt, **options)
+                own = redhost_generate.generate(host.composed, prompt, expert="code", **options)
+                text = decode([token.id for token in own], skip_special_tokens=True)
+                assert answer.choices[0].text == text
+                unstarted.add(continuation(model, adapters["code"], prompt) == text)
+            assert False in unstarted  # control: the start token counts

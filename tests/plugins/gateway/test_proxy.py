@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import socket
@@ -16,8 +17,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from redhost_gateway import upstream as upstream_module
 from redhost_gateway.app import create_app
-from redhost_gateway.faulty_upstream import BASE, TOKENS
+from redhost_gateway.faulty_upstream import BASE, TOKENS, FaultyUpstream
 from redhost_gateway.gateway import Gateway
 
 import redhost
@@ -42,6 +44,7 @@ def post(url: str, body: Any, path: str = "/v1/chat/completions", **headers: str
 def test_the_official_client_gets_the_expert_that_route_names(
     composed_home, upstream, gateway_of
 ) -> None:
+    upstream[1].adapters["range1"] = "weights"
     url, _ = gateway_of(composed_home, upstream[0])
     host = redhost.Host.open(composed_home, plugins=redhost.plugins.Plugins(()))
     routes = host.route(list(EXPERTS))
@@ -62,7 +65,10 @@ def test_the_official_client_gets_the_expert_that_route_names(
             with client.chat.completions.create(**chat(route.input, user="x", stream=True)) as got:
                 assert "".join(c.choices[0].delta.content or "" for c in got) == "x " * TOKENS
         ids = [model.id for model in client.models.list()]
-        assert ids[0] == "auto" and {BASE, "range1", "backbone"} <= set(ids)
+        assert ids == ["auto", "range1", "backbone", BASE]  # range3 has no adapter there
+        assert [client.models.retrieve(name).id for name in ids] == ids
+        with pytest.raises(openai.NotFoundError, match="GET /v1/models"):
+            client.models.retrieve("range3")
         declined = client.chat.completions.with_raw_response.create(**chat("zebra"))
         assert declined.headers["x-redhost-declined"] == "true"
         assert declined.parse().model == BASE
@@ -88,8 +94,46 @@ def test_a_body_passes_byte_for_byte_but_for_its_model(composed_home, upstream, 
     body = state.seen[-1][2]
     assert tools in body and parts.encode() in body and b'"model":"third"' in body
     assert post(url, {"model": "range3"}).json()["model"] == "third"  # named by its id
+    marked = b'\xef\xbb\xbf{"model":"auto","prompt":%s}' % json.dumps(TEXT).encode()
+    assert post(url, marked, path="/v1/completions").json()["model"] == "third"
     post(url, b"no json", path="/v1/chat/completions?a=%2F")
     assert state.seen[-1][0].endswith("?a=%2F") and state.seen[-1][2] == b"no json"
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        (b'{"model":"auto","prompt":"x","model":"own"}', True),
+        (b'{"model":"own","prompt":"x","model":"auto"}', True),
+        (b'{"model":"own","prompt":"x","mod\\u0065l":"auto"}', True),
+        (b'{"\\u006Dodel":"own","model":"own"}', True),
+        (b'{"model":"own","tools":[{"model":"a"},{"model":"b","model":"c"}]}', False),
+        (b'{"tools":{"model":"a","model":"b"},"model":"own"}', False),
+        (b'{"model":"own","prompt":"\\"model\\" and \\u0065"}', False),
+    ],
+)
+def test_of_two_models_in_a_body_none_is_chosen(
+    composed_home, upstream, gateway_of, body, refused
+) -> None:
+    """The upstream may read the other one."""
+    url, _ = gateway_of(composed_home, upstream[0])
+    answer = post(url, body, path="/v1/completions")
+    if refused:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "duplicate_model")
+        assert not upstream[1].seen
+    else:
+        assert answer.json()["model"] == "own" and upstream[1].seen[-1][2] == body
+
+
+def test_a_body_that_the_gateway_cannot_read_is_refused_not_sent_on(
+    composed_home, upstream, gateway_of
+) -> None:
+    url, _ = gateway_of(composed_home, upstream[0])
+    packed = gzip.compress(json.dumps(chat(TEXT)).encode())
+    answer = post(url, packed, **{"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "encoded_body")
+    assert not upstream[1].seen
+    assert post(url, chat(TEXT), **{"content-encoding": "identity"}).status_code == 200
 
 
 def test_the_upstreams_own_errors_pass(composed_home, upstream, gateway_of) -> None:
@@ -142,6 +186,30 @@ def test_an_upstream_that_is_gone_is_named_without_its_password(composed_home, g
     message = answer.json()["error"]["message"]
     assert answer.status_code == 502 and f"({place}: ConnectError)" in message
     assert "s3cret" not in answer.text and "--upstream" in message
+
+
+def test_an_upstreams_password_is_sent_and_shown_nowhere(
+    composed_home, upstream, gateway_of, caplog
+) -> None:
+    caplog.set_level("DEBUG")  # also what the client of HTTP logs
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{free.getsockname()[1]}"
+    place, state = upstream[0].removeprefix("http://"), upstream[1]
+    urls = [f"http://me:s3cr%40t@{place}", f"http://me:s3cr%40t@{dead}/v1"]
+    url, gateway = gateway_of(composed_home, *urls)
+    found = [post(url, chat(TEXT, behave=behave)) for behave in ("", "drop", "status:429")]
+    assert found[0].status_code == 200
+    token = base64.b64encode(b"me:s3cr@t").decode()
+    assert state.seen[-1][1]["authorization"] == f"Basic {token}"
+    with pytest.raises(httpx2.RemoteProtocolError):
+        post(url, chat(TEXT, behave="break"))
+    shown = [httpx2.get(url + path).text for path in ("/metrics", "/health/ready", "/v1/models")]
+    assert f'upstream="http://{place}"' in shown[0] and f'"http://{dead}":false' in shown[1]
+    shown += [f"{answer.text}{answer.headers}" for answer in found]
+    shown += [caplog.text, repr(gateway.upstreams)]
+    assert f"http://{dead} does not answer" in caplog.text and "HTTP Request" in caplog.text
+    assert not [text for text in shown if "s3cr" in text or "me:" in text]
 
 
 def test_where_the_client_names_the_expert_nothing_is_declined(
@@ -254,6 +322,20 @@ def test_another_upstream_answers_for_one_that_is_down(composed_home, upstream, 
     first.listed = ({"id": "range3"},)  # and were preferred
     assert post(url, chat(TEXT)).json()["model"] == "range3"
     assert httpx2.get(f"{url}/health/ready").json()["upstreams"] == {dead: False, upstream[0]: True}
+
+
+def test_an_upstream_that_hangs_holds_up_no_check_of_another(
+    composed_home, upstream, listening, gateway_of, until, monkeypatch
+) -> None:
+    monkeypatch.setattr(upstream_module, "CHECKING", 0.3)
+    state = FaultyUpstream()
+    state.hangs = True
+    with listening(state) as hanging:
+        url, gateway = gateway_of(composed_home, hanging, upstream[0])
+        assert [u.healthy for u in gateway.upstreams] == [False, True]
+        assert post(url, chat(TEXT)).json()["model"] == "range3" and not state.seen
+        state.hangs = False
+        until(lambda: gateway.upstreams[0].healthy)
 
 
 def test_backpressure(composed_home, upstream, gateway_of, until) -> None:

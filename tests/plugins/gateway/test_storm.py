@@ -83,6 +83,10 @@ def test_the_page_is_what_its_metrics_say(tmp_path) -> None:
         (["--upstream", "localhost:8801"], "Write http://localhost:8801."),
         (["--upstream", "http://x", "--model", "a"], "NAME=VALUE"),
         (["--upstream", "http://x", "--limit", "reads=1"], "requests=NUMBER"),
+        (["--upstream", "http://x?key=1"], "without ? and #"),
+        (["--upstream", "http://x:port"], "http://HOST:PORT"),
+        (["--upstream", "http://"], "http://HOST:PORT"),
+        (["--upstream", "me:s3cret@x:1"], "Write http://x:1."),
         (["--config", "no.toml"], "no.toml"),
     ],
 )
@@ -90,6 +94,7 @@ def test_what_the_command_refuses(options, named, tmp_path) -> None:
     failed = CliRunner().invoke(gateway, ["--home", str(tmp_path), "--port", "0", *options])
     assert isinstance(failed.exception, redhost.UsageError) and named in str(failed.exception)
     assert failed.exception.exit_code == 2
+    assert "s3cret" not in str(failed.exception)
 
 
 def test_outside_a_clone_it_writes_nowhere_by_itself(tmp_path, monkeypatch) -> None:

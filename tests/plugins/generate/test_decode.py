@@ -46,6 +46,18 @@ def test_steps_say_what_the_whole_text_says(composed, mixed, form) -> None:
         assert list(token.weights.values()) == pytest.approx(weights.tolist(), abs=1e-5)
 
 
+def test_a_prompt_that_begins_with_the_start_token_gets_no_second_one(composed) -> None:
+    """As chat templates write it."""
+    start = composed.backbone.trunk.tokenizer.bos_token
+    assert tokenize(composed.backbone.trunk, start) == [start_of(composed.backbone.trunk)]
+    plain, marked, twice = (
+        [t.id for t in generate(composed, text, max_tokens=30, temperature=0)]
+        for text in (PROMPT, f"{start}{PROMPT}", f"{start}{start}{PROMPT}")
+    )
+    assert plain == marked
+    assert twice != plain  # control: one more would count
+
+
 def test_every_step_is_a_distribution(composed, mixed) -> None:
     for made in (composed, mixed):
         walk, fresh = DecodingSession(made), ids_of(made, PROMPT)

@@ -8,6 +8,7 @@ import pytest
 from redhost_generate.tokens import (
     Tokens,
     byte_counts,
+    llama_cpp_start,
     start_of,
     token_states,
     tokenize,
@@ -104,6 +105,19 @@ def test_marks_of_the_tokenizer_are_no_tokens_of_the_text(marking) -> None:
     assert len(marking.token_ids("abc")) == 4
     ids = tokenize(marking, "abc")
     assert len(ids) == 3 and start_of(marking) not in ids
+
+
+def test_what_llama_cpp_needs_to_start_a_text_as_redhost_does(
+    speaker, marking, make_speaker, tmp_path
+) -> None:
+    add = "--override-kv tokenizer.ggml.add_bos_token=bool:true"
+    assert llama_cpp_start(speaker.trunk) == add and llama_cpp_start(marking) == ""
+    folder = make_speaker(tmp_path / "ending", marks={"eos_token": "<end>"})
+    ending = redhost.Backbone.load(
+        f"hf:{folder}", task=redhost.plugins.make_task("generation")
+    ).trunk
+    own = f"{add},tokenizer.ggml.bos_token_id=int:{start_of(ending)}"
+    assert llama_cpp_start(ending) == own
 
 
 def test_a_text_that_was_not_cut_has_its_own_bytes(marking) -> None:

@@ -138,7 +138,9 @@ def test_text_of_a_schema_is_the_hosts_streamed_or_not(speaking, serve) -> None:
         {"prompt": "a", "seed": 10**22},
         {"prompt": "a", "top_p": 0},
         {"prompt": "a", "foo": 1},
-        {"prompt": "a", "stop": "b"},
+        {"prompt": "a", "top_k": -1},
+        {"prompt": "a", "stop": ""},
+        {"prompt": "a", "stop": ["b"] * 5},
     ],
 )
 def test_what_is_wrong_is_400_and_one_line_streamed_or_not(serve, wrong) -> None:
@@ -169,6 +171,24 @@ def test_sampling_is_that_of_the_function(speaking, serve, options) -> None:
         assert [t["id"] for t in reply.body["tokens"]] == [t.id for t in expected]
         assert reply.body["expert"] == "backbone"
         assert client.post(GENERATE, {**request, "expert": "nobody"}).status == 404
+
+
+def test_a_stop_text_ends_it_and_no_character_of_it_is_shown(speaking, serve) -> None:
+    made = list(redhost_generate.generate(speaking.load(1), PROMPT, max_tokens=30, temperature=0))
+    whole, request = "".join(t.text for t in made), {**REQUEST, "max_tokens": 30}
+    with serve() as (url, _), Client(url) as client:
+        for first, length in ((4, 2), (5, 4), (0, 1)):
+            stop = whole[first : first + length]
+            asked = {**request, "stop": ["\x00", stop]}
+            reply = client.post(GENERATE, asked).body
+            assert (reply["text"], reply["finish_reason"]) == (whole.partition(stop)[0], "stop")
+            *tokens, end = stream(url, asked)
+            assert [value for _, value in tokens] == reply["tokens"]
+            assert "".join(value["text"] for _, value in tokens) == reply["text"]
+            assert end == ("end", {**reply, "tokens": []}) and reply["expert"] is not None
+        late = {**request, "stop": whole[-1] + "never", "max_tokens": len(made)}
+        *tokens, _ = stream(url, late)
+        assert "".join(value["text"] for _, value in tokens) == whole  # what was held back
 
 
 def test_an_error_names_the_field_or_the_numbers(serve) -> None:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import Path
 
 import httpx2
-import msgspec
 
 import redhost
 from redhost.registry.atomic import write_folder
-from redhost_gateway.choosing import BACKBONE
 from redhost_gateway.upstream import Upstream
 
-__all__ = ["AdapterFiles", "LoadError", "Loader", "adapter_name", "scales_for"]
+__all__ = ["AdapterFiles", "LoadError", "Loader", "Refusal", "adapter_name"]
 
 log = logging.getLogger("redhost.gateway")
 
@@ -41,11 +39,6 @@ PATHS: Mapping[str, tuple[str, str]] = {
 """Where an upstream loads and unloads adapters, by kind."""
 
 OK, NOT_FOUND = 200, 404
-
-
-class _Listed(msgspec.Struct):
-    id: int
-    path: str = ""
 
 
 class LoadError(redhost.RedhostError):
@@ -84,17 +77,39 @@ class AdapterFiles:
         return folder
 
 
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """An adapter that could not be loaded.
+
+    Attributes:
+        expert: The expert.
+        digest: The digest of its package.
+        reason: Why.
+        tried: When it was last tried.
+    """
+
+    expert: str
+    digest: str
+    reason: str
+    tried: float
+
+
 class Loader:
     """Loads adapters at one upstream, and unloads those that it loaded.
 
     Args:
         upstream: The upstream, of a kind in `PATHS`.
         files: The adapters' files.
+
+    Attributes:
+        loaded: The names of those that are loaded.
+        refused: Name → refusal, of those that could not be.
     """
 
     def __init__(self, upstream: Upstream, files: AdapterFiles) -> None:
         self.upstream, self.files = upstream, files
         self.loaded: set[str] = set()
+        self.refused: dict[str, Refusal] = {}
         self._load, self._unload = PATHS[upstream.settings.loads]
         self._turn = asyncio.Lock()
 
@@ -121,15 +136,43 @@ class Loader:
         async with self._turn:
             if name in self.loaded:
                 return name
-            folder = await asyncio.to_thread(self.files.write, expert, digest)
-            content = {"lora_name": name, "lora_path": str(folder)}
-            status, body = await self._ask(self._load, content)
-            if status != OK and b"already" not in body:
-                found = f"{status}: {body[:200].decode('utf-8', 'replace')}"
-                raise LoadError(f"{self.upstream.url} did not load {name}", found=found)
+            try:
+                await self._put(name, expert, digest)
+            except redhost.RedhostError as e:
+                self.refused[name] = Refusal(
+                    expert=expert, digest=digest, reason=str(e), tried=time.monotonic()
+                )
+                raise
             log.info("%s has %s", self.upstream.url, name)
             self.loaded.add(name)
+            self.refused.pop(name, None)
         return name
+
+    async def retry(self, names: Collection[str], *, after: float) -> None:
+        """Load adapters again that could not be, some seconds after the last time.
+
+        Args:
+            names: Those that are still wanted; others are forgotten.
+            after: The seconds.
+
+        Raises:
+            TransportError: If the upstream does not answer.
+        """
+        self.refused = {name: found for name, found in self.refused.items() if name in names}
+        for refusal in list(self.refused.values()):
+            if time.monotonic() - refusal.tried >= after:
+                try:
+                    await self.ensure(refusal.expert, refusal.digest)
+                except redhost.RedhostError as e:
+                    log.warning("%s", e)
+
+    async def _put(self, name: str, expert: str, digest: str) -> None:
+        folder = await asyncio.to_thread(self.files.write, expert, digest)
+        content = {"lora_name": name, "lora_path": str(folder)}
+        status, body = await self._ask(self._load, content)
+        if status != OK and b"already" not in body:
+            found = f"{status}: {body[:200].decode('utf-8', 'replace')}"
+            raise LoadError(f"{self.upstream.url} did not load {name}", found=found)
 
     async def unload_all_but(self, names: Collection[str]) -> None:
         """Unload every adapter that was loaded here, except some."""
@@ -146,26 +189,6 @@ class Loader:
                 return await self.upstream.ask("POST", path, content)
         except TimeoutError as e:
             raise httpx2.ReadTimeout(f"{path} took more than {SECONDS:g} s") from e
-
-
-def scales_for(listed: bytes, name: str) -> list[dict[str, Any]] | None:
-    """Return llama.cpp's field ``lora`` that selects one adapter.
-
-    Args:
-        listed: What the upstream lists at ``/lora-adapters``.
-        name: The adapter's name: that of its file, without its ending; or `BACKBONE` for none.
-
-    Returns:
-        A scale for every adapter; None if there is none of that name.
-    """
-    try:
-        adapters = msgspec.json.decode(listed, type=list[_Listed])
-    except (msgspec.DecodeError, UnicodeDecodeError):  # it has no such list
-        return None
-    stems = {a.id: PurePath(a.path).stem for a in adapters}
-    if name != BACKBONE and name not in stems.values():
-        return None
-    return [{"id": i, "scale": float(stem == name)} for i, stem in stems.items()]
 
 
 def _bytes(path: Path) -> bytes | None:

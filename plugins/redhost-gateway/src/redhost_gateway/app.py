@@ -25,6 +25,8 @@ __all__ = ["create_app"]
 
 OWNER = "redhost"
 
+WITH_HOST = ("http://", "https://")
+
 
 def create_app(gateway: Gateway, *, hosts: Sequence[str] = ("*",)) -> Starlette:
     """Return the application.
@@ -45,6 +47,7 @@ def create_app(gateway: Gateway, *, hosts: Sequence[str] = ("*",)) -> Starlette:
 
     routes = [
         Route("/v1/models", own.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", own.model, methods=["GET"]),
         Route("/metrics", own.metrics, methods=["GET"]),
         Route("/health/live", own.live, methods=["GET"]),
         Route("/health/ready", own.ready, methods=["GET"]),
@@ -69,12 +72,19 @@ class KnownHosts:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        app = self.app if scope["type"] == "lifespan" or self._knows(scope) else _REFUSED
-        await app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        host, path = Headers(scope=scope).get("host", ""), scope["path"]
+        if path.startswith(WITH_HOST):  # as for a forward proxy: it counts, and not the header
+            host, _, path = path.partition("://")[2].partition("/")
+            raw = scope["raw_path"].partition(b"://")[2].partition(b"/")[2]
+            scope = {**scope, "path": f"/{path}", "raw_path": b"/" + raw}
+        app = self.app if self._knows(host) else _REFUSED
+        return await app(scope, receive, send)
 
-    def _knows(self, scope: MutableMapping[str, Any]) -> bool:
+    def _knows(self, host: str) -> bool:
         try:
-            name = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+            name = urlsplit(f"//{host}").hostname or ""
         except ValueError:  # brackets of no address
             name = ""
         return any(fnmatchcase(name, host) for host in self.hosts)
@@ -91,18 +101,13 @@ class OwnRoutes:
         self.gateway = gateway
 
     async def models(self, _: Request) -> Response:
-        """List ``auto``, the experts, and the models of all upstreams."""
-        serving = self.gateway.serving
-        found: dict[str, dict[str, Any]] = {}
-        for name in (AUTO, *(() if serving is None else serving.columns)):
-            parent = None if name == AUTO else AUTO
-            found[name] = {
-                "id": name, "object": "model", "created": 0, "owned_by": OWNER, "parent": parent
-            }  # fmt: skip
-        for upstream in self.gateway.upstreams:
-            for model in upstream.listed:
-                found.setdefault(str(model.get("id")), model)
-        return _json({"object": "list", "data": list(found.values())})
+        """List ``auto``, the experts, and the upstreams' models, of those that are answered."""
+        return _json({"object": "list", "data": list(self._models().values())})
+
+    async def model(self, request: Request) -> Response:
+        """Return what the list says of one model."""
+        found = self._models().get(request.path_params["name"])
+        return _UNKNOWN if found is None else _json(found)
 
     async def metrics(self, _: Request) -> Response:
         """Return Prometheus' metrics."""
@@ -113,17 +118,33 @@ class OwnRoutes:
         return _json({"live": True})
 
     async def ready(self, _: Request) -> Response:
-        """Say whether a generation chooses and an upstream answers."""
-        serving = self.gateway.serving
-        upstreams = {upstream.url: upstream.healthy for upstream in self.gateway.upstreams}
-        ready = serving is not None and any(upstreams.values())
+        """Say whether a generation chooses and an upstream answers with one of its columns."""
+        serving, absent = self.gateway.serving, self.gateway.absent()
+        ready = serving is not None and len(absent) < len(serving.columns)
         shown = {
             "ready": ready,
             "generation": None if serving is None else serving.number,
             "trouble": self.gateway.trouble or None,
-            "upstreams": upstreams,
+            "upstreams": {upstream.url: upstream.healthy for upstream in self.gateway.upstreams},
+            "absent": absent,
         }
         return _json(shown, status=200 if ready else 503)
+
+    def _models(self) -> dict[str, dict[str, Any]]:
+        """Return the models that can be answered, by name."""
+        serving, absent = self.gateway.serving, self.gateway.absent()
+        columns = () if serving is None else serving.columns
+        names = [name for name in columns if name not in absent]
+        found: dict[str, dict[str, Any]] = {}
+        for name in (AUTO, *names) if names else ():
+            parent = None if name == AUTO else AUTO
+            found[name] = {
+                "id": name, "object": "model", "created": 0, "owned_by": OWNER, "parent": parent
+            }  # fmt: skip
+        for upstream in self.gateway.upstreams:
+            for model in upstream.listed if upstream.healthy else ():
+                found.setdefault(str(model.get("id")), model)
+        return found
 
     async def absent(self, _: Request) -> Response:
         """Say that only the API's paths are passed on."""
@@ -140,6 +161,10 @@ _REFUSED = _refusal(
         "the Host header is no name of this gateway; allow it with --allowed-host",
         code="unknown_host",
     )
+)
+
+_UNKNOWN = _refusal(
+    Problem(404, "no model of that name here; GET /v1/models lists them", code="model_not_found")
 )
 
 

@@ -31,6 +31,9 @@ BASE = "base-model"
 TOKENS = 8
 """Events of a streamed answer."""
 
+ACCEPTING = 3
+"""Turns of a loop from a connection's acceptance until it is its server's."""
+
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests"}
@@ -48,6 +51,8 @@ class FaultyUpstream:
         delay: Seconds between two events of a stream.
         busy: With which status and `Retry-After` it refuses everything; None if it does not.
         scales: What it lists at ``/lora-adapters``, as llama.cpp's server does.
+        hangs: Whether it answers no GET.
+        unloadable: Names of adapters that it refuses to load.
     """
 
     def __init__(self, *, any_model: bool = True, tokens: int = TOKENS, delay: float = 0.0) -> None:
@@ -57,6 +62,8 @@ class FaultyUpstream:
         self.open = 0
         self.scales: list[dict[str, Any]] | dict[str, Any] = []
         self.busy: tuple[int, str] | None = None
+        self.unloadable: set[str] = set()
+        self.hangs = False
         self._dropped: set[str] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,6 +95,8 @@ class FaultyUpstream:
     ) -> bool:
         """Answer one request; return whether the connection stays open."""
         if method == "GET":
+            while self.hangs:
+                await asyncio.sleep(0.05)
             found = self.scales if path == "/lora-adapters" else self._models()
             return await _reply(writer, 200, found)
         self.seen.append((path, headers, body))
@@ -169,6 +178,8 @@ class FaultyUpstream:
             return (404, f"{name} cannot be found") if found is None else (200, "Success")
         if name in self.adapters:
             return 400, f"The lora adapter '{name}' has already been loaded."
+        if name in self.unloadable:
+            return 400, f"max_lora_rank is too small for {name}"
         weights = Path(wanted["lora_path"], "adapter_model.safetensors")
         if not weights.is_file() or not weights.with_name("adapter_config.json").is_file():
             return 404, f"No adapter found for '{name}'"
@@ -179,9 +190,14 @@ class FaultyUpstream:
     async def listening(self, port: int = 0) -> AsyncIterator[int]:
         """Listen on a port of this machine while the block runs; yield it."""
         server = await asyncio.start_server(self.serve, "127.0.0.1", port, backlog=2048)
+        [listener] = server.sockets
         try:
-            yield server.sockets[0].getsockname()[1]
+            yield listener.getsockname()[1]
         finally:
+            # What is accepted but not begun when a server closes stays open: CPython #109564.
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+            for _ in range(ACCEPTING):
+                await asyncio.sleep(0)
             server.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -16,15 +16,16 @@ import msgspec
 
 import redhost
 from redhost.registry.home.questions import nothing_composed
-from redhost_gateway.adapters import AdapterFiles, Loader, adapter_name, scales_for
+from redhost_gateway.adapters import AdapterFiles, Loader, adapter_name
 from redhost_gateway.choosing import BACKBONE, Chosen, Serving, serve_generation
 from redhost_gateway.evidence import conversations
 from redhost_gateway.follow import Production
+from redhost_gateway.llama_cpp import Scale, scales_for, scales_of, why_none
 from redhost_gateway.metrics import Metrics
 from redhost_gateway.problems import NoAdapterProblem, Problem
 from redhost_gateway.settings import Limits, UpstreamSettings
 from redhost_gateway.tracing import note_choice
-from redhost_gateway.upstream import Upstream
+from redhost_gateway.upstream import LACKS, Upstream
 
 __all__ = ["AUTO", "Choice", "Fields", "Gateway"]
 
@@ -46,6 +47,8 @@ LONGEST_PAUSE = 60.0
 
 EAGER = 64
 """Most adapters of a generation that are loaded before it is served; others at their first use."""
+
+NAMELESS = "name it with --model backbone=NAME"
 
 Fields = Mapping[str, msgspec.Raw]
 
@@ -102,6 +105,7 @@ class Gateway:
         self.metrics = Metrics(
             generation=lambda: None if self.serving is None else self.serving.number,
             in_progress=lambda: self.in_progress,
+            absent=lambda: len(self.absent()),
             upstreams=self.upstreams,
         )
         self._leaving: list[Serving] = []
@@ -173,12 +177,13 @@ class Gateway:
         if upstream in self.loaders and digest and expert not in upstream.settings.models:
             name = await self._loaded(upstream, expert, digest)
         elif kind == "llama.cpp":
-            extra = await self._scaled(upstream, BACKBONE if expert == BACKBONE else str(name))
-            if not extra:
-                raise NoAdapterProblem(expert, "export it, and start llama.cpp with its --lora")
+            await upstream.list_adapters()
+            if (scales := scales_of(upstream, choice.serving, expert)) is None:
+                raise NoAdapterProblem(expert, why_none(upstream, choice.serving, expert))
+            extra = _scaled(scales)
             name = upstream.name_of(BACKBONE) or name
         if name is None:
-            raise NoAdapterProblem(expert, "name it with --model backbone=NAME")
+            raise NoAdapterProblem(expert, NAMELESS)
         return {"model": _raw(name), **extra}
 
     async def fields_of_none(self, upstream: Upstream, fields: Fields) -> dict[str, msgspec.Raw]:
@@ -191,15 +196,34 @@ class Gateway:
         """
         if upstream.settings.loads != "llama.cpp" or not fields or "lora" in fields:
             return {}
-        return await self._scaled(upstream, BACKBONE)
+        scales = scales_for(await upstream.list_adapters(), None)
+        return {} if scales is None else _scaled(scales)
 
-    async def _scaled(self, upstream: Upstream, name: str) -> dict[str, msgspec.Raw]:
-        """Return llama.cpp's fields that select one adapter, or none; empty if it lacks it."""
-        _, listed = await upstream.ask("GET", "/lora-adapters")
-        if (scales := scales_for(listed, name)) is None:
-            return {}
-        # What a slot read under other scales may be used again otherwise: llama.cpp #26207.
-        return {"lora": _raw(scales), "cache_prompt": _raw(False)}
+    def absent(self) -> dict[str, dict[str, str]]:
+        """Return the generation's columns that no upstream can answer with → upstream → why."""
+        serving, found = self.serving, dict[str, dict[str, str]]()
+        if serving is None:
+            return found
+        for column in serving.columns:
+            reasons = [(u.url, self._lacks(u, serving, column)) for u in self.upstreams]
+            if all(reason for _, reason in reasons):
+                found[column] = dict(reasons)
+        return found
+
+    def _lacks(self, upstream: Upstream, serving: Serving, expert: str) -> str:
+        """Return why an upstream cannot answer with an expert; empty if it can, or may."""
+        if not upstream.healthy:
+            return "it does not answer"
+        digest = serving.adapters.get(expert)
+        if upstream in self.loaders and digest and expert not in upstream.settings.models:
+            refusal = self.loaders[upstream].refused.get(adapter_name(expert, digest))
+            return "" if refusal is None else refusal.reason
+        if upstream.settings.loads == "llama.cpp":
+            has = scales_of(upstream, serving, expert) is not None
+            return "" if has else why_none(upstream, serving, expert)
+        if upstream.name_of(expert) is None:
+            return NAMELESS
+        return "" if upstream.fit(expert, chosen=False) < LACKS else "it lists no such model"
 
     async def _loaded(self, upstream: Upstream, expert: str, digest: str) -> str:
         try:
@@ -353,9 +377,11 @@ class Gateway:
         used = [*self._leaving, *([self.serving] if self.serving else [])]
         names = {adapter_name(*x) for serving in used for x in serving.adapters.items()}
         for upstream, loader in self.loaders.items():
-            if upstream.healthy and not loader.loaded <= names:
-                with suppress(httpx2.TransportError):
+            with suppress(httpx2.TransportError):
+                if upstream.healthy and not loader.loaded <= names:
                     await loader.unload_all_but(names)
+                if upstream.healthy and loader.refused:
+                    await loader.retry(names, after=LONGEST_PAUSE)
 
     def _state(self) -> tuple[bytes | None, tuple[int, int, int] | None]:
         """Return what changes whenever another generation is current, or more is revoked."""
@@ -378,6 +404,12 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
             await work()
         except Exception:
             log.exception("cannot follow")
+
+
+def _scaled(scales: Sequence[Scale]) -> dict[str, msgspec.Raw]:
+    """Return llama.cpp's fields of scales."""
+    # What a slot read under other scales may be used again otherwise: llama.cpp #26207.
+    return {"lora": _raw(scales), "cache_prompt": _raw(False)}
 
 
 def _name(fields: Fields) -> str | None:

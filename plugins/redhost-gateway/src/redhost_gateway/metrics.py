@@ -21,6 +21,7 @@ class Metrics:
     Args:
         generation: Returns the generation that chooses; None for none.
         in_progress: Returns the number of requests in progress.
+        absent: Returns the number of columns that no upstream can answer with.
         upstreams: The upstreams.
     """
 
@@ -29,6 +30,7 @@ class Metrics:
         *,
         generation: Callable[[], int | None],
         in_progress: Callable[[], int],
+        absent: Callable[[], int],
         upstreams: Sequence[Upstream],
     ) -> None:
         self.registry = registry = CollectorRegistry()
@@ -60,6 +62,7 @@ class Metrics:
         for name, what, read in (
             ("generation", "The generation that chooses; 0 for none.", lambda: generation() or 0),
             ("in_progress", "Requests in progress.", in_progress),
+            ("absent_experts", "Columns that no upstream can answer with.", absent),
         ):
             gauge = Gauge(f"redhost_gateway_{name}", what, registry=registry)
             gauge.set_function(read)

@@ -20,16 +20,25 @@ class Problem(Exception):  # noqa: N818  (an answer, and no bug)
         message: What is wrong and what to do; nothing of the request is echoed.
         code: A name for programs.
         retry_after: Seconds after which a retry may succeed.
+        closes: Whether the connection ends, because the rest of the request is not read.
     """
 
     def __init__(
-        self, status: int, message: str, *, code: str, retry_after: int | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        retry_after: int | None = None,
+        closes: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.code = status, message, code
         self.headers = {"content-type": "application/json"}
         if retry_after is not None:
             self.headers["retry-after"] = str(retry_after)
+        if closes:
+            self.headers["connection"] = "close"
 
     @property
     def body(self) -> bytes:

@@ -9,8 +9,11 @@ the connection. A client that disconnects ends the request at the upstream.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import time
+from codecs import BOM_UTF8
 from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
@@ -43,8 +46,14 @@ RESERVED = frozenset({"load_lora_adapter", "unload_lora_adapter"})
 NOTED = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Paths whose answers have the choice in their `usage`."""
 
+ESCAPED = re.compile(rb"\\u00(6[cdfCDF45])")
+"""A letter of `model` that is escaped."""
+
 ENCODING = b"accept-encoding"
 NOT_FOUND, BUSY = 404, frozenset({429, 503})
+
+SILENT = "Server disconnected without sending a response."
+"""What httpx says if a connection ends before the first byte."""
 
 CONNECTING = (httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """Time-outs after which nothing was sent."""
@@ -105,11 +114,14 @@ class Exchange:
         self.begun = time.perf_counter()
 
     def check(self, *, in_progress: int) -> None:
-        """Refuse paths that change an upstream, and more requests than the limit.
+        """Refuse two lengths, paths that change an upstream, and more requests than the limit.
 
         Raises:
             Problem: 400, 403 or 429.
         """
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
+            reason = "the request has two lengths, of which proxies may read either"
+            raise Problem(400, reason, code="two_lengths", closes=True)
         parts = self.scope["path"].strip("/").split("/")
         if not {".", ".."}.isdisjoint(parts):
             raise Problem(400, "the path has parts . or ..", code="invalid_path")
@@ -134,7 +146,8 @@ class Exchange:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > most:
-                raise Problem(413, f"the body has more than {most} bytes", code="body_too_long")
+                reason = f"the body has more than {most} bytes"
+                raise Problem(413, reason, code="body_too_long", closes=True)
         return bytes(body)
 
     async def answer(self, body: bytes) -> None:
@@ -143,7 +156,7 @@ class Exchange:
         Raises:
             Problem: If the gateway has to answer itself.
         """
-        fields = _fields(body) if self.scope["method"] == "POST" else None
+        fields = self._read_fields(body) if self.scope["method"] == "POST" else None
         self.body, self.fields = body, fields or {}
         self.choice = None if fields is None else await self.gateway.choose(fields)
         try:
@@ -151,6 +164,22 @@ class Exchange:
         finally:
             self.gateway.done(self.choice)
             await self._keep(None)
+
+    def _read_fields(self, body: bytes) -> dict[str, msgspec.Raw] | None:
+        """Return the fields of a body; None if it is no JSON object, which the upstream will say.
+
+        Raises:
+            Problem: If an upstream could read another model in it than the gateway.
+        """
+        encodings = {v.strip().lower() for k, v in self.headers if k == b"content-encoding"}
+        if body and encodings - {b"", b"identity"}:
+            raise Problem(
+                415, "the gateway reads no Content-Encoding; send it as it is", code="encoded_body"
+            )
+        fields = _fields(body)
+        if fields is not None and _may_name_twice(body) and _names_twice(body):
+            raise Problem(400, "the body has 'model' twice; name one", code="duplicate_model")
+        return fields
 
     async def _pass_on(self) -> None:
         """Send the request to an upstream, and to others while no byte of an answer came."""
@@ -171,17 +200,26 @@ class Exchange:
                 raise Problem(400, "the request cannot be sent on", code="invalid_request") from e
             except (httpx2.ReadTimeout, httpx2.WriteTimeout) as e:
                 raise _timed_out() from e
+            except httpx2.RemoteProtocolError as e:
+                if str(e) != SILENT:  # it has answered, in its way: another one may not as well
+                    log.warning("%s sent no HTTP: %s", upstream.url, e)
+                    raise _unreadable() from e
+                problem = self._failed(upstream, e)
             except NoAdapterProblem as e:
                 problem = e
                 tried.append(upstream)
             except httpx2.TransportError as e:
-                upstream.down(e)
-                problem = _timed_out() if isinstance(e, CONNECTING) else _unreachable(upstream, e)
-                tried.append(upstream)
+                problem = self._failed(upstream, e)
         if self._busy is not None:
             await self._deliver(*self._busy)
         elif problem is not None:
             raise problem
+
+    def _failed(self, upstream: Upstream, error: httpx2.TransportError) -> Problem:
+        """Note that an upstream began no answer; return what the client gets if none does."""
+        upstream.down(error)
+        self._tried.append(upstream)
+        return _timed_out() if isinstance(error, CONNECTING) else _unreachable(upstream, error)
 
     async def _once(self, upstream: Upstream, name: str | None, *, more: bool) -> bool:
         """Let one upstream answer; return whether it did.
@@ -328,9 +366,34 @@ async def _disconnected(receive: Receive) -> None:
 def _fields(body: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the fields of a body; None if it is no JSON object, which is the upstream's to say."""
     try:
-        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(body.removeprefix(BOM_UTF8), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _may_name_twice(body: bytes) -> bool:
+    """Return whether a body may have two keys `model`, also with escaped letters."""
+    return body.count(b'"model"') > 1 or ESCAPED.search(body) is not None
+
+
+def _names_twice(body: bytes) -> bool:
+    """Return whether the object of a body has two keys `model`; inner ones may have their own.
+
+    Raises:
+        Problem: 400 if it cannot be read.
+    """
+    last = list[int]()
+
+    def count(pairs: list[tuple[str, Any]]) -> None:
+        last[:] = [sum(key == "model" for key, _ in pairs)]
+
+    try:
+        json.loads(body, object_pairs_hook=count, parse_int=float)
+    except (ValueError, RecursionError) as e:
+        raise Problem(
+            400, "the body is no JSON that the gateway can read", code="unreadable_body"
+        ) from e
+    return last[0] > 1
 
 
 def _text(raw: msgspec.Raw | None) -> str | None:
@@ -372,6 +435,10 @@ def _unreachable(upstream: Upstream, error: Exception) -> Problem:
     why = f"{upstream.place}: {type(error).__name__}"
     reason = f"no upstream answers ({why}); start it, or name another one with --upstream"
     return Problem(502, reason, code="upstream_unreachable")
+
+
+def _unreadable() -> Problem:
+    return Problem(502, "the upstream's answer is no HTTP", code="upstream_broke_off")
 
 
 def _timed_out() -> Problem:

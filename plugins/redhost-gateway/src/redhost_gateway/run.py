@@ -27,6 +27,9 @@ __all__ = ["GatewayOptions", "run", "running"]
 ENDING = 30
 """Seconds in which requests in progress have to end."""
 
+HEAD_BYTES = 2**16
+"""Most bytes of a request's line and headers."""
+
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
@@ -91,6 +94,9 @@ def run(options: GatewayOptions) -> None:
 class Server(uvicorn.Server):
     """A server that says when it answers.
 
+    Its parser is h11: the other one, httptools, takes trailers and a second `Host` for headers, has
+    no bound for them, and sends chunks to clients of HTTP/1.0.
+
     Args:
         app: The application.
         started: Called when the server answers.
@@ -105,6 +111,8 @@ class Server(uvicorn.Server):
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=ENDING,
+            http="h11",
+            h11_max_incomplete_event_size=HEAD_BYTES,
             ws="none",
         )
         super().__init__(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -13,7 +14,7 @@ from msgspec import Meta
 import redhost
 
 __all__ = ["LOADS", "Limits", "Loads", "UpstreamSettings", "as_loads", "parse_limits"]
-__all__ += ["upstreams_of"]
+__all__ += ["upstreams_of", "without_password"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -21,6 +22,9 @@ Loads = Literal["none", "vllm", "sglang", "llama.cpp"]
 LOADS: tuple[Loads, ...] = ("none", "vllm", "sglang", "llama.cpp")
 """How an upstream gets adapters: it has them; the gateway loads them by vLLM's or SGLang's API; it
 has them, and takes their scales with each request."""
+
+USER = re.compile(r"(^|//)[^/?#]*@")
+"""The user and the password of an address."""
 
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
@@ -47,6 +51,11 @@ class UpstreamSettings(
     def address(self) -> str:
         """Its address without ``/v1``."""
         return self.url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+    @property
+    def shown(self) -> str:
+        """The same without a user and a password: for logs, metrics and answers."""
+        return without_password(self.address)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -121,14 +130,29 @@ def upstreams_of(
             "a gateway needs something to stand before", expected="--upstream URL", found="none"
         )
     for upstream in given:
-        if urlsplit(upstream.url).scheme not in {"http", "https"}:
-            raise redhost.UsageError(
-                "an upstream's address",
-                expected="http://… or https://…",
-                found=upstream.url,
-                hint=f"Write http://{upstream.url.rpartition('//')[2]}.",
-            )
+        _check_address(upstream.url)
     return tuple(given)
+
+
+def without_password(url: str) -> str:
+    """Return an address without a user and a password."""
+    return USER.sub(r"\1", url)
+
+
+def _check_address(url: str) -> None:
+    shown = without_password(url)
+    try:
+        parts = urlsplit(url)
+        wrong = parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0
+    except ValueError:  # brackets of no address, a port that is none
+        wrong = True
+    if wrong or {"?", "#"} & {*url}:
+        raise redhost.UsageError(
+            "an upstream's address",
+            expected="http://HOST:PORT or https://…, without ? and #",
+            found=shown,
+            hint=f"Write http://{re.split('[?#]', shown.rpartition('//')[2])[0]}.",
+        )
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 import msgspec
@@ -17,7 +19,7 @@ import redhost
 from redhost_gateway.choosing import BACKBONE
 from redhost_gateway.settings import Limits, UpstreamSettings
 
-__all__ = ["Answer", "Headers", "Upstream", "pick"]
+__all__ = ["LACKS", "Answer", "Headers", "ListedAdapter", "Upstream", "pick"]
 
 log = logging.getLogger("redhost.gateway")
 
@@ -32,17 +34,33 @@ TOO_MANY = 8 * 2**20
 LONGEST_PAUSE = 3600.0
 """Seconds: an upstream that asks for more, by a broken clock or a mistake, is asked again then."""
 
+CHECKING = 30.0
+"""Seconds for the answer to a check; what says nothing would else hold up those of others."""
+
+AUTHORIZATION = b"authorization"
 ERROR = 500
 
 LISTS, MAY, LACKS = range(3)
 """How far an upstream has a model."""
 
 
-class ModelEntry(msgspec.Struct, kw_only=True):
-    """What the gateway reads of a model that an upstream lists."""
+class ListedAdapter(msgspec.Struct, kw_only=True):
+    """What llama.cpp's server says of an adapter.
 
-    id: str
-    parent: str | None = None
+    Attributes:
+        id: Its number there.
+        path: Its file.
+        task_name: What the file itself says that it is; `redhost export` writes its name.
+    """
+
+    id: int
+    path: str = ""
+    task_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it says that it is, or else its file's name without the ending."""
+        return self.task_name or PurePath(self.path).stem
 
 
 class _Listing(msgspec.Struct):
@@ -55,14 +73,23 @@ class Upstream:
     Args:
         settings: Its address, and the names that experts have there.
         limits: Time-outs.
+
+    Attributes:
+        url: Its address without a user and a password.
+        listed: The models that it lists.
+        adapters: Those that llama.cpp was started with; None if it does not say.
     """
 
     def __init__(self, settings: UpstreamSettings, *, limits: Limits) -> None:
-        self.settings, self.url = settings, settings.address
+        self.settings, self.url = settings, settings.shown
+        self._address = httpx2.URL(settings.shown)
+        self._basic = _basic(settings.address)
         self.timeout = httpx2.Timeout(limits.read, connect=limits.connect, pool=limits.connect)
         self.healthy = self.reachable = True
         self.in_flight, self.paused = 0, 0.0
         self.listed: tuple[dict[str, Any], ...] = ()
+        self.adapters: tuple[ListedAdapter, ...] | None = None
+        self._names: tuple[object, frozenset[str]] = ((), frozenset())
         key = settings.key_file
         token = None if key is None else _read_key(Path(key).expanduser())
         self.own_headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -70,8 +97,8 @@ class Upstream:
 
     @property
     def place(self) -> str:
-        """Its host and port: of an address, what holds no password."""
-        return urlsplit(self.url).netloc.rpartition("@")[2]
+        """Its host and port."""
+        return urlsplit(self.url).netloc
 
     def __repr__(self) -> str:
         return f"Upstream({self.url!r})"
@@ -79,7 +106,10 @@ class Upstream:
     @property
     def names(self) -> frozenset[str]:
         """The names of the models that it lists."""
-        return frozenset(str(model.get("id")) for model in self.listed)
+        if self._names[0] is not self.listed:
+            found = frozenset(str(model.get("id")) for model in self.listed)
+            self._names = self.listed, found
+        return self._names[1]
 
     def name_of(self, column: str) -> str | None:
         """Return its name of an expert or of the backbone; None if that is not known.
@@ -120,7 +150,11 @@ class Upstream:
             TransportError: If there is none.
         """
         client, load = self._client()
-        url = httpx2.URL(self.url).copy_with(raw_path=_joined(self.url, path))
+        address = self._address
+        url = address.copy_with(raw_path=address.raw_path.rstrip(b"/") + path)
+        if self._basic is not None:
+            headers = [(k, v) for k, v in headers if k != AUTHORIZATION]
+            headers.append((AUTHORIZATION, self._basic))
         request = httpx2.Request(
             method,
             url,
@@ -163,8 +197,13 @@ class Upstream:
     async def check(self) -> None:
         """Find out whether it answers, and which models it lists."""
         try:
-            status, body = await self.ask("GET", "/v1/models")
-        except httpx2.TransportError as e:
+            async with asyncio.timeout(CHECKING):
+                status, body = await self.ask("GET", "/v1/models")
+                # llama.cpp reads adapters when it starts, and lists them between a model's passes.
+                unknown = self.adapters is None or not self.healthy
+                if self.settings.loads == "llama.cpp" and unknown:
+                    await self.list_adapters()
+        except (httpx2.TransportError, TimeoutError) as e:
             self.down(e)
             return
         if not self.healthy and status < ERROR:
@@ -174,6 +213,19 @@ class Upstream:
             self.listed = tuple(msgspec.json.decode(body, type=_Listing).data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.listed = ()  # a server that lists nothing answers names all the same
+
+    async def list_adapters(self) -> tuple[ListedAdapter, ...] | None:
+        """Return what llama.cpp says of the adapters that it was started with.
+
+        Raises:
+            TransportError: If it does not answer.
+        """
+        _, body = await self.ask("GET", "/lora-adapters")
+        try:
+            self.adapters = msgspec.json.decode(body, type=tuple[ListedAdapter, ...])
+        except (msgspec.DecodeError, UnicodeDecodeError):  # it has no such list
+            self.adapters = None
+        return self.adapters
 
     def down(self, error: Exception) -> None:
         """Note that it does not answer."""
@@ -245,6 +297,15 @@ def pick(
     return min(upstreams, key=rank)
 
 
+def _basic(address: str) -> bytes | None:
+    """Return the header of an address's user and password; they stay in no URL, which is logged."""
+    parts = urlsplit(address)
+    if parts.username is None:
+        return None
+    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return b"Basic " + b64encode(both.encode())
+
+
 def _read_key(path: Path) -> str:
     try:
         return path.read_text("utf-8").strip()
@@ -263,7 +324,3 @@ def _seconds(value: bytes) -> float:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError):
         return 0.0
-
-
-def _joined(url: str, path: bytes) -> bytes:
-    return httpx2.URL(url).raw_path.rstrip(b"/") + path

@@ -109,7 +109,9 @@ def generate(
 
 
 def _prompt(trunk: TextEncoder, prompt: str) -> list[int]:
-    ids = [start_of(trunk), *(tokenize(trunk, prompt, whole=True) if prompt else ())]
+    start, ids = start_of(trunk), tokenize(trunk, prompt, whole=True) if prompt else []
+    if ids[:1] != [start]:  # chat templates begin with it
+        ids = [start, *ids]
     if trunk.longest is not None and len(ids) >= trunk.longest:
         raise UsageError(
             "the prompt is too long",

@@ -206,7 +206,9 @@ def _llama_cpp(
         adapter = read_adapter(files[CONFIG], files[WEIGHTS]).unwrap(name)
         tensors = safetensors.torch.load(files[WEIGHTS])
         adapters[name] = folder / f"{name}.gguf"
-        write_gguf(adapters[name], adapter, tensors, config=trunk.model.config, prefix="")
+        write_gguf(
+            adapters[name], adapter, tensors, name=name, config=trunk.model.config, prefix=""
+        )
     shipped = Path(smollm2_file())
     write_floats(shipped, folder / "floats.gguf")
     weights = {FLOATS: folder / "floats.gguf", FOUR_BITS: shipped}

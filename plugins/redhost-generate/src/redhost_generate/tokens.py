@@ -42,6 +42,7 @@ __all__ = [
     "contexts",
     "generating_trunk",
     "last_row",
+    "llama_cpp_start",
     "start_of",
     "token_states",
     "tokenize",
@@ -88,6 +89,21 @@ def start_of(trunk: TextEncoder) -> int:
         found="neither",
         hint="Name one in the model's tokenizer_config.json, or choose another model.",
     )
+
+
+def llama_cpp_start(trunk: TextEncoder) -> str:
+    """Return the option by which llama.cpp's programs start a text as `redhost generate` does.
+
+    A model that llama.cpp converted starts texts as the tokenizer itself does. If that is the same,
+    the option is empty.
+    """
+    start, own = start_of(trunk), trunk.token_ids("a", add_special_tokens=True)
+    if own[:1] == [start]:
+        return ""
+    keys = ["tokenizer.ggml.add_bos_token=bool:true"]
+    if trunk.tokenizer.bos_token_id != start:
+        keys.append(f"tokenizer.ggml.bos_token_id=int:{start}")
+    return f"--override-kv {','.join(keys)}"
 
 
 def tokenize(trunk: TextEncoder, text: str, *, whole: bool = False) -> list[int]:

@@ -75,14 +75,17 @@ def export(
 def _write_gguf(
     folder: Path, adapter: Adapter, files: ExpertFiles, installed: BackboneFiles | None
 ) -> None:
-    """Write ``EXPERT.gguf``; the model's configuration is the backbone's."""
+    """Write ``EXPERT.gguf``; the model's configuration is the backbone's.
+
+    How llama.cpp starts a text is the base's: what it needs beside the file is printed.
+    """
     import safetensors.torch
 
     from redhost.core.model.build import make_backbone
     from redhost.core.plugins.manager import Plugins
     from redhost.registry.errors import MissingError
 
-    from .gguf_adapter import write_gguf
+    from .gguf_adapter import task_name, write_gguf
     from .lora import linears_of
 
     who = files.manifest.id
@@ -90,14 +93,21 @@ def _write_gguf(
         raise MissingError(
             f"expert {who!r} cannot be written for gguf", expected="its backbone, installed"
         )
-    model = make_backbone(installed, plugins=Plugins(), providers={}, device="cpu").trunk.model
+    backbone = make_backbone(installed, plugins=Plugins(), providers={}, device="cpu")
+    model = backbone.trunk.model
     write_gguf(
         folder / f"{who}.gguf",
         adapter,
         safetensors.torch.load(files.weights),
+        name=task_name(who, files.digest),
         config=model.config,
         prefix=adapter.prefix(linears_of(model)) or "",
     )
+    if backbone.task.unit.generates:
+        from redhost_generate.tokens import llama_cpp_start
+
+        if more := llama_cpp_start(backbone.trunk):
+            click.echo(f"to start texts as redhost does: llama-server {more}", err=True)
 
 
 def import_project(

@@ -2,7 +2,8 @@
 
     W' = W + B A            llama.cpp, src/llama-adapter.h: an alpha of 0 leaves B A as it is
 
-Every layer's scale is multiplied into its B, so that each may have its own.
+Every layer's scale is multiplied into its B, so that each may have its own. The file says which
+expert it is, and of which package: `redhost gateway` finds it by that, and not by its name.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ from .peft_adapter import Adapter
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["ARCHITECTURES", "write_gguf"]
+__all__ = ["ARCHITECTURES", "task_name", "write_gguf"]
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Type of a model in transformers → its architecture in llama.cpp."""
 
+DIGITS = 12
+"""Digits of a package's digest in an adapter's name."""
+
 _INTERLEAVED = "llama"
 """The architecture whose files have the rows of q and k in another order: see `_interleaved`."""
+
+
+def task_name(expert: str, digest: str) -> str:
+    """Return what the file of an expert's adapter says that it is, with its package's digest."""
+    return f"{expert}-{digest[:DIGITS]}"
 
 
 def write_gguf(
@@ -35,6 +44,7 @@ def write_gguf(
     adapter: Adapter,
     tensors: Mapping[str, Tensor],
     *,
+    name: str,
     config: PretrainedConfig,
     prefix: str,
 ) -> None:
@@ -44,6 +54,7 @@ def write_gguf(
         path: The file.
         adapter: The adapter.
         tensors: Its tensors, by the names in the adapter's file.
+        name: What llama.cpp's server lists as its task, see `task_name`.
         config: The configuration of its backbone's model.
         prefix: The beginning of the adapter's module names that the backbone's lack.
 
@@ -64,17 +75,18 @@ def write_gguf(
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 0.0)
+    writer.add_string(gguf.Keys.Adapter.LORA_TASK_NAME, name)
     for module, layer in adapter.layers.items():
         a, b = (tensors[adapter.tensors[module][role]].float() for role in ("A", "B"))
         b = b * layer.scale
-        name = names.get_name(f"model.{module.removeprefix(prefix)}")
-        if name is None:
+        place = names.get_name(f"model.{module.removeprefix(prefix)}")
+        if place is None:
             raise _misplaced(f"a layer of the architecture {architecture!r}", module)
-        role = name.rpartition(".")[2]
+        role = place.rpartition(".")[2]
         if architecture == _INTERLEAVED and role in heads:
             b = _interleaved(b, heads[role])
-        writer.add_tensor(f"{name}.weight.lora_a", a.contiguous().numpy())
-        writer.add_tensor(f"{name}.weight.lora_b", b.contiguous().numpy())
+        writer.add_tensor(f"{place}.weight.lora_a", a.contiguous().numpy())
+        writer.add_tensor(f"{place}.weight.lora_b", b.contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

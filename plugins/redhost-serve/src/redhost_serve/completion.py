@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -123,6 +124,22 @@ class Completion:
         self.text += shown
         if shown:
             yield Piece(text=shown, start=start)
+
+    async def shown(self, tokens: AsyncIterator[Token]) -> AsyncIterator[Token]:
+        """Yield the tokens that can be shown, once they can; of a stop text no character.
+
+        Their texts are `text`: the last one is cut where a stop text begins in it.
+        """
+        held: deque[Token] = deque()
+        length = 0
+        async for piece in self.chunks(tokens):
+            held += [] if piece.token is None else [piece.token]
+            while held and length + len(held[0].text) <= len(self.text):
+                token = held.popleft()
+                length += len(token.text)
+                yield token
+        if held and (rest := self.text[length:]):
+            yield replace(held[0], text=rest)
 
     @property
     def finish_reason(self) -> Literal["stop", "length"]:

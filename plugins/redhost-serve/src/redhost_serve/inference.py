@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ from redhost_serve.wire import (
     generate_reply,
     infer_reply,
     route_reply,
+    stops_of,
     texts_of,
 )
 
@@ -166,16 +167,18 @@ class InferenceRoutes:
                 prompt_tokens=count,
                 limit=wanted.max_tokens,
                 longest=model.backbone.trunk.longest,
-                stop=UntilStop(()),
+                stop=UntilStop(stops_of(wanted.stop)),
                 grammar=grammar,
             )
             if wanted.stream:
                 events = _events(model.generation, completion, tokens)
                 return EventStream(events, under_way.pop_all())
-            async for _ in completion.chunks(tokens):
+            shown: list[Token] = []
+            async for token in completion.shown(tokens):
+                shown.append(token)
                 if await request.is_disconnected():  # the client disconnected
                     break
-        return reply(_whole(model.generation, completion))
+        return reply(_whole(model.generation, completion, shown))
 
 
 async def _events(
@@ -183,18 +186,22 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """Yield an event for each token, then the reply without its tokens, or an error."""
     try:
-        async for piece in completion.chunks(tokens):
-            yield event("token", piece.token)
+        async for token in completion.shown(tokens):
+            yield event("token", token)
     except HttpProblem as e:
         yield event("error", Failure(error=e.reason))
         return
-    whole = _whole(generation, completion)
-    whole.tokens = []
+    whole = _whole(generation, completion, ())
+    whole.text = completion.text
     yield event("end", whole)
 
 
-def _whole(generation: int | None, completion: Completion) -> GenerateReply:
-    return generate_reply(generation, completion.tokens, finish=completion.finish_reason)
+def _whole(
+    generation: int | None, completion: Completion, tokens: Sequence[Token]
+) -> GenerateReply:
+    return generate_reply(
+        generation, tokens, weights=completion.weights, finish=completion.finish_reason
+    )
 
 
 def _is_ready(ready: bool) -> Response:

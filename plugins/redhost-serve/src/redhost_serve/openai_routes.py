@@ -260,7 +260,8 @@ class OpenAiRoutes:
                 )
                 begun.append((completion, tokens))
             if wanted.stream:
-                counted = wanted.stream_options is not None and wanted.stream_options.include_usage
+                options = wanted.stream_options
+                counted = options is not None and bool(options.include_usage)
                 return EventStream(_events(shape, begun, counted=counted), under_way.pop_all())
             async for _ in _turns(begun):
                 if await request.is_disconnected():  # the client disconnected

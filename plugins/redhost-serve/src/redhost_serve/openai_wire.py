@@ -14,7 +14,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from redhost_serve.problems import HttpProblem
-from redhost_serve.wire import MAX_TEXTS, MAX_TOKENS, Failure, SamplingRequest, Text
+from redhost_serve.wire import (
+    MAX_TEXTS,
+    MAX_TOKENS,
+    Failure,
+    SamplingRequest,
+    Stop,
+    Text,
+    stops_of,
+)
 
 __all__ = [
     "AnyText",
@@ -77,7 +85,6 @@ WITHOUT_EFFECT = frozenset(
 """Fields of OpenAI's that do not change an answer: any value is accepted."""
 
 Texts = Text | Annotated[list[Text], Meta(min_length=1, max_length=MAX_TEXTS)]
-Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=4)]
 
 
 class ErrorDetail(Struct, kw_only=True):
@@ -111,27 +118,51 @@ def failure_at(path: str, problem: HttpProblem) -> Failure | OpenAiFailure:
     return OpenAiFailure(error=detail)
 
 
-class StreamOptions(Struct, kw_only=True):
-    """Whether the last event of a stream contains the number of tokens."""
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a stream contains besides its tokens.
 
-    include_usage: bool = False
+    Attributes:
+        include_usage: Whether its last event has the number of tokens.
+        include_obfuscation: Not supported: only false, which is what it does.
+    """
+
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is not supported."""
+        _refuse_unless(not self.include_obfuscation, "include_obfuscation")
 
 
-class AnyText(Struct, kw_only=True, tag_field="type", tag="text"):
+class AnyText(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
     """Any text."""
 
 
-class JsonObject(Struct, kw_only=True, tag_field="type", tag="json_object"):
+class JsonObject(
+    Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"
+):
     """A JSON object."""
 
 
-class JsonSchema(Struct, kw_only=True):
-    """A JSON schema; it is always followed strictly."""
+class JsonSchema(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A JSON schema; it is always followed strictly.
+
+    Attributes:
+        schema: The schema.
+        name: Its name, which changes nothing.
+        description: What it is for, which changes nothing.
+        strict: Whether it is followed strictly, which changes nothing.
+    """
 
     schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
 
 
-class JsonOfSchema(Struct, kw_only=True, tag_field="type", tag="json_schema"):
+class JsonOfSchema(
+    Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
+):
     """JSON of a schema."""
 
     json_schema: JsonSchema
@@ -152,7 +183,7 @@ class GenerationRequest(SamplingRequest, kw_only=True):
 
     model: str
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = 1
-    stop: Annotated[str, Meta(min_length=1)] | Stops | None = None
+    stop: Stop | None = None
     response_format: AnyText | JsonObject | JsonOfSchema | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -160,7 +191,7 @@ class GenerationRequest(SamplingRequest, kw_only=True):
     @property
     def stops(self) -> tuple[str, ...]:
         """The texts at which the answer ends."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return stops_of(self.stop)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
@@ -195,17 +226,32 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
-class TextPart(Struct, kw_only=True, tag_field="type", tag="text"):
+class TextPart(Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
     """A part of a message; other kinds of parts are refused."""
 
     text: str
 
 
-class Message(Struct, kw_only=True):
-    """One message of a conversation."""
+class Message(Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message of a conversation.
+
+    The fields after `content` are not supported: only what is null or empty, as in answers that
+    clients send back.
+    """
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
+    name: str | None = None
+    refusal: str | None = None
+    audio: dict[str, Any] | None = None
+    annotations: list[Any] | None = None
+    function_call: dict[str, Any] | None = None
+    tool_calls: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not supported."""
+        for name in self.__struct_fields__[2:]:
+            _refuse_unless(not getattr(self, name), name)
 
     @property
     def text(self) -> str:
@@ -233,6 +279,11 @@ class ChatRequest(GenerationRequest, kw_only=True):
     def limit(self) -> int:
         """Maximum number of tokens in the answer."""
         return self.max_completion_tokens or self.max_tokens or MAX_TOKENS
+
+
+def _refuse_unless(neutral: bool, name: str) -> None:
+    if not neutral:
+        raise ValueError(f"this server has no {name!r} here; leave it out")
 
 
 class EmbeddingRequest(Struct, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ __all__ = [
     "SamplingRequest",
     "Scored",
     "Served",
+    "Stop",
     "TensorMetadata",
     "TextTensor",
     "TrafficReply",
@@ -53,6 +54,7 @@ __all__ = [
     "infer_reply",
     "model_name",
     "route_reply",
+    "stops_of",
     "texts_of",
 ]
 
@@ -78,6 +80,8 @@ def model_name(question: str | None) -> str:
 T = TypeVar("T", bound=Struct)
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS)]
 Number = Annotated[int, Meta(ge=1, le=2**53)]
+StopText = Annotated[str, Meta(min_length=1)]
+Stop = StopText | Annotated[list[StopText], Meta(max_length=4)]
 Id = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$(?!\n)")]
 
 
@@ -309,7 +313,9 @@ class GenerateRequest(SamplingRequest, kw_only=True, forbid_unknown_fields=True)
     Attributes:
         prompt: The text; may be empty, and as long as the model and the limit of bodies allow.
         max_tokens: Maximum number of tokens.
+        top_k: Only so many of the most probable tokens; 0 for no limit.
         expert: The expert that continues the prompt alone; null for the router's weights.
+        stop: Texts at which the continuation ends, without them: one, or at most four.
         json_schema: The JSON schema of the continuation, which is incomplete if it ends at
             `max_tokens`; null for any text.
         stream: Whether each token is sent as soon as it is sampled, as a server-sent event.
@@ -318,10 +324,17 @@ class GenerateRequest(SamplingRequest, kw_only=True, forbid_unknown_fields=True)
 
     prompt: str
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] = 100
+    top_k: Annotated[int, Meta(ge=0)] | None = 0
     expert: Id | None = None
+    stop: Stop | None = None
     json_schema: dict[str, Any] | None = None
     stream: bool = False
     question: Id | None = None
+
+
+def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the texts of a field ``stop``."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 class Token(Struct, kw_only=True):
@@ -352,7 +365,7 @@ class GenerateReply(Struct, kw_only=True):
         text: The continuation.
         finish_reason: Why it ended: ``length``, at a limit, where JSON of a schema is incomplete;
             or ``stop``.
-        tokens: The tokens; empty at the end of a stream, which has sent them.
+        tokens: The tokens of the text; empty at the end of a stream, which has sent them.
     """
 
     generation: int | None
@@ -491,14 +504,24 @@ def route_reply(routes: Sequence[redhost.plugins.Route]) -> RouteReply:
 
 
 def generate_reply(
-    generation: int | None, tokens: Sequence[Generated], *, finish: Literal["stop", "length"]
+    generation: int | None,
+    tokens: Sequence[Generated],
+    *,
+    weights: Mapping[str, float],
+    finish: Literal["stop", "length"],
 ) -> GenerateReply:
-    """Return the reply to a request to continue a prompt."""
-    weights = tokens[0].weights if tokens else {}
+    """Return the reply to a request to continue a prompt.
+
+    Args:
+        generation: The generation.
+        tokens: The tokens.
+        weights: The weights after the prompt.
+        finish: Why the text ended.
+    """
     return GenerateReply(
         generation=generation,
         expert=max(weights, key=weights.__getitem__) if weights else None,
-        weights=weights,
+        weights=dict(weights),
         text="".join(t.text for t in tokens),
         finish_reason=finish,
         tokens=[
