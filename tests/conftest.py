@@ -137,26 +137,25 @@ def trusted_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def _hub_settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("HF_")}
+def _hub_settings() -> frozenset[tuple[str, str]]:
+    return frozenset(item for item in os.environ.items() if item[0].startswith("HF_"))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def shared_trial() -> Iterator[None]:
-    """Let one process try every backbone that tests make: each start takes seconds."""
+    """Let one process for each hub try every backbone that tests make: each start takes seconds."""
     from redhost_author.backbone import making
     from redhost_author.backbone.trial import BackboneTrial as start  # noqa: N813
 
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        started, hub = [], _hub_settings()
+        started: dict[frozenset[tuple[str, str]], BackboneTrial] = {}
 
         def shared() -> AbstractContextManager[BackboneTrial]:
-            if _hub_settings() != hub:  # a hub of the test's own, which the process has not seen
-                return start()
-            if not started:
+            hub = _hub_settings()
+            if hub not in started:
                 with chdir(Path(__file__).parent):  # a test's own folder may be gone later
-                    started.append(stack.enter_context(start()))
-            return nullcontext(started[0])
+                    started[hub] = stack.enter_context(start())
+            return nullcontext(started[hub])
 
         patch.setattr(making, "BackboneTrial", shared)
         yield

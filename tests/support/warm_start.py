@@ -73,11 +73,15 @@ ENVIRONMENT = dict(os.environ)
 """Of the whole session: the test that first needs the server may have changed its own."""
 
 
+FIRST = threading.Lock()
+"""Held while the server starts."""
+
+
 def warm_command(*arguments: str, python: str = sys.executable) -> list[str]:
     """Return the command line that does what ``python ARGUMENT …`` does, only sooner.
 
     Args:
-        arguments: ``-m MODULE …`` or ``-c CODE …``, and ``-P`` before them.
+        arguments: ``-m MODULE …``, ``-c CODE …`` or ``FILE.py …``, and ``-P`` before them.
         python: This interpreter, or that of a virtual environment which sees its packages.
     """
     if not hasattr(os, "pidfd_open"):  # not Linux
@@ -107,7 +111,7 @@ def start_warm(server: Path | None = None) -> Callable[..., None]:
         command = list(args) if isinstance(args, list | tuple) else []
         given = {name for name, value in options.items() if value is not None}
         known = not more and given <= OF_STREAMS and FRESH not in os.environ
-        if known and command[:2] == [python, "-P"] and command[2] in {"-c", "-m"}:
+        if known and command[:2] == [python, "-P"] and runs_warm(command[2]):
             start(process, client(server or address(), *command), **options)
             process.args = args
         else:
@@ -116,13 +120,23 @@ def start_warm(server: Path | None = None) -> Callable[..., None]:
     return init
 
 
+def runs_warm(option: str) -> bool:
+    """Return whether a copy can run what follows: code, a module, or a file."""
+    return option in {"-c", "-m"} or option.endswith(".py")
+
+
 def client(server: Path, python: str, *arguments: str) -> list[str]:
     return [BASE, "-ISE", str(CLIENT), str(server), python, *arguments]
 
 
-@functools.cache
 def address() -> Path:
     """Return the socket of this process's server, which ends with it."""
+    with FIRST:  # threads that ask at once get the same
+        return started()
+
+
+@functools.cache
+def started() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     server = subprocess.Popen(
         [sys.executable, __file__, str(folder / "socket")],
@@ -242,14 +256,17 @@ def run(order: _Order, address: Path) -> None:
     enter(order.python)
     sys.path[:0] = filter(None, order.environment.get("PYTHONPATH", "").split(os.pathsep))
     options = list(order.arguments)
-    while options[0] not in {"-c", "-m"}:
+    while not runs_warm(options[0]):
         assert options.pop(0) == "-P", order.arguments  # the only option that tests use
-    kind, target, *rest = options
+    kind, target, *rest = options if options[0] in {"-c", "-m"} else ("-f", *options)
     if "-P" not in order.arguments:
-        sys.path.insert(0, "" if kind == "-c" else order.folder)
+        first = {"-c": "", "-m": order.folder, "-f": str(Path(target).resolve().parent)}
+        sys.path.insert(0, first[kind])
     subprocess.Popen.__init__ = start_warm(address)  # type: ignore[method-assign]
     sys.argv = ["-c" if kind == "-c" else target, *rest]
-    if kind == "-m":
+    if kind == "-f":
+        runpy.run_path(target, run_name="__main__")
+    elif kind == "-m":
         runpy.run_module(target, run_name="__main__", alter_sys=True)
     else:
         main = sys.modules["__main__"] = types.ModuleType("__main__")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_start
 from warm_start import FRESH, warm_command
 
 from redhost.registry.environment import python_command
@@ -51,6 +52,14 @@ def test_it_ends_and_prints_as_a_fresh_one(code: str, tmp_path: Path) -> None:
     assert outcome(warm, **options) == outcome(fresh, **options)
 
 
+def test_a_file_runs_as_in_a_fresh_one(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
+    file = tmp_path / "main.py"
+    file.write_text("import beside, sys\nprint(__name__, __file__, sys.argv, sys.path[0])\n")
+    warm, fresh = warm_command(str(file), "one"), [sys.executable, str(file), "one"]
+    assert outcome(warm) == outcome(fresh) and outcome(warm)[0] == 0
+
+
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full", "2>&-", "<&- >&- 2>&-"])
 def test_its_streams_are_closed_where_its_own_are(streams: str) -> None:
     code = "import os, sys; print([s is None for s in (sys.stdin, sys.stdout, sys.stderr)])"
@@ -91,12 +100,28 @@ print(done.args[1], done.stdout.decode(), end="")
 """
 
 
-def test_what_redhost_starts_is_warm_unless_a_test_wants_it_fresh(monkeypatch) -> None:
+def test_what_redhost_starts_is_warm_unless_a_test_wants_it_fresh(monkeypatch, tmp_path) -> None:
+    file = tmp_path / "main.py"
+    file.write_text(IS_WARM)
     for command, shown in (
         (python_command("-c", IS_WARM), ""),
         (warm_command("-c", STARTS), "-P "),
+        (python_command(str(file)), ""),
     ):
         assert outcome(command)[1] == f"{shown}True\n"
         with monkeypatch.context() as patch:
             patch.setenv(FRESH, "yes")
             assert outcome(command)[1] == f"{shown}False\n"
+
+
+ASK = """
+from concurrent.futures import ThreadPoolExecutor
+from warm_start import warm_command
+with ThreadPoolExecutor(3) as pool:
+    print(len({tuple(c) for c in pool.map(warm_command, ["-c"] * 3)}))
+"""
+
+
+def test_threads_that_need_a_server_at_once_share_it() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(warm_start.__file__).parent)}
+    assert outcome([sys.executable, "-c", ASK], env=environment) == (0, "1\n", "")

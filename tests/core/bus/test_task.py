@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 import redhost_author
@@ -150,7 +153,7 @@ def test_every_form_learns_numbers_of_any_size(form, space) -> None:
             form=form,
             space=space,
             rank=8,
-            epochs=200,
+            epochs=80,
             batch=16,
             learning_rate=2e-2,
             off_domain=0,
@@ -179,7 +182,20 @@ def make_backbone(folder, model_folder, *, readout: bool) -> None:
     )
 
 
-def make_expert(project, backbone, domain: str, *, epochs: int = 200, **plan):
+@pytest.fixture(scope="module")
+def numbers(model_folder, tmp_path_factory) -> Callable[..., Path]:
+    """Return the function that makes a backbone of numbers, each only once; nobody changes it."""
+
+    @cache
+    def made(*, readout: bool) -> Path:
+        folder = tmp_path_factory.mktemp("numbers")
+        make_backbone(folder, model_folder, readout=readout)
+        return folder / "src" / "red_backbone_numbers"
+
+    return made
+
+
+def make_expert(project, backbone, domain: str, *, epochs: int = 80, **plan):
     manifest, loaded, background = open_backbone(backbone)
     context = AuthoringContext(
         backbone=loaded, manifest=manifest, background=background, encode=loaded.encode
@@ -212,9 +228,8 @@ def make_expert(project, backbone, domain: str, *, epochs: int = 200, **plan):
         (False, "labels", "texts"),
     ],
 )
-def test_numbers_from_data_to_answers(tmp_path, model_folder, readout, writes, card) -> None:
-    make_backbone(tmp_path / "b", model_folder, readout=readout)
-    backbone = tmp_path / "b" / "src" / "red_backbone_numbers"
+def test_numbers_from_data_to_answers(tmp_path, numbers, readout, writes, card) -> None:
+    backbone = numbers(readout=readout)
     folders = [make_expert(tmp_path / d, backbone, d, writes=writes, card=card) for d in DOMAINS]
     manifest = json.loads((folders[0] / "expert.json").read_text())
     assert manifest["labels"] == ["value"] and manifest["temperature"] == 1.0
@@ -234,19 +249,17 @@ def test_numbers_from_data_to_answers(tmp_path, model_folder, readout, writes, c
     assert (set(outcome.receipt.accuracy.after) == {"low", "high"}) == gated
 
 
-def test_numbers_are_learnt_inside_the_trunk_too(tmp_path, model_folder) -> None:
+def test_numbers_are_learnt_inside_the_trunk_too(tmp_path, numbers) -> None:
     """The background card's texts, which have no number, are left alone all the same."""
-    make_backbone(tmp_path / "b", model_folder, readout=True)
-    backbone = tmp_path / "b" / "src" / "red_backbone_numbers"
+    backbone = numbers(readout=True)
     where = {"writes": "hidden", "reads_tap": "0", "writes_tap": "1"}
     folder = make_expert(tmp_path / "low", backbone, "low", epochs=3, **where)
     assert_expert_contract(folder)
     assert compose(backbone, [folder]).composed.answer(["low 30"])[0].value is not None
 
 
-def test_a_number_nobody_stands_for_is_declined(tmp_path, model_folder) -> None:
-    make_backbone(tmp_path / "b", model_folder, readout=False)
-    backbone = tmp_path / "b" / "src" / "red_backbone_numbers"
+def test_a_number_nobody_stands_for_is_declined(tmp_path, numbers) -> None:
+    backbone = numbers(readout=False)
     folders = [make_expert(tmp_path / d, backbone, d) for d in DOMAINS]
     composed = compose(backbone, folders).composed
     [answer] = composed.answer(["nothing 5"])
@@ -263,9 +276,8 @@ def test_the_fingerprint_says_which_task_it_is(model_folder) -> None:
     assert replace(bare, task=CLASSIFICATION).fingerprint() == bare.fingerprint()
 
 
-def test_a_backbone_of_numbers_has_no_other_labels(tmp_path, model_folder) -> None:
-    make_backbone(tmp_path / "b", model_folder, readout=True)
-    path = tmp_path / "b" / "src" / "red_backbone_numbers" / "backbone.json"
+def test_a_backbone_of_numbers_has_no_other_labels(tmp_path, numbers) -> None:
+    path = Path(shutil.copytree(numbers(readout=True), tmp_path / "b")) / "backbone.json"
     manifest = json.loads(path.read_text())
     assert check_backbone(parse_backbone(path.read_bytes()).unwrap("it")) == ()
     path.write_text(json.dumps({**manifest, "labels": ["one", "two"]}))

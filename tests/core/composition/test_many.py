@@ -71,7 +71,7 @@ def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
                 form="mlp" if place % 10 == 5 else "residual",
                 space=space,
                 rank=1 + place % 7,
-                epochs=30,
+                epochs=8,
                 learning_rate=2e-2,
                 seed=place,
             ),
@@ -87,7 +87,7 @@ def folders(backbone, manifest, tmp_path_factory) -> list[Path]:
             domain=f"texts that begin with {place:02d}",
             card=texts_card([*labelled(place, "fit", 8), *labelled(place, "gate", 4)]),
             canary=norm(h[:4]),
-            training=Training(data="0" * 64, seed=place, epochs=30),
+            training=Training(data="0" * 64, seed=place, epochs=8),
         )
         save_expert(folder, draft)
         made.append(folder)

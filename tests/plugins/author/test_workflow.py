@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from warm_start import warm_command
 
 import redhost
 
@@ -40,6 +41,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 main(words.split())
             assert not e.value.code
     return folder / "red-expert-mine"
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commands that start in milliseconds, and do what those of this environment do."""
+    folder = tmp_path_factory.mktemp("tools")
+    for name, how in {"python": (), "redhost": ("-P", "-m", "redhost")}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(warm_command(*how))} "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
 
 
 @pytest.fixture
@@ -106,13 +117,13 @@ def test_it_trains_nothing_and_installs_what_made_the_expert(
     assert installs == {f"python -m pip install {needed}"} and form != "words"
 
 
-def run(step: Mapping[str, Any], project: Path, runner: Path, **values: str) -> Any:
+def run(step: Mapping[str, Any], project: Path, runner: Path, tools: Path, **values: str) -> Any:
     """Run a step as the service does: bash, in the root of the repository."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("REDHOST", "GITHUB"))}
     script = runner / "step.sh"
     script.write_text(step["run"], "utf-8")
     given = {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}",
+        "PATH": f"{tools}{os.pathsep}{env['PATH']}",
         "RUNNER_TEMP": str(runner),
         "REDHOST_CONFIG": str(runner / "config"),
         "GITHUB_REF_NAME": "v0.1.0",
@@ -131,7 +142,7 @@ def run(step: Mapping[str, Any], project: Path, runner: Path, **values: str) -> 
 
 
 def test_every_step_that_needs_no_service_runs_and_the_wheel_is_signed(
-    workflow: dict[str, Any], project: Path, folder: Path, call: Call
+    workflow: dict[str, Any], project: Path, folder: Path, tools: Path, call: Call
 ) -> None:
     assert call("new-key", "author.pem")[0] == 0
     runner = folder / "runner"
@@ -140,7 +151,7 @@ def test_every_step_that_needs_no_service_runs_and_the_wheel_is_signed(
     for step in steps_of(workflow, "check", "build"):
         if "run" in step:
             key = Path("author.pem").read_text("utf-8")
-            done = run(step, project, runner, SIGNING_KEY=key)
+            done = run(step, project, runner, tools, SIGNING_KEY=key)
             assert done.returncode == 0, f"{step['name']}\n{done.stdout}{done.stderr}"
             ran.append(step["name"])
     assert ran == ["Install", "Check", "Compare tag and version", "Install", "Pack"]
@@ -153,27 +164,29 @@ def test_every_step_that_needs_no_service_runs_and_the_wheel_is_signed(
 
 
 def test_without_a_key_the_wheel_is_not_signed(
-    workflow: dict[str, Any], project: Path, folder: Path
+    workflow: dict[str, Any], project: Path, folder: Path, tools: Path
 ) -> None:
     [pack] = [s for s in steps_of(workflow) if s.get("name") == "Pack"]
-    done = run(pack, project, folder, SIGNING_KEY="")
+    done = run(pack, project, folder, tools, SIGNING_KEY="")
     assert done.returncode == 0, done.stderr
     assert [p.suffix for p in (folder / "dist").iterdir()] == [".whl"]
 
 
 def test_a_tag_of_another_version_stops_it(
-    workflow: dict[str, Any], project: Path, folder: Path
+    workflow: dict[str, Any], project: Path, folder: Path, tools: Path
 ) -> None:
     [compare] = [s for s in steps_of(workflow) if s.get("name") == "Compare tag and version"]
-    done = run(compare, project, folder, GITHUB_REF_NAME="v0.2.0")
+    done = run(compare, project, folder, tools, GITHUB_REF_NAME="v0.2.0")
     assert done.returncode == 1 and "expected v0.1.0" in done.stdout
 
 
-def test_a_damaged_expert_stops_it(workflow: dict[str, Any], project: Path, folder: Path) -> None:
+def test_a_damaged_expert_stops_it(
+    workflow: dict[str, Any], project: Path, folder: Path, tools: Path
+) -> None:
     [check] = [s for s in steps_of(workflow) if s.get("name") == "Check"]
     [weights] = project.glob("src/*/expert.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    assert run(check, project, folder).returncode == 1
+    assert run(check, project, folder, tools).returncode == 1
 
 
 def test_a_workflow_is_replaced_only_with_force(

@@ -6,18 +6,27 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from red_lab.arithmetic import SPLITS, Pair, Split, pairs_in
 from red_lab.red.experts import NAMES
-from red_lab.red.queries import LABELS, RULE, Query, Task, boundary, cells, load
+from red_lab.red.queries import LABELS, RULE, Data, Protocol, Query, Task, boundary, cells, load
 from red_lab.red.summary import seen
 
-held_out = cache(partial(load, protocol="held-out"))
 RUNS = Path(__file__).parents[3] / "docs" / "results" / "red"
+
+
+@cache
+def drawn(task: Task, protocol: Protocol, seed: int, stratified: bool) -> Data:
+    """Draw questions once for all tests of this file."""
+    return load(task, protocol, seed=seed, stratified=stratified)
+
+
+def held_out(task: Task, *, seed: int) -> Data:
+    return drawn(task, "held-out", seed, False)
 
 
 def pairs_of(query: Query) -> Iterable[Pair]:
@@ -48,9 +57,11 @@ def test_both_tasks_and_the_corpus_keep_to_one_split(number) -> None:
     tested: set[tuple[int, ...]] = set()
     for task in get_args(Task):
         data = held_out(task, seed=number)
-        assert all(not split.holds_out(p) for q in data.train + data.valid for p in pairs_of(q))
-        assert all(split.holds_out(p) for q in data.test for p in pairs_of(q))
-        tested |= {p for q in data.test for p in pairs_of(q)}
+        trained = {p for q in {*data.train, *data.valid} for p in pairs_of(q)}
+        assert trained and not any(map(split.holds_out, trained))
+        tried = {p for q in data.test for p in pairs_of(q)}
+        assert all(map(split.holds_out, tried))
+        tested |= tried
     assert tested == {*split.test_pairs()}
 
 
@@ -85,12 +96,12 @@ def test_boundary_sums_lie_within_two_of_a_border() -> None:
 
 def test_what_was_read_before_is_counted() -> None:
     """What the language model read is replayed, example by example."""
-    drawn = [load("mixed", "seed", seed=0)]
-    shares = seen("tiny", drawn)
+    datasets = [load("mixed", "seed", seed=0)]
+    shares = seen("tiny", datasets)
     training, rearranged, read = (shares[n] or 0 for n in ("training", "rearranged", "pretraining"))
     assert 0.3 < training < 0.4 < rearranged < 0.6
     assert 0.1 < read < 0.3
-    assert seen("smollm2", drawn) == {**shares, "pretraining": None}
+    assert seen("smollm2", datasets) == {**shares, "pretraining": None}
 
 
 @pytest.mark.parametrize("run", sorted(p.name for p in RUNS.iterdir() if p.is_dir()))
@@ -103,8 +114,7 @@ def test_pages_say_what_was_seen(run) -> None:
         assert f"split by rule {metrics['split_rule']}" in page
         return
     datasets = [
-        load(plan["task"], plan["protocol"], seed=n, stratified=plan["stratified"])
-        for n in range(plan["seeds"])
+        drawn(plan["task"], plan["protocol"], n, plan["stratified"]) for n in range(plan["seeds"])
     ]
     assert sum(len(d.test) for d in datasets) == metrics["rows"]
     assert len(datasets[0].texts()) == metrics["distinct"]

@@ -103,15 +103,15 @@ def test_a_soak_changes_experts_between_answers(home, open_live) -> None:
             texts,
             ids,
             token=TOKEN,
-            answers=6400,
+            answers=1280,
             changes=4,
             progress=lambda done, of: seen.append(of - done),
         )
         with Client(url) as client:
             weights = client.infer(texts[:1]).body["outputs"]
-    assert (seen[0], seen[-1]) == (6336, 0)
+    assert (seen[0], seen[-1]) == (1216, 0)
     points = found["points"]
-    assert [p["answers"] for p in points[:2]] == [0, 320] and points[-1]["answers"] == 6400
+    assert [p["answers"] for p in points[:2]] == [0, 64] and points[-1]["answers"] == 1280
     assert [points[0]["changes"], points[-1]["changes"]] == [0, 4]
     assert next(o["shape"] for o in weights if o["name"] == "weights") == [1, columns]  # all back
     assert found["growth"] == points[-1]["memory"] / points[1]["memory"] - 1
@@ -127,7 +127,7 @@ def test_a_soak_that_is_refused_says_so(home, open_live) -> None:
             ["What is 1 plus 1?"],
             ["red.nobody"],
             token=TOKEN,
-            answers=6400,
+            answers=1280,
             changes=2,
             progress=lambda *_: None,
         )

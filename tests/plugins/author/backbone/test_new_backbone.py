@@ -51,13 +51,8 @@ def test_with_data_the_top_blocks_are_adapted_and_stored_as_a_delta(model_folder
     assert loaded.fingerprint() == manifest.fingerprint and len(background) == 1
 
 
-def test_a_hub_name_needs_a_pinned_revision(monkeypatch, model_folder, tmp_path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(model_folder, cache / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc123")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_hub_name_needs_a_pinned_revision(offline_hub, model_folder, tmp_path) -> None:
+    shutil.copytree(model_folder, offline_hub / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc123")
     with pytest.raises(UsageError, match="expected the commit, with --revision"):
         new_backbone(tmp_path / "new", BackbonePlan(id="mine", source="hf:Qwen/Qwen3-0.6B"))
     assert not (tmp_path / "new").exists()  # refused before a download

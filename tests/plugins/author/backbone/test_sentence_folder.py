@@ -250,16 +250,10 @@ def test_a_base_stage_keeps_the_dense_layers(tmp_path, encoder) -> None:
 
 
 @pytest.fixture
-def hub(tmp_path, encoder, monkeypatch) -> Path:
-    """The folder under a hub name, in the cache of a machine without network."""
-    cache = tmp_path / "cache"
-    commit = cache / "models--some--encoder" / "snapshots" / "abc123"
-    shutil.copytree(encoder, commit)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    return commit
+def hub(offline_hub, encoder) -> Path:
+    """The folder under a hub name."""
+    commit = offline_hub / "models--some--encoder" / "snapshots" / "abc123"
+    return Path(shutil.copytree(encoder, commit))
 
 
 def test_the_settings_of_a_hub_name_are_followed(tmp_path, hub) -> None:

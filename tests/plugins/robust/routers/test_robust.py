@@ -105,7 +105,7 @@ def test_a_copy_of_an_expert_changes_no_value() -> None:
     p = table(2, 4, 5, seed=3)
     twice = torch.cat([p, p[:1]])
     one, two = (
-        float(regrets(fit(columns(p), settings=LONG), p).max()),
+        float(regrets(fit(columns(p)), p).max()),
         float(regrets(fit(columns(twice), settings=LONG), twice).max()),
     )
     assert two == pytest.approx(one, abs=0.03)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
@@ -145,7 +145,7 @@ def _draw(strata: Sequence[Sequence[Query]], count: int, rng: np.random.Generato
 def _held_out(strata: Sequence[Sequence[Query]], rng: np.random.Generator, split: Split) -> Data:
     """Split by operands first, then draw from each side."""
     left = Counter(map(sum, split.train_pairs()))
-    alone = {answer for answer, pairs in left.items() if pairs == 1}
+    alone = frozenset(answer for answer, pairs in left.items() if pairs == 1)
     sides: dict[str, list[list[Query]]] = {"train": [], "valid": [], "test": []}
     for stratum in strata:
         parts: dict[str, list[Query]] = {side: [] for side in sides}
@@ -162,7 +162,8 @@ def _held_out(strata: Sequence[Sequence[Query]], rng: np.random.Generator, split
     return Data(train=tuple(train), valid=tuple(valid), test=tuple(test))
 
 
-def _side(terms: Sequence[int], split: Split, alone: Collection[int]) -> str:
+@cache  # rearrangements have the same operands
+def _side(terms: tuple[int, ...], split: Split, alone: frozenset[int]) -> str:
     """Return the side of some operands, in either task; the last pair of a sum is for training."""
     if split.holds_out(terms):
         return "test"

@@ -1,0 +1,1 @@
+# Nothing: transformers' own imports every model. Each is imported from its folder.
