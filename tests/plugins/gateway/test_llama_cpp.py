@@ -7,42 +7,29 @@ import os
 import socket
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import redhost_generate
-import torch
+from adapter_models import (
+    PROMPTS,
+    TOKENS,
+    AdapterHome,
+    continuation,
+    save_adapters,
+    save_model,
+)
 from gguf_models import write_gguf_model
-from peft import PeftModel
-from redhost_author.project import ExpertPlan, package_in
-from redhost_peft.adapter import import_adapter
-from redhost_peft.peft_adapter import CONFIG, WEIGHTS
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import redhost
 from redhost.cli import main
-from redhost.core.types import BackgroundRow
-from redhost.registry.package.discover import from_folder
-from redhost.testing import Environment
 
 pytest.importorskip("xllamacpp", reason="`make .venv/interfaces` installs it")
 
-PROMPTS = (
-    "3 + 4 = 7, and so on; " * 6,
-    "3 + 4 = ",
-    "the gat sat down\nthe cin",
-    "def f129(x):\n    return x * 129",
-)
-TOKENS = 12
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-TARGETS: Mapping[str, list[str]] = {
-    "tales": ["q_proj", "k_proj", "v_proj"],
-    "code": ["o_proj", "gate_proj", "up_proj", "down_proj"],
-}
 
 SERVER = """
 import sys, xllamacpp
@@ -91,98 +78,22 @@ def llama_server(model: Path, adapters: list[Path], log: Path) -> Iterator[str]:
             server.stdin.close()
 
 
-def model_of(kind: str, speaker: Path, folder: Path) -> Path:
-    """Save a small model of a kind, with the tokens of the speaker."""
-    tokens = AutoTokenizer.from_pretrained(speaker, trust_remote_code=False)
-    sizes: dict[str, Any] = {
-        "vocab_size": len(tokens),
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "bos_token_id": tokens.bos_token_id,
-        "eos_token_id": tokens.eos_token_id,
-    } | ({"head_dim": 8} if kind == "qwen3" else {})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
-        for p in model.parameters():
-            if p.dim() > 1:
-                torch.nn.init.normal_(p, std=0.3)
-    model.save_pretrained(folder)
-    tokens.save_pretrained(folder)
-    return folder
-
-
-def adapters_of(model: Path, folder: Path) -> dict[str, Path]:
-    """Save plain adapters of a model by PEFT."""
-    from peft import LoraConfig, get_peft_model
-
-    made = {}
-    for n, (name, targets) in enumerate(TARGETS.items()):
-        base = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False)
-        config = LoraConfig(task_type="CAUSAL_LM", r=3 + n, lora_alpha=5, target_modules=targets)
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            torch.manual_seed(n)
-            adapted = get_peft_model(base, config)
-            for key, p in adapted.named_parameters():
-                if "lora_" in key:
-                    p.add_(0.3 * torch.randn_like(p))
-            adapted.save_pretrained(folder / name)
-        made[name] = folder / name
-    return made
-
-
-def continuation(model: Path, adapter: Path | None, prompt: str) -> str:
-    """Return what transformers and PEFT themselves go on with, greedily."""
-    tokens = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    speaker: Any = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False)
-    if adapter is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PEFT asks transformers what it will no longer say
-            speaker = PeftModel.from_pretrained(speaker, adapter)
-    ids = tokens(prompt, return_tensors="pt", add_special_tokens=False)
-    made = speaker.generate(**ids, max_new_tokens=TOKENS, do_sample=False)
-    after = made[0][ids["input_ids"].shape[1] :]
-    return str(tokens.decode(after, skip_special_tokens=True))
-
-
 @pytest.fixture
 def composed(
     speaker_model, rows_of, generation, tmp_path, monkeypatch
 ) -> Callable[[str], tuple[Path, dict[str, Path], Path]]:
     """Return the function from a kind of model to the model, its adapters, and a home of both."""
-    from redhost_author.backbone.making import BackbonePlan, new_backbone
 
     def make(kind: str) -> tuple[Path, dict[str, Path], Path]:
-        model = model_of(kind, speaker_model, tmp_path / "model")
-        adapters = adapters_of(model, tmp_path / "adapters")
+        model = save_model(kind, speaker_model, tmp_path / "model")
+        adapters = save_adapters(model, tmp_path / "adapters")
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        environment = Environment(tmp_path / "site")
-        plan = BackbonePlan(id="small", source=f"hf:{model}", task=generation)
-        background = [BackgroundRow(text=f"Nothing of note, {n}; else?") for n in range(8)]
-        new_backbone(tmp_path / "small", plan, background=background)
-        environment.install(tmp_path / "small")
+        rows = {name: rows_of(name) for name in adapters}
+        made = AdapterHome(tmp_path, model, task=generation, rows=rows)
         for name, folder in adapters.items():
-            project = tmp_path / f"red-expert-{name}"
-            files = {n: (folder / n).read_bytes() for n in (CONFIG, WEIGHTS)}
-            with contextlib.suppress(redhost.errors.HarmError):  # it has learnt nothing
-                import_adapter(
-                    project,
-                    ExpertPlan(id=name, form="lora"),
-                    files,
-                    rows_of(name),
-                    package=from_folder(package_in(tmp_path / "small")),
-                )
-            environment.install(project)
-        home = tmp_path / "home"
-        host = redhost.Host.open(home, backbone="small", plugins=redhost.plugins.Plugins())
-        host.recompose(accept=True)
-        return model, adapters, home
+            made.install(name, folder)
+        made.recompose()
+        return model, adapters, made.home
 
     return make
 
