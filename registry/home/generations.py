@@ -157,8 +157,12 @@ class Generations:
 
         Raises:
             UnknownNameError: If there is no such generation.
+            IntegrityError: If the current one is gone.
         """
-        data = atomic.read(self._path(number) / COMPOSITION_FILE)
+        data = atomic.read(path := self._path(number) / COMPOSITION_FILE)
+        if data is None and (self.pointer() or b"").startswith(b"%d " % number):
+            hint = _CHOOSE.format(option(self.home))
+            raise IntegrityError(f"{path} of the current generation is gone", hint=hint)
         if data is None:
             raise UnknownNameError("generation", str(number), map(str, self.numbers()))
         return data

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,18 @@ def test_damage_is_noticed(home: Path, publish: Any, name: str, how: bytes | Non
     with pytest.raises((IntegrityError, UnknownNameError)):
         Generations(home).rollback()
     assert Generations(home).current() == 2
+
+
+def test_a_current_generation_that_is_gone_has_a_next_step(home: Path, publish: Any) -> None:
+    publish("a")
+    publish("b")
+    shutil.rmtree(home / "generations" / "2")
+    with pytest.raises(IntegrityError, match=r"current generation is gone.*redhost rollback N"):
+        Generations(home).load(2)
+    assert [r.number for r in Generations(home).history()] == [1]
+    assert Generations(home).rollback(1).number == 1
+    with pytest.raises(UnknownNameError):
+        Generations(home).load(2)
 
 
 def test_a_record_changed_in_one_place_is_noticed(home: Path, publish: Any) -> None:
