@@ -97,13 +97,13 @@ def read_wheel(
     package, info, entry = _identify(members)
     _check_file_name(path.name, package, info)
     _audit(members, package, info)
-    beside = {  # the manifest; by plain file name
+    files = {  # beside the manifest, by plain file name
         PurePosixPath(name).name: content
         for name, content in members.items()
         if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
     }
-    refuse(_check_id(beside, package, entry))
-    return Wheel(package, info, beside, path.name, data, signer, source=str(path.absolute()))
+    refuse(_check_id(files, package, entry))
+    return Wheel(package, info, files, path.name, data, signer, source=str(path.absolute()))
 
 
 def open_wheel(
