@@ -98,12 +98,12 @@ def make_expert(
     One of the built experts is taken as it is, if it has these bytes, and what would build it
     again is what built it.
     """
-    made = make_expert_module(files, bus=bus, plugins=plugins, providers=providers, built=built)
-    if made.value is None:
-        return Checked(None, made.violations)
-    segment = made.value.card_segment
+    module = make_expert_module(files, bus=bus, plugins=plugins, providers=providers, built=built)
+    if module.value is None:
+        return Checked(None, module.violations)
+    segment = module.value.card_segment
     card = read_card(files.manifest, files.files, task=bus.task, segment=segment)
-    return Checked(LoadedExpert(files=files, expert=made.value, card=card))
+    return Checked(LoadedExpert(files=files, expert=module.value, card=card))
 
 
 def make_expert_module(

@@ -12,6 +12,7 @@ from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import (
     MANIFESTS,
     MAX_METADATA,
+    Kind,
     Package,
     canonical,
     entries,
@@ -96,13 +97,13 @@ def read_wheel(
     package, info, entry = _identify(members)
     _check_file_name(path.name, package, info)
     _audit(members, package, info)
-    beside = {  # the manifest; by plain file name
+    files = {  # beside the manifest, by plain file name
         PurePosixPath(name).name: content
         for name, content in members.items()
         if str(PurePosixPath(name).parent) == package.module and not name.endswith((".py", "/"))
     }
-    refuse(_check_id(beside, package, entry))
-    return Wheel(package, info, beside, path.name, data, signer, source=str(path.absolute()))
+    refuse(_check_id(files, package, entry))
+    return Wheel(package, info, files, path.name, data, signer, source=str(path.absolute()))
 
 
 def open_wheel(
@@ -163,7 +164,11 @@ def _identify(members: Mapping[str, bytes]) -> tuple[Package, str, str]:
             raise ArchiveError("package_files", f"{name} in {info}", "none")
     fields = headers(_text(members, f"{info}/METADATA"))
     text = _text(members, f"{info}/entry_points.txt")
-    offers = [(kind, *entry) for kind in MANIFESTS for entry in entries(text, f"redhost.{kind}s")]
+    offers: list[tuple[Kind, str, str]] = [
+        (kind, name, value)
+        for kind in MANIFESTS
+        for name, value in entries(text, f"redhost.{kind}s")
+    ]
     if len(offers) != 1 or not offers[0][2].isidentifier():
         expected = "one entry point of an expert or a backbone (pip installs plugins)"
         raise ArchiveError("package_files", expected, repr([(k, v) for k, _, v in offers])[:120])
