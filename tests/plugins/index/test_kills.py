@@ -94,14 +94,14 @@ def test_a_killed_upgrade_is_finished(world: Any, answers: dict[str, Any], step:
 def test_a_new_router_outlives_a_kill_of_what_finishes_a_killed_upgrade(
     world: Any, version_of: Any
 ) -> None:
-    """Its weights are nowhere but in the journal, which whoever finishes the work replaces."""
+    """Its weights are nowhere but in the journal, which is replaced when the work goes on."""
     version_of("extra", "0.4.0", of="range5").write(world.index.folder)
     write_index(world.index.folder)
     router, step = world.lock()["router"], STEPS["before the installer"]
     killed(world, *step, command=("upgrade", "extra", "--accept"))
     for _ in range(2):
-        [weights] = (world.home / "sync").glob("router-*.safetensors")
         killed(world, *step, command=("sync",))
+    [weights] = (world.home / "sync").glob("router-*.safetensors")
     assert world.run("sync").returncode == 0
     assert world.versions() == {"red_expert_extra": "0.4.0", "red_expert_more": "0.1.0"}
     assert world.lock()["router"] != router
