@@ -154,7 +154,7 @@ def test_an_answer_without_a_body_has_none(raw) -> None:
 
 
 @pytest.mark.parametrize("path", ["wrong", "long"])
-def test_an_answer_that_is_no_http_is_not_asked_for_again(raw, path) -> None:
+def test_after_an_answer_that_is_no_http_no_request_is_sent_again(raw, path) -> None:
     """The upstream has worked on the request, and answers others."""
     url, server, gateway = raw
     answer = httpx2.get(f"{url}/v1/{path}")

@@ -179,10 +179,10 @@ def test_a_stop_text_ends_it_and_no_character_of_it_is_shown(speaking, serve) ->
     with serve() as (url, _), Client(url) as client:
         for first, length in ((4, 2), (5, 4), (0, 1)):
             stop = whole[first : first + length]
-            asked = {**request, "stop": ["\x00", stop]}
-            reply = client.post(GENERATE, asked).body
+            stopped = {**request, "stop": ["\x00", stop]}
+            reply = client.post(GENERATE, stopped).body
             assert (reply["text"], reply["finish_reason"]) == (whole.partition(stop)[0], "stop")
-            *tokens, end = stream(url, asked)
+            *tokens, end = stream(url, stopped)
             assert [value for _, value in tokens] == reply["tokens"]
             assert "".join(value["text"] for _, value in tokens) == reply["text"]
             assert end == ("end", {**reply, "tokens": []}) and reply["expert"] is not None

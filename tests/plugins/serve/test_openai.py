@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -547,49 +546,6 @@ def test_a_prompt_is_as_long_as_the_model_reads(live, texts, monkeypatch) -> Non
 def test_what_is_not_there_is_refused_not_left_out(texts, options) -> None:
     with pytest.raises(openai.BadRequestError):
         texts.completions.create(**{"model": "auto", "prompt": PROMPT, **SAME, **options})
-
-
-MESSAGE = {"role": "user", "content": PROMPT}
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"stream_options": {"include_usage": True, "foo": 1}}, "foo"),
-        ({"stream_options": {"include_obfuscation": True}}, "include_obfuscation"),
-        ({"messages": [{**MESSAGE, "weight": 0}]}, "weight"),
-        ({"messages": [{**MESSAGE, "name": "me"}]}, "name"),
-        ({"messages": [{**MESSAGE, "role": "assistant", "tool_calls": [{}]}]}, "tool_calls"),
-        ({"messages": [{**MESSAGE, "content": [{"type": "text", "text": "a", "b": 1}]}]}, "b"),
-        ({"response_format": {"type": "text", "foo": 1}}, "foo"),
-        ({"response_format": {"type": "json_object", "schema": {}}}, "schema"),
-        ({"response_format": {**form(PAIR), "foo": 1}}, "foo"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": PAIR, "x": 1}}},
-            "x",
-        ),
-    ],
-)
-def test_what_is_not_there_is_refused_inside_fields_too(texts, fields, named) -> None:
-    body = {"model": "auto", "messages": [MESSAGE], "stream": True, **SAME, **fields}
-    with plain(texts) as client:
-        reply = client.post("/v1/chat/completions", body)
-    message = reply.body["error"]["message"]
-    assert reply.status == 400 and named in {*re.findall(r"[`'](\w+)[`']", message)}
-
-
-def test_what_the_official_client_sends_inside_fields_is_taken(texts) -> None:
-    ask = partial(texts.chat.completions.create, model="auto", max_tokens=60, temperature=0)
-    made = ask(messages=[MESSAGE]).choices[0].message
-    whole = made.model_dump()
-    assert {"refusal", "annotations", "audio", "function_call", "tool_calls"} <= whole.keys()
-    for former in (made, whole):
-        assert ask(messages=[MESSAGE, former, MESSAGE]).choices[0].message.content
-    for options in ({}, {"include_usage": None}, {"include_obfuscation": False}):
-        assert [*ask(messages=[MESSAGE], stream=True, stream_options=options)]
-    described = {**form(PAIR)["json_schema"], "description": "of two"}
-    form_ = {"type": "json_schema", "json_schema": described}
-    assert ask(messages=[MESSAGE], response_format=form_).choices[0].message.content
 
 
 def test_values_that_ask_for_nothing_are_taken(texts) -> None:
