@@ -314,7 +314,7 @@ def test_a_client_that_hangs_up_ends_its_text(serve, until) -> None:
 
 @pytest.mark.parametrize("path", [GENERATE, "/v1/completions"])
 def test_a_stream_that_cannot_be_sent_ends_its_text(serve, until, monkeypatch, path) -> None:
-    """No event is ever asked for then: what would make them has not begun, and ends nothing."""
+    """No event is ever wanted then: what would make them has not begun, and ends nothing."""
     generate, begun = Service.generate, []
 
     async def remembered(*given: Any, **options: Any) -> Any:
