@@ -156,6 +156,13 @@ def composed(model, adapters, generation, rows_of, tmp_path, monkeypatch) -> Ada
     return home
 
 
+@pytest.fixture
+def url(composed, engine, gateway_of, tmp_path) -> str:
+    """The address of a gateway over the home, before vLLM."""
+    options = {"loads": "vllm", "models": {"backbone": BASE}, "folder": tmp_path / "loaded"}
+    return str(gateway_of(composed.home, engine.url, **options)[0])
+
+
 def answer(client: openai.OpenAI, name: str, prompt: str) -> tuple[str | None, str | None, str]:
     """Return the expert and the generation that an answer names, and its text."""
     raw = client.completions.with_raw_response.create(
@@ -166,16 +173,9 @@ def answer(client: openai.OpenAI, name: str, prompt: str) -> tuple[str | None, s
 
 
 def test_vllm_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
-    composed, engine, texts, gateway_of, tmp_path
+    composed, url, texts
 ) -> None:
     host = redhost.Host.open(composed.home, plugins=redhost.plugins.Plugins())
-    url, _ = gateway_of(
-        composed.home,
-        engine.url,
-        loads="vllm",
-        models={"backbone": BASE},
-        folder=tmp_path / "loaded",
-    )
     assert len({text for (age, *_), text in texts.items() if age == "old"}) == 12  # control
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         for prompt in PROMPTS:
@@ -193,15 +193,8 @@ def test_vllm_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
 
 
 def test_vllm_has_what_the_current_generation_names_and_gets_it_again_after_a_restart(
-    composed, engine, adapters, texts, gateway_of, until, tmp_path
+    composed, engine, url, adapters, texts, until
 ) -> None:
-    url, _ = gateway_of(
-        composed.home,
-        engine.url,
-        loads="vllm",
-        models={"backbone": BASE},
-        folder=tmp_path / "loaded",
-    )
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         seen, ended = list[tuple[str, tuple[str | None, str | None, str]]](), threading.Event()
 
