@@ -72,7 +72,8 @@ def test_what_is_not_there_is_refused_inside_fields_too(url, fields, named) -> N
 
 def test_what_the_official_client_sends_inside_fields_is_taken(url) -> None:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as texts:
-        ask = partial(texts.chat.completions.create, model="auto", max_tokens=60, temperature=0)
+        create: Any = texts.chat.completions.create
+        ask = partial(create, model="auto", max_tokens=60, temperature=0)
         made = ask(messages=[MESSAGE]).choices[0].message
         whole = made.model_dump()
         assert {"refusal", "annotations", "audio", "function_call", "tool_calls"} <= whole.keys()
