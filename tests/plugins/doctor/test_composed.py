@@ -357,7 +357,7 @@ def test_of_several_backbones_one_is_chosen(world) -> None:
 
 
 def test_a_plugin_that_changed_is_trusted_again_and_composed_with(world) -> None:
-    world.run("redhost recompose --router robust --accept")
+    world.run("redhost recompose --router shortlist --accept")
     [finding] = world.doctor("plugins")
     assert finding["state"] == "ok" and finding["text"].startswith("1 ")
     from redhost_robust import hooks

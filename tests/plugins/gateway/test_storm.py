@@ -28,7 +28,7 @@ def test_every_request_gets_its_own_answer_or_one_clear_error(
     composed_home, listening, gateway_of, until
 ) -> None:
     with listening(FaultyUpstream()) as one, listening(FaultyUpstream()) as two:
-        url, state = gateway_of(composed_home, one, two, limits={"read": 1.5, "retries": 3})
+        url, state = gateway_of(composed_home, one, two, limits={"read": 4.0, "retries": 3})
         found = asyncio.run(storm(url, requests=1000, clients=400))
         assert (found.of_another, found.hung, found.unexpected) == (0, 0, 0)
         ended = sum(found.counts.values(), Counter[str]())

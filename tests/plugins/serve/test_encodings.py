@@ -123,8 +123,8 @@ def test_what_is_no_gzip_is_400(shared, name) -> None:
 def test_a_bomb_is_413_and_is_not_decoded(shared) -> None:
     member = gzip.compress(b" " * (64 << 20), 9)
     for bomb in (member, gzip.compress(b" " * (LIMIT // 2)) * 1000, gzip.compress(b"") * 40_000):
-        start = time.monotonic()
+        start = time.process_time()  # the server is a thread here; what else runs does not count
         status, content = sent(shared, bomb[:LIMIT], "gzip")
         assert status in {400, 413} and len(bomb) < 3 * LIMIT, content
-        assert time.monotonic() - start < 2
+        assert time.process_time() - start < 2
     assert sent(shared, member, "gzip")[0] == 413

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of the hub for all tests: set once in the process by which backbones are tried."""
+    """A cache of the hub for all tests, and so for one process by which backbones are tried."""
     return tmp_path_factory.mktemp("hub")
 
 
