@@ -8,8 +8,8 @@ __all__ = ["shorten", "shorten_in"]
 
 QUICK = (
     "core/backbones/test_bfloat16.py", "core/composition/test_every_router.py",
-    "plugins/gateway", "plugins/generate", "plugins/generative", "plugins/peft",
-    "plugins/report/test_mixtures.py", "plugins/robust/test_absent.py", "plugins/serve",
+    "plugins/generate", "plugins/generative", "plugins/peft", "plugins/report/test_mixtures.py",
+    "plugins/robust/test_absent.py", "plugins/serve",
 )  # fmt: skip
 """Tests of language models and of many kinds of routers, for which a game need not end well."""
 
