@@ -136,6 +136,18 @@ def test_a_changed_file_that_nothing_can_put_back_is_left_out(world, flip_byte) 
     assert [f["state"] for f in after] == ["ok"] and world.members == ["pears"]
 
 
+def test_what_no_lock_knows_a_source_of_is_not_mended_by_a_sync(world, flip_byte) -> None:
+    flip_byte(world.site / "red_expert_apples" / "expert.safetensors")
+    flip_byte(world.stored("apples") / "expert.safetensors")
+    forget_wheel(world)
+    lock = json.loads((world.home / "redhost.lock").read_text())
+    del lock["experts"]["apples"]["source"]
+    (world.home / "redhost.lock").write_text(json.dumps(lock))
+    [fault] = world.doctor("experts --deep")
+    assert (fault["state"], fault["mend"]) == ("fail", "")
+    assert "redhost disable red-expert-apples" in fault["next"]
+
+
 def install_copy(world, expert_id: str, **fields: object) -> None:
     """Install the expert `apples` once more, under another distribution."""
     module = world.site / "red_expert_copy"

@@ -269,7 +269,7 @@ def test_one_that_is_revoked_leads_to_a_recompose_and_another_version(world, rev
     assert (answer["state"], answer["membership"]) == ("revoked", None)
     assert answer["command"].endswith("pip uninstall --yes red-expert-apples")
     stays = next(x for x in world.run("redhost sync").splitlines() if "red-expert-apples" in x)
-    assert "it is revoked: leaks rows" in stays and "not composed in this" not in stays
+    assert "it is revoked: leaks rows" in stays and "current composition" not in stays
 
 
 def test_every_state_has_been_seen() -> None:

@@ -90,7 +90,7 @@ class Comparison:
         """Return the command that installs what the lock names; empty if there is none.
 
         Args:
-            expert_id: An expert that the lock has to name.
+            expert_id: An expert that the lock has to name, with a source of it.
         """
         lock = None
         with suppress(StoreError):
@@ -100,7 +100,8 @@ class Comparison:
         digests = {lock.backbone.digest, *(e.digest for e in lock.experts.values())}
         if not lock.backbone.dist or "" in digests or digests & self.revoked.keys():
             return ""
-        if expert_id is not None and expert_id not in lock.experts:
+        known = {i for i, expert in lock.experts.items() if expert.source}
+        if expert_id is not None and expert_id not in known:
             return ""
         return redhost_command("sync", home=root_of(self.where))
 

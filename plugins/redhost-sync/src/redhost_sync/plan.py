@@ -206,7 +206,7 @@ def _others(
         if dist in named:
             continue
         if dist not in composed:
-            reason = _revoked(package, locks) or "it was not composed in this project"
+            reason = _revoked(package, locks) or "it is not in the current composition either"
             staying.append(Staying(dist=package.dist, reason=reason))
         elif needing := _needing(dist):
             reason = f"{', '.join(needing)} cannot do without it"
