@@ -71,11 +71,11 @@ SPREAD = {
     ("core/backbones/encoder.py", "self.cut"),
     ("core/backbones/encoder.py", "self._wanted_states"),
     ("core/backbones/packs.py", "options"),
-    ("core/model/conformal.py", "safetensors.torch.load(data)"),
     (
-        "core/model/conformal.py",
+        "core/evaluation/judge.py",
         "{n: torch.cat(tensors) for n, tensors in columns.items() if tensors}",
     ),
+    ("core/model/conformal.py", "safetensors.torch.load(data)"),
     ("core/model/moments.py", "safetensors.torch.load(data)"),
     ("core/composition/recompose.py", "_made_with(lock)"),  # five options by name
     ("core/composition/publish.py", "msgspec.structs.asdict(p)"),  # of the record, not of a package

@@ -258,7 +258,8 @@ def test_what_is_revoked_is_named_by_outdated(world: Any) -> None:
     ]
     assert shown["more"]["revoked"] is None and shown["more"]["newest"] == "0.2.0"
     text = world.run("outdated").stdout
-    assert "0.1.0: revoked: leaks rows; next: 'redhost add red-expert-extra==VERSION'" in text
+    add = f"'redhost add red-expert-extra==VERSION --index-url {world.index.url}'"
+    assert f"0.1.0: revoked: leaks rows; next: {add}, or 'redhost recompose'" in text
     assert "0.1.0 → 0.2.0  revoked: leaks rows" in text
     reasons = {x["id"]: x["reason"] for x in world.json("upgrade", "--dry-run")["staying"]}
     assert reasons["extra"].startswith("it is revoked: leaks rows, and no newer version fits")
@@ -279,4 +280,5 @@ def test_a_yanked_version_in_use_with_nothing_newer(world: Any) -> None:
     reasons = {x["id"]: x["reason"] for x in done["staying"]}
     assert reasons["extra"] == "it is yanked: too slow, and there is no newer version"
     text = world.run("outdated").stdout
-    assert "0.1.0: yanked: too slow; next: 'redhost add red-expert-extra==VERSION'" in text
+    add = f"'redhost add red-expert-extra==VERSION --index-url {world.index.url}'"
+    assert f"0.1.0: yanked: too slow; next: {add}" in text
