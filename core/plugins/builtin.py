@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...registry.package.forms import FORMS
 from ..backbones.backbone import Backbone
 from ..bus.bus import LayerNorm
-from ..bus.ensemble import ResidualSum
+from ..bus.combiner import ResidualSum
 from ..bus.experts import build_expert
 from ..routers import KINDS, router_factory
 from .hooks import COMBINER, NORM, hookimpl

@@ -3,7 +3,7 @@
 from .core.backbones.encoder import TextEncoder, blocks_of
 from .core.backbones.engines import EngineEncoder
 from .core.backbones.interventions import Intervention, hooked
-from .core.bus.ensemble import Combiner
+from .core.bus.combiner import Combiner
 from .core.bus.head import Head
 from .core.bus.signals import RouterSignals, router_signal
 from .core.bus.unit import Unit
