@@ -197,7 +197,7 @@ wheels index: .venv/demo
 	rm -rf dist
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . $(PACKAGES:%=./%)
 	$(BIN)/python tools/release.py --index dist
-	PYTHONPATH=plugins/redhost-index/src $(BIN)/python -m redhost_index dist
+	PYTHONPATH=plugins/redhost-index/src:plugins/redhost-sync/src $(BIN)/python -m redhost_index dist
 
 # The newest versions that suit everything together, written down; `make test-full` then tries them.
 constraints: .venv/packages
@@ -275,13 +275,13 @@ results: .venv/generative
 	$(BIN)/redhost lab bench adapters
 
 # For machines on which nothing else runs.
-bench: .venv/peers
+bench: .venv/peers $(VLLM)/.installed
 	$(BIN)/redhost lab bench
 	$(BIN)/redhost lab bench --serve
 	$(BIN)/redhost serve-storm
 	$(BIN)/redhost serve-soak
 	$(BIN)/redhost gateway-storm
-	$(BIN)/redhost lab decoding
+	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(BIN)/redhost lab decoding
 
 clean:
 	rm -rf .venv build dist .redhost

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from pages.page import read_page
 
@@ -43,3 +44,16 @@ def test_the_commands_of_the_readme_install_and_answer(tmp_path: Path) -> None:
     packages = {p.name for p in (clone / "dist/simple").iterdir() if p.is_dir()}
     projects = [p.parent.name for p in (ROOT / "plugins").glob("*/pyproject.toml")]
     assert packages == {"redhost", *projects}
+
+
+def test_the_catalogue_is_made_where_only_the_demo_is_installed(
+    install: Any, tmp_path: Path
+) -> None:
+    fresh = install("redhost-author", "redhost-words")
+    shutil.copytree(fresh.index.parent, tmp_path / "dist")
+    makes = ["make", "-n", "-o", ".venv/demo", "index", f"BIN={fresh.folder / 'bin'}"]
+    shown = subprocess.run(makes, cwd=ROOT, check=True, capture_output=True, text=True)
+    line = shown.stdout.splitlines()[-1].replace(" dist", f" {tmp_path / 'dist'}")
+    done = fresh.type(line, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "dist/catalogue.json").stat().st_size > 0
