@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from redhost_serve.cli import serve
+from redhost_serve.graceful import ENDING
 from redhost_serve.run import Limits
-from redhost_serve.server import ENDING
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 

@@ -249,6 +249,9 @@ def test_a_request_to_llama_cpp_has_the_scales(home, strict, gateway_of) -> None
     assert answer["lora"] == [{"id": i, "scale": 0.0} for i in (4, 7)]
     given = [{"id": 4, "scale": 0.5}]
     assert post(url, "x", model=BASE, lora=given).json()["lora"] == given
+    # llama.cpp answers any name with what it has.
+    unknown = post(url, "x", model="cod")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     state.scales = {"detail": "Not Found"}
     assert post(url, "x", model=BASE).json()["lora"] is None  # it has no scales, and passes
     for state.scales in ({"detail": "Not Found"}, []):

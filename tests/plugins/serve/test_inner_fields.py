@@ -77,7 +77,7 @@ def test_what_the_official_client_sends_inside_fields_is_taken(url) -> None:
         made = ask(messages=[MESSAGE]).choices[0].message
         whole = made.model_dump()
         assert {"refusal", "annotations", "audio", "function_call", "tool_calls"} <= whole.keys()
-        for former in (made, whole):
+        for former in (made, whole, {**whole, "content": None}):
             assert ask(messages=[MESSAGE, former, MESSAGE]).choices[0].message.content
         for options in ({}, {"include_usage": None}, {"include_obfuscation": False}):
             assert [*ask(messages=[MESSAGE], stream=True, stream_options=options)]

@@ -500,9 +500,9 @@ def test_a_format_that_is_not_supported_is_400_and_says_what(texts, response_for
         assert named in (message := message_of(refused.value)) and "\n" not in message
 
 
-def test_without_llguidance_json_is_503_and_names_what_to_install(texts, monkeypatch) -> None:
+def test_without_llguidance_json_is_400_and_names_what_to_install(texts, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(openai.InternalServerError) as missing:
+    with pytest.raises(openai.BadRequestError) as missing:
         texts.completions.create(
             model="auto", prompt=PROMPT, extra_body={"response_format": {"type": "json_object"}}
         )

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Send
 
 from redhost_gateway.gateway import AUTO, Gateway
-from redhost_gateway.problems import Problem
+from redhost_gateway.problems import Problem, UnknownModelProblem
 from redhost_gateway.proxy import Proxy
 
 __all__ = ["create_app"]
@@ -120,9 +120,11 @@ class OwnRoutes:
     async def ready(self, _: Request) -> Response:
         """Say whether a generation chooses and an upstream answers with one of its columns."""
         serving, absent = self.gateway.serving, self.gateway.absent()
-        ready = serving is not None and len(absent) < len(serving.columns)
+        answers = serving is not None and len(absent) < len(serving.columns)
+        ready = answers and not self.gateway.draining
         shown = {
             "ready": ready,
+            "draining": self.gateway.draining,
             "generation": None if serving is None else serving.number,
             "trouble": self.gateway.trouble or None,
             "upstreams": {upstream.url: upstream.healthy for upstream in self.gateway.upstreams},
@@ -163,9 +165,7 @@ _REFUSED = _refusal(
     )
 )
 
-_UNKNOWN = _refusal(
-    Problem(404, "no model of that name here; GET /v1/models lists them", code="model_not_found")
-)
+_UNKNOWN = _refusal(UnknownModelProblem())
 
 
 def _json(content: object, *, status: int = 200) -> Response:

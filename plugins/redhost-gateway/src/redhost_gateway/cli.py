@@ -75,7 +75,8 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     multiple=True,
     help="A limit; repeat for more: requests=1024 in progress, more get 429; retries=2 before the"
     " first byte; connect=5 and read=600 seconds without one; body=67108864 bytes; check=2"
-    " seconds between checks of an upstream.",
+    " seconds between checks of an upstream; grace=5 seconds between SIGTERM and the end of new"
+    " requests.",
 )
 def gateway(
     *,

@@ -22,7 +22,7 @@ from redhost_gateway.evidence import conversations
 from redhost_gateway.follow import Production
 from redhost_gateway.llama_cpp import Scale, scales_for, scales_of, why_none
 from redhost_gateway.metrics import Metrics
-from redhost_gateway.problems import NoAdapterProblem, Problem
+from redhost_gateway.problems import NoAdapterProblem, Problem, UnknownModelProblem
 from redhost_gateway.settings import Limits, UpstreamSettings
 from redhost_gateway.tracing import note_choice
 from redhost_gateway.upstream import LACKS, Upstream
@@ -82,6 +82,7 @@ class Gateway:
         serving: The generation that chooses; None for none.
         trouble: Why no newer one does, or none at all.
         in_progress: Number of requests in progress.
+        draining: Whether it is about to stop: it answers, but is not ready.
     """
 
     host: redhost.Host
@@ -93,6 +94,7 @@ class Gateway:
     serving: Serving | None = None
     trouble: str = NOTHING
     in_progress: int = 0
+    draining: bool = False
 
     def __post_init__(self) -> None:
         """Prepare the upstreams; nothing is sent yet."""
@@ -113,6 +115,10 @@ class Gateway:
         self._unfollowed, self._unknown = "", list[str]()
         self._tried, self._pause = 0.0, AGAIN
         self._tasks: list[asyncio.Task[None]] = []
+
+    def drain(self) -> None:
+        """Stop being ready; requests are answered all the same."""
+        self.draining = True
 
     async def start(self) -> None:
         """Check the upstreams, serve the current generation, and follow both."""
@@ -186,15 +192,22 @@ class Gateway:
             raise NoAdapterProblem(expert, NAMELESS)
         return {"model": _raw(name), **extra}
 
-    async def fields_of_none(self, upstream: Upstream, fields: Fields) -> dict[str, msgspec.Raw]:
+    async def fields_of_none(
+        self, upstream: Upstream, fields: Fields, name: str | None
+    ) -> dict[str, msgspec.Raw]:
         """Return the fields by which no adapter answers a request that names none of a generation.
 
         llama.cpp would answer with all that it was started with. A request's own scales stay.
 
         Raises:
             TransportError: If the upstream does not answer.
+            Problem: 404 if llama.cpp has no model of that name: it would answer with what it has.
         """
-        if upstream.settings.loads != "llama.cpp" or not fields or "lora" in fields:
+        if upstream.settings.loads != "llama.cpp" or not fields:
+            return {}
+        if upstream.fit(name, chosen=False) == LACKS:
+            raise UnknownModelProblem
+        if "lora" in fields:
             return {}
         scales = scales_for(await upstream.list_adapters(), None)
         return {} if scales is None else _scaled(scales)

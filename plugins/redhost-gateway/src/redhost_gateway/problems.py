@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["NoAdapterProblem", "Problem"]
+__all__ = ["NoAdapterProblem", "Problem", "UnknownModelProblem"]
 
 KINDS: Mapping[int, str] = {429: "rate_limit_error"}
 SERVER = 500
@@ -55,3 +55,12 @@ class NoAdapterProblem(Problem):
 
     def __init__(self, expert: str, why: str) -> None:
         super().__init__(502, f"no upstream has expert {expert!r}: {why}", code="no_adapter")
+
+
+class UnknownModelProblem(Problem):
+    """Nothing here has the model that a request names."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            404, "no model of that name here; GET /v1/models lists them", code="model_not_found"
+        )

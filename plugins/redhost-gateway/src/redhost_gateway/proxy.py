@@ -236,7 +236,7 @@ class Exchange:
         if choice is not None:
             own = await gateway.fields_for(upstream, choice)
         else:
-            own = await gateway.fields_of_none(upstream, self.fields)
+            own = await gateway.fields_of_none(upstream, self.fields, name)
         if own:
             body = msgspec.json.encode({**self.fields, **own})
         answer = await upstream.send(self.scope["method"], self.path, self._sent(), body)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import uvicorn
+from redhost_serve.graceful import GracefulServer
 from redhost_serve.listener import bind, listening
-from starlette.applications import Starlette
 
 import redhost
 from redhost_gateway.app import create_app
@@ -23,9 +21,6 @@ from redhost_gateway.gateway import Gateway
 from redhost_gateway.settings import Limits, UpstreamSettings
 
 __all__ = ["GatewayOptions", "run", "running"]
-
-ENDING = 30
-"""Seconds in which requests in progress have to end."""
 
 HEAD_BYTES = 2**16
 """Most bytes of a request's line and headers."""
@@ -86,42 +81,28 @@ def run(options: GatewayOptions) -> None:
             click.echo(f"generation {number} chooses on {where}{why}")
             sys.stdout.flush()
 
-        server = Server(create_app(gateway, hosts=hosts), started=say)
+        server = _server(gateway, hosts, started=say)
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
             server.run(sockets=[listener])
 
 
-class Server(uvicorn.Server):
-    """A server that says when it answers.
+def _server(
+    gateway: Gateway, hosts: Sequence[str], *, started: Callable[[], None]
+) -> GracefulServer:
+    """Return the server of a gateway.
 
     Its parser is h11: the other one, httptools, takes trailers and a second `Host` for headers, has
     no bound for them, and sends chunks to clients of HTTP/1.0.
-
-    Args:
-        app: The application.
-        started: Called when the server answers.
     """
-
-    def __init__(self, app: Starlette, *, started: Callable[[], None]) -> None:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=ENDING,
-            http="h11",
-            h11_max_incomplete_event_size=HEAD_BYTES,
-            ws="none",
-        )
-        super().__init__(config)
-        self.begun = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then call `started`."""
-        await super().startup(sockets=sockets)
-        self.begun()
+    return GracefulServer(
+        create_app(gateway, hosts=hosts),
+        grace=gateway.limits.grace,
+        started=started,
+        leaving=gateway.drain,
+        date_header=False,
+        http="h11",
+        h11_max_incomplete_event_size=HEAD_BYTES,
+    )
 
 
 @contextlib.contextmanager
@@ -135,7 +116,7 @@ def running(gateway: Gateway) -> Iterator[str]:
         The gateway's address.
     """
     ready, listener = threading.Event(), bind("127.0.0.1", 0)
-    server = Server(create_app(gateway), started=ready.set)
+    server = _server(gateway, ("*",), started=ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

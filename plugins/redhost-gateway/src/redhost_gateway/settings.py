@@ -68,6 +68,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         read: Seconds without a byte of an upstream's answer.
         body: Maximum number of bytes in a request's body.
         check: Seconds between two checks of an upstream.
+        grace: Seconds between SIGTERM and the end of new requests.
     """
 
     requests: AtLeastOne = 1024
@@ -76,6 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     read: Seconds = 600.0
     body: AtLeastOne = 2**26
     check: Seconds = 2.0
+    grace: Annotated[float, Meta(ge=0, le=600)] = 5.0
 
 
 class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

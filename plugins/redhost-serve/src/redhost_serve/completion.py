@@ -8,12 +8,13 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 import redhost
-from redhost_serve.problems import HttpProblem, problem_of
+from redhost_serve.problems import HttpProblem
 from redhost_serve.reply import run_in_thread
 
 if TYPE_CHECKING:
@@ -295,18 +296,14 @@ async def grammar_of(
         schema: The JSON schema; what is not supported is named in the answer.
 
     Raises:
-        HttpProblem: 400, if the schema cannot be used; 503, if llguidance is not installed.
+        HttpProblem: 400, if the schema cannot be used, or llguidance is not installed: clients send
+            what ends with 503 again.
     """
     if schema is None:
         return None
     from redhost_generate import JsonGrammar
 
-    def make() -> Grammar:
-        try:
-            return JsonGrammar(model, schema)
-        except redhost.MissingError as e:
-            raise problem_of(e, otherwise=503) from None
-
+    make = partial(JsonGrammar, model, schema)
     return await run_in_thread(make, otherwise=400)  # it may take a second
 
 

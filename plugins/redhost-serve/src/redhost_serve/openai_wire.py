@@ -240,7 +240,7 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None
     name: str | None = None
     refusal: str | None = None
     audio: dict[str, Any] | None = None
@@ -256,7 +256,7 @@ class Message(Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def text(self) -> str:
         """Its text; that of several parts is joined by line breaks, as the gateway reads it."""
-        parts = self.content
+        parts = self.content or ""  # an answer without a text has none
         return parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
 
 

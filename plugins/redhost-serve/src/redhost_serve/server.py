@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import signal
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Literal
 
-import uvicorn
 from fastapi import FastAPI
 
 import redhost
 from redhost_serve.app import create_app
+from redhost_serve.graceful import GracefulServer
 from redhost_serve.limits import HEAD_BYTES
 from redhost_serve.listener import bind
 from redhost_serve.service import Options, Service
 
 __all__ = ["Server", "running"]
 
-log = logging.getLogger("redhost.serve")
 
-ENDING = 30
-"""Seconds in which requests in progress have to end."""
-
-
-class Server(uvicorn.Server):
-    """A server that reports that it is not ready before it stops accepting requests.
+class Server(GracefulServer):
+    """The server of a service.
 
     Args:
         app: The application.
         service: The service.
-        grace: Seconds between SIGTERM and the end of new requests: time for a load balancer to
-            switch to other servers. Ctrl-C, or a second signal, does not wait.
+        grace: Seconds between SIGTERM and the end of new requests.
         started: Called when the server answers.
     """
 
@@ -49,51 +38,20 @@ class Server(uvicorn.Server):
         grace: float,
         started: Callable[[], None] = lambda: None,
     ) -> None:
-        # Ignore a proxy's headers on a request's origin: only this machine may make changes.
-        config = uvicorn.Config(
+        super().__init__(
             app,
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
+            grace=grace,
+            started=started,
+            leaving=self._stop_being_ready,
             timeout_keep_alive=5,
-            timeout_graceful_shutdown=ENDING,
             http=_protocol(),
             h11_max_incomplete_event_size=HEAD_BYTES,
-            ws="none",
         )
-        super().__init__(config)
-        self.service, self.grace, self.begun = service, grace, started
-        self.leave_at: float | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then call `started`."""
-        await super().startup(sockets=sockets)
-        self.begun()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal: first stop being ready, then, after the grace period, stop."""
-        if self.leave_at is None and sig == signal.SIGTERM:
-            self.drain()
-        else:
-            self._stop_being_ready()
-            super().handle_exit(sig, frame)
-
-    def drain(self) -> None:
-        """Stop being ready; requests are accepted until the grace period ends."""
-        self._stop_being_ready()
-        self.leave_at = time.monotonic() + self.grace
-        log.info("draining for %g seconds", self.grace)
+        self.service = service
 
     def _stop_being_ready(self) -> None:
         for service in self.service.every:
             service.draining = True
-
-    async def on_tick(self, counter: int) -> bool:
-        """Return whether it is time to stop."""
-        if self.leave_at is not None and time.monotonic() >= self.leave_at:
-            self.should_exit = True
-        return await super().on_tick(counter)
 
 
 def _protocol() -> type[asyncio.Protocol] | Literal["h11"]:
