@@ -52,7 +52,7 @@ SPREAD = {
     ("plugins/redhost-generate/src/redhost_generate/batch.py", "options"),  # transformers'
     ("plugins/redhost-generate/src/redhost_generate/tables.py", "options"),  # transformers'
     ("plugins/redhost-generate/src/redhost_generate/cli.py", "limits"),  # click's options
-    ("plugins/redhost-generate/src/redhost_generate/study.py", "options"),  # adapter_names
+    ("plugins/redhost-generate/src/redhost_generate/systems.py", "options"),  # adapter_names
     (
         "plugins/redhost-author/src/redhost_author/training/packaging.py",
         "fields",

@@ -9,29 +9,22 @@ model is shipped in.
 
 from __future__ import annotations
 
-import http.client
-import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO, cast
-from urllib.parse import urlsplit
+from typing import Any, TextIO, cast
 
 from redhost.registry.environment import python_command
 from redhost.registry.errors import MissingError
+from redhost_generate.engine_client import EngineClient
 
-__all__ = ["LlamaCpp", "llama_cpp", "write_floats"]
+__all__ = ["llama_cpp", "write_floats"]
 
 TEXTS, CONTEXT = 32, 128
 """Texts at once, and the most tokens of each with its prompt."""
-
-DATA = b"data: {"
-"""The beginning of an event of a stream that is no end."""
 
 
 def write_floats(source: Path, path: Path) -> None:
@@ -54,64 +47,8 @@ def write_floats(source: Path, path: Path) -> None:
     writer.close()
 
 
-class LlamaCpp:
-    """A server of llama.cpp with adapters.
-
-    Args:
-        address: Its URL.
-        adapters: The names of its adapters, in its order.
-    """
-
-    def __init__(self, address: str, adapters: Sequence[str]) -> None:
-        self.place, self.adapters = urlsplit(address).netloc, tuple(adapters)
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], names: Sequence[str], *, tokens: int
-    ) -> tuple[list[str], float, float]:
-        """Continue texts at the same time, each with its adapter.
-
-        Args:
-            prompts: Tokens of the prompts.
-            names: The adapter of each.
-            tokens: Tokens of each text.
-
-        Returns:
-            The texts, the seconds until all have their first token, and until all have the last.
-        """
-        begin = time.perf_counter()
-
-        def one(ids: Sequence[int], name: str) -> tuple[str, float]:
-            parts, first = list[str](), 0.0
-            for part in self._stream(ids, name, tokens):
-                first = first or time.perf_counter() - begin
-                parts.append(part)
-            return "".join(parts), first
-
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            texts, firsts = zip(*pool.map(one, prompts, names), strict=True)
-        return [*texts], max(firsts), time.perf_counter() - begin
-
-    def _stream(self, ids: Sequence[int], name: str, tokens: int) -> Iterator[str]:
-        """Yield the parts of a text."""
-        request = {
-            "prompt": [*ids],
-            "n_predict": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_prompt": False,
-            "stream": True,
-            "lora": [{"id": n, "scale": float(a == name)} for n, a in enumerate(self.adapters)],
-        }
-        connection = http.client.HTTPConnection(self.place)
-        connection.request("POST", "/v1/completions", json.dumps(request))
-        for line in connection.getresponse():
-            if line.startswith(DATA):
-                yield json.loads(line[len(DATA) - 1 :])["choices"][0]["text"]
-        connection.close()
-
-
 @contextmanager
-def llama_cpp(model: Path, adapters: Mapping[str, Path], *, threads: int) -> Iterator[LlamaCpp]:
+def llama_cpp(model: Path, adapters: Mapping[str, Path], *, threads: int) -> Iterator[EngineClient]:
     """Run a server with adapters.
 
     Args:
@@ -125,6 +62,17 @@ def llama_cpp(model: Path, adapters: Mapping[str, Path], *, threads: int) -> Ite
     if find_spec("xllamacpp") is None:
         hint = "Run: pip install xllamacpp"
         raise MissingError("the module 'xllamacpp' is not installed", hint=hint)
+
+    def request(ids: Sequence[int], name: str, tokens: int) -> dict[str, Any]:
+        return {
+            "prompt": [*ids],
+            "n_predict": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+            "lora": [{"id": n, "scale": float(a == name)} for n, a in enumerate(adapters)],
+        }
+
     command = python_command("-m", __name__, str(model), str(threads))
     with subprocess.Popen(  # noqa: S603  (this interpreter)
         [*command, *map(str, adapters.values())],
@@ -134,7 +82,7 @@ def llama_cpp(model: Path, adapters: Mapping[str, Path], *, threads: int) -> Ite
         text=True,
     ) as server:
         try:
-            yield LlamaCpp(cast("TextIO", server.stdout).readline().strip(), [*adapters])
+            yield EngineClient(cast("TextIO", server.stdout).readline().strip(), request)
         finally:
             cast("TextIO", server.stdin).close()
 
