@@ -205,5 +205,5 @@ def test_a_configured_name_of_no_expert_is_one_line(
     with caplog.at_level("WARNING", "redhost.gateway"):
         gateway_of(composed_home, upstream[0], models=models)
     lines = [r.getMessage() for r in caplog.records if "--model" in r.getMessage()]
-    expected = f"--model: expected ids of generation 3, {problem}"
+    expected = f"models of --model or --config: expected ids of generation 3, {problem}"
     assert lines == ([] if problem is None else [expected])

@@ -126,3 +126,8 @@ def test_upstreams_from_a_file(tmp_path) -> None:
     (tmp_path / "key").write_text("s3cret\n")
     keyed = msgspec.structs.replace(read, key_file=str(tmp_path / "key"))
     assert Upstream(keyed, limits=Limits()).own_headers == {"authorization": "Bearer s3cret"}
+    for unfit in ("", "s3cret\nother", "kéy"):  # no header could hold it
+        (tmp_path / "key").write_text(unfit)
+        with pytest.raises(redhost.errors.SettingsError, match="visible ASCII") as refused:
+            Upstream(keyed, limits=Limits())
+        assert "s3cret" not in str(refused.value)

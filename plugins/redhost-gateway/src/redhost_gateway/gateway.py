@@ -313,7 +313,7 @@ class Gateway:
         if unknown and unknown != self._unknown:
             near = sorted({c for name in unknown for c in get_close_matches(name, known, 1)})
             log.warning(
-                "--model: expected ids of generation %s, found %s; %s",
+                "models of --model or --config: expected ids of generation %s, found %s; %s",
                 serving.number,
                 ", ".join(map(repr, unknown)),
                 f"meant: {', '.join(near)}?" if near else "'redhost list-experts' lists them",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ LONGEST_PAUSE = 3600.0
 CHECKING = 30.0
 """Seconds for the answer to a check; what says nothing would else hold up those of others."""
 
+VISIBLE = re.compile(r"[!-~]+")
 AUTHORIZATION = b"authorization"
 ERROR = 500
 
@@ -308,11 +310,18 @@ def _basic(address: str) -> bytes | None:
 
 def _read_key(path: Path) -> str:
     try:
-        return path.read_text("utf-8").strip()
+        key = path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as e:
         raise redhost.errors.SettingsError(
             f"cannot read {path}", expected="the key of an upstream", found=str(e)
         ) from e
+    if VISIBLE.fullmatch(key) is None:  # no header could hold it
+        raise redhost.errors.SettingsError(
+            f"the key in {path}",
+            expected="one line of visible ASCII characters",
+            found=f"{len(key.splitlines())} lines, {len(key)} characters",
+        )
+    return key
 
 
 def _seconds(value: bytes) -> float:

@@ -68,7 +68,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise redhost.errors.SettingsError(
             f"cannot listen on {host}, port {port}",
             found=e.strerror or str(e),
-            hint="Choose another with --port.",
+            hint="Choose others with --host and --port.",
         ) from e
     return listener
 
