@@ -14,16 +14,21 @@ from pathlib import Path
 from warm_start import warm_command
 
 
-@contextmanager
-def gateway(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A gateway before an upstream that does not answer, and its first line."""
-    listens = ("--home", str(home), "--port", "0", "--upstream", "http://127.0.0.1:9")
-    process = subprocess.Popen(
+def started(home: Path, upstream: str, *options: str) -> subprocess.Popen[str]:
+    listens = ("--home", str(home), "--port", "0", "--upstream", upstream)
+    return subprocess.Popen(
         warm_command("-m", "redhost", "gateway", *listens, *options),
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+@contextmanager
+def gateway(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A gateway before an upstream that does not answer, and its first line."""
+    process = started(home, "http://127.0.0.1:9", *options)
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline()
@@ -63,3 +68,20 @@ def test_when_the_grace_is_over_it_is_gone_with_exit_code_0(tmp_path: Path) -> N
     with gateway(tmp_path / "empty", "--limit", "grace=0.1") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_ctrl_c_before_it_answers_is_exit_code_130_and_no_address(
+    tmp_path, upstream, until
+) -> None:
+    address, state = upstream
+    state.hangs = True
+    process = started(tmp_path / "empty", address)
+    try:
+        until(lambda: state.open)
+        process.send_signal(signal.SIGINT)
+        state.hangs = False
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        state.hangs = False
+        process.kill()
+    assert (process.returncode, printed) == (130, "")

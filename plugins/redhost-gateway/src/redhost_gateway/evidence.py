@@ -44,11 +44,11 @@ def conversations(fields: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, ...], .
         Problem: 400, if there is no text.
     """
     if "messages" in fields:
-        found = [_users(_decoded(fields["messages"], list[Message]))]
+        found = [_users(_decoded(fields, "messages", list[Message]))]
     elif "prompt" in fields:
-        found = _prompts(_decoded(fields["prompt"], str | list[str]))
+        found = _prompts(_decoded(fields, "prompt", str | list[str]))
     elif "input" in fields:
-        given = _decoded(fields["input"], str | list[str | Message])
+        given = _decoded(fields, "input", str | list[str | Message])
         messages = [] if isinstance(given, str) else [m for m in given if isinstance(m, Message)]
         texts = given if isinstance(given, str) else [m for m in given if isinstance(m, str)]
         found = [_users(messages)] if messages else _prompts(texts)
@@ -95,16 +95,16 @@ def _prompts(given: str | Sequence[str]) -> list[tuple[str, ...]]:
     return [(prompt,) if prompt.strip() else () for prompt in prompts]
 
 
-def _decoded(raw: msgspec.Raw, kind: Any) -> Any:
+def _decoded(fields: Mapping[str, msgspec.Raw], name: str, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return msgspec.json.decode(fields[name], type=kind)
     except UnicodeDecodeError as e:
         raise Problem(400, "the body is not UTF-8", code="invalid_utf8") from e
-    except msgspec.DecodeError as e:
-        raise _no_text() from e
+    except msgspec.DecodeError as e:  # it names types and places, and no content
+        raise _no_text(f"{name!r}: {e}") from e
 
 
-def _no_text() -> Problem:
-    return Problem(
-        400, "a model is chosen by text, and there is none here: name a model", code="no_text"
-    )
+def _no_text(why: str = "") -> Problem:
+    reason = f" ({why})" if why else ""
+    message = f"a model is chosen by text, and there is none here: name a model{reason}"
+    return Problem(400, message, code="no_text")

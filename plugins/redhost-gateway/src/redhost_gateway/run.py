@@ -81,9 +81,7 @@ def run(options: GatewayOptions) -> None:
             click.echo(f"generation {number} chooses on {where}{why}")
             sys.stdout.flush()
 
-        server = _server(gateway, hosts, started=say)
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
-            server.run(sockets=[listener])
+        _server(gateway, hosts, started=say).run_on(listener)
 
 
 def _server(

@@ -55,11 +55,26 @@ class GracefulServer(uvicorn.Server):
         super().__init__(config)
         self.grace, self.begun, self.leaving = grace, started, leaving
         self.leave_at: float | None = None
+        self.answered = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then call `started`."""
+        """Start, then call `started`, unless a signal came meanwhile."""
         await super().startup(sockets=sockets)
-        self.begun()
+        if not self.should_exit:
+            self.begun()
+            self.answered = True
+
+    def run_on(self, listener: socket.socket) -> None:
+        """Answer requests on a socket until a signal ends the server.
+
+        Raises:
+            KeyboardInterrupt: If Ctrl-C came before it answered.
+        """
+        try:
+            self.run(sockets=[listener])
+        except KeyboardInterrupt:  # uvicorn raises Ctrl-C again
+            if not self.answered:
+                raise
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal: first stop being ready, then, after the grace period, stop."""

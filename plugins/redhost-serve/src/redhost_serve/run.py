@@ -133,9 +133,8 @@ def run(options: ServeOptions) -> None:
             _watching(service, options),
             following(service, options.follow, where=where),
             _recalling(service),
-            contextlib.suppress(KeyboardInterrupt),  # uvicorn raises Ctrl-C again after shutdown
         ):
-            server.run(sockets=[listener])
+            server.run_on(listener)
 
 
 def _service_options(options: ServeOptions, limits: Limits) -> Options:
