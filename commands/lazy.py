@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -173,6 +172,8 @@ def import_beside(name: str, value: str, *, needed_for: str) -> Any:
         MissingError: If the plugin is not installed.
         PluginError: If it cannot be loaded.
     """
+    from msgspec.structs import replace
+
     from ..registry.package.discover import canonical, plugin_entry_points
 
     dists = {f"redhost-{extra}" for extra, commands in PLUGINS.items() if name in commands}

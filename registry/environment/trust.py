@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES, all_suffixes
@@ -55,8 +54,7 @@ class _Trusted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digests: dict[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contents:
+class Contents(Struct, frozen=True, kw_only=True, dict=True):
     """The content of a distribution, as it was read.
 
     Attributes:
@@ -78,8 +76,7 @@ class Contents:
         return {os.path.realpath(path): self.by_name[name] for name, path in self.files.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
+class Agreement(Struct, frozen=True, kw_only=True):
     """The content of a trusted distribution.
 
     Attributes:

@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,8 +28,7 @@ TIMEOUT = 10.0
 """Seconds to wait for another writer, by default, and for the gate, which is closed briefly."""
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(Struct, frozen=True):
     """Proof, for as long as its ``with`` block lasts, that no other process writes to a home."""
 
     home: Path

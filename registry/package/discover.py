@@ -13,11 +13,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..atomic import read_regular
 from ..errors import IntegrityError, UsageError, one_line
@@ -48,8 +50,7 @@ _SEPARATORS = re.compile(r"[-_.]+")
 _HEADERS = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(Struct, frozen=True):
     """An installed expert or backbone, as described by its metadata.
 
     Attributes:
@@ -74,8 +75,7 @@ class Package:
         return f"{self.dist} {self.version}".rstrip()
 
 
-@dataclass(frozen=True)
-class EntryPointInfo:
+class EntryPointInfo(Struct, frozen=True):
     """A plugin's entry point, not yet imported.
 
     Attributes:

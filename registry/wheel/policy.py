@@ -17,12 +17,13 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import all_suffixes
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from ..atomic import read_regular
 from ..errors import one_line, short
@@ -84,8 +85,7 @@ _HINTS: Mapping[str, tuple[str, str]] = {
 """Code of a violation → what to do about a wheel, and about what is installed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelPolicy:
+class WheelPolicy(Struct, frozen=True, kw_only=True):
     """The package that is checked, and the names that it owns.
 
     Attributes:
@@ -447,8 +447,7 @@ MAX_ROWS = 4 * MAX_NAMES
 """Most rows of a RECORD: its files, and the byte code that installers and Python add."""
 
 
-@dataclass(frozen=True)
-class RecordRow:
+class RecordRow(Struct, frozen=True):
     """One file of a RECORD.
 
     Attributes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import (
@@ -37,8 +38,7 @@ from .signing import PublicKey, read_signature, signature_path, verify
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(Struct, frozen=True, dict=True):
     """An expert or backbone in a wheel that passed its audit.
 
     Attributes:

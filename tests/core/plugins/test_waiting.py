@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import redhost
 from redhost.core.plugins.hooks import OF_THIS_PROJECT
