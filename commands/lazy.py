@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -137,6 +136,8 @@ class PluginGroup(click.Group):
         """Resolve a command; for an unknown one, suggest those with this prefix, or the closest."""
         ctx.meta["redhost.typed"] = args[0] if args else None
         if args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            import difflib
+
             _refuse_absent(args[0])
             names = self.list_commands(ctx)
             close = [name for name in names if args[0] and name.startswith(args[0])]

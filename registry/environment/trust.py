@@ -8,7 +8,6 @@ while they are what this redhost was released with, or a part of the source tree
 from __future__ import annotations
 
 import os
-import sysconfig
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
@@ -319,6 +318,8 @@ def _preferred(module: Path, site: Path) -> Iterator[tuple[str, Path]]:
 
 def _rows(dist: str, installed: metadata.Distribution) -> dict[str, RecordRow]:
     """Return the rows of RECORD inside the site folder, by normal path."""
+    import sysconfig
+
     text = installed.read_text("RECORD")
     if not text:
         raise IntegrityError(

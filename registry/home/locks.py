@@ -8,7 +8,6 @@ their process, because file locks belong to the operating system.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -124,7 +123,7 @@ class Leases:
             UnknownNameError: If there is no such generation (any more).
             StoreError: If the lease cannot be written.
         """
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
         started = datetime.now(UTC).isoformat(timespec="seconds")
         lease = Lease(generation=number, pid=os.getpid(), started=started)
         lock = _lock(self.folder / f"{name}.lock")
