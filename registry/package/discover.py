@@ -280,13 +280,17 @@ def _distributions(
             yield dist, info, text, fields
 
 
-def _text(dist: metadata.Distribution, name: str) -> str:
-    """Read the beginning of a file of a distribution's metadata; empty if it is unreadable."""
-    try:  # takes half as long as `read_text`; nothing inside an archive is a package of ours
-        data = read_regular(f"{getattr(dist, '_path', '')}/{name}", limit=MAX_POINTS, whole=False)
-    except (OSError, ValueError):
+def beginning_of(path: str, limit: int = MAX_POINTS) -> str:
+    """Return the beginning of a file of metadata, as text; empty if it is unreadable."""
+    try:
+        return read_regular(path, limit=limit, whole=False).decode("utf-8", "replace")
+    except (OSError, ValueError):  # a path with a null byte is a ValueError
         return ""
-    return data.decode("utf-8", "replace")
+
+
+def _text(dist: metadata.Distribution, name: str) -> str:
+    # Takes half as long as `read_text`; nothing inside an archive is a package of ours.
+    return beginning_of(f"{getattr(dist, '_path', '')}/{name}")
 
 
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:

@@ -25,7 +25,6 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from ..atomic import read_regular
 from ..errors import one_line, short
 from ..package.checked import Checked, Refused, Violation, checked
 from ..package.discover import (
@@ -33,6 +32,7 @@ from ..package.discover import (
     MAX_METADATA,
     MAX_OFFERS,
     MAX_POINTS,
+    beginning_of,
     canonical,
     entries,
     groups,
@@ -403,16 +403,14 @@ def _top_names(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def _names_in(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
     record, listed, origin = (
-        _read(f"{info}/{name}", _CLAIMS[name]) if size else ""
+        beginning_of(f"{info}/{name}", _CLAIMS[name]) if size else ""
         for name, _, size, *_ in stamps
         if name != _POINTS
     )
     modules = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
     tops = (top.removesuffix(".py") for top in set(modules)) if record else listed.split()
     # Without its files, a name is only a claim: any package could have those of others refused.
-    points = (
-        _read(f"{info}/{_POINTS}", MAX_POINTS) if origin and _is_elsewhere(origin, info) else ""
-    )
+    points = beginning_of(f"{info}/{_POINTS}") if origin and _is_elsewhere(origin, info) else ""
     data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
     return frozenset(name.casefold() for name in chain(tops, data))
 
@@ -428,13 +426,6 @@ def _is_elsewhere(origin: str, info: str) -> bool:
         return not project.resolve().is_relative_to(Path(info).parent.resolve())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
         return False
-
-
-def _read(path: str, limit: int) -> str:
-    try:
-        return read_regular(path, limit=limit, whole=False).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 # -- RECORD ---------------------------------------------------------------------------------------

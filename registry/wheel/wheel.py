@@ -19,7 +19,7 @@ from ..package.discover import (
     entries,
     headers,
 )
-from ..package.manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
+from ..package.manifest import parse_backbone, parse_expert
 from ..package.readers import MAX_LARGE, ExpertFiles, read_expert, read_file
 from ..package.safetensors_check import sha256_hex
 from .archive import ArchiveError, read_archive
@@ -143,9 +143,9 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
 
 def _check_id(files: Mapping[str, bytes], package: Package, entry: str) -> Iterator[Violation]:
     """Refuse an entry point whose name differs from the id of its package."""
-    parse = parse_expert if package.kind == "expert" else parse_backbone
-    manifest: ExpertManifest | BackboneManifest | None
-    manifest = parse(files.get(MANIFESTS[package.kind], b"")).value
+    raw = files.get(MANIFESTS[package.kind], b"")
+    read = parse_expert(raw) if package.kind == "expert" else parse_backbone(raw)
+    manifest = read.value
     if manifest is not None and manifest.id != entry:  # an invalid one is refused later
         hint = "Call the entry point by the id, and build the wheel again."
         yield Violation(
