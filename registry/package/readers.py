@@ -60,12 +60,6 @@ class ExpertFiles(Struct, frozen=True):
         """The canary, a safetensors file."""
         return self.files[self.manifest.canary.file]
 
-    @property
-    def card(self) -> bytes | None:
-        """The routing card, or None for the kind ``none``."""
-        name = self.manifest.card.file
-        return None if name is None else self.files[name]
-
 
 class BackboneFiles(Struct, frozen=True):
     """A valid backbone, in memory; the files of a hub base are not part of it.
