@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import sys
-import traceback
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -162,6 +161,8 @@ def _run(arguments: Sequence[str]) -> int:
         return missing.exit_code
     except RedhostError as e:
         if "--debug" in arguments:
+            import traceback
+
             traceback.print_exc()
         click.echo(f"redhost: {_in_home(str(e), arguments)}", err=True)
         return e.exit_code
@@ -174,6 +175,8 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo(f"redhost: stopped{doing}{_after_stop(arguments)}", err=True)
         return 130
     except SystemExit as e:
+        import traceback
+
         *_, (frame, _) = traceback.walk_tb(e.__traceback__)
         module = str(frame.f_globals.get("__name__"))
         if module.partition(".")[0] == "redhost" or _typed(arguments) not in cli.commands:

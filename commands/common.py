@@ -90,8 +90,9 @@ def _note_question(ctx: click.Context, _: click.Parameter, value: str | None) ->
 
 
 def _home_of_question(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
-    from ..registry.home.questions import home_of, require_home
-    from ..registry.queries.settings import resolve_home
+    with imports():
+        from ..registry.home.questions import home_of, require_home
+        from ..registry.queries.settings import resolve_home
 
     if (question := ctx.meta.get(_QUESTION)) is None:
         return None if value is None else require_home(value)
@@ -268,8 +269,8 @@ def cut_texts(cuts: Sequence[int | None]) -> str:
 def imports() -> Iterator[None]:
     """Import large modules in the block; the objects they create are never collected.
 
-    Otherwise the garbage collector would visit torch's hundreds of thousands of objects several
-    times during the import, and once more at exit, which takes longer than loading this package.
+    Otherwise the garbage collector would visit them several times during the import, and once more
+    at exit. That is a tenth of `list-experts`; of torch it takes longer than loading this package.
     """
     gc.disable()
     try:

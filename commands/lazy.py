@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -138,6 +136,8 @@ class PluginGroup(click.Group):
         """Resolve a command; for an unknown one, suggest those with this prefix, or the closest."""
         ctx.meta["redhost.typed"] = args[0] if args else None
         if args and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            import difflib
+
             _refuse_absent(args[0])
             names = self.list_commands(ctx)
             close = [name for name in names if args[0] and name.startswith(args[0])]
@@ -173,6 +173,8 @@ def import_beside(name: str, value: str, *, needed_for: str) -> Any:
         MissingError: If the plugin is not installed.
         PluginError: If it cannot be loaded.
     """
+    from msgspec.structs import replace
+
     from ..registry.package.discover import canonical, plugin_entry_points
 
     dists = {f"redhost-{extra}" for extra, commands in PLUGINS.items() if name in commands}

@@ -45,8 +45,7 @@ def welcome() -> None:
     for title, lines in titled.items():
         for line in lines:
             click.echo(f"  {title:<10} {line}")
-    composed = record is not None or bool(named)
-    click.echo("next: " + _advice(inventory.backbone, bool(good), composed))
+    click.echo("next: " + _advice(inventory.backbone, bool(good), bool(record or named)))
     click.echo("all commands: redhost --help")
 
 

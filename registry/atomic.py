@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -285,7 +284,7 @@ def reporting(path: Path) -> Iterator[None]:
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     """Yield a temporary name next to a path; if the body raises, a file of that name is removed."""
-    name = f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
+    name = f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}-{path.name}"
     temporary = path.with_name(name[:120])
     try:
         yield temporary

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-import difflib
 from collections.abc import Iterable
-from traceback import format_exception_only
 from typing import ClassVar
 
 MAX_PART = 4000
@@ -145,6 +143,8 @@ class StoreError(MissingError):
 
 def suggest(name: str, names: Iterable[str]) -> str:
     """Return ``Did you mean 'x'? `` for the closest known name, or an empty string."""
+    import difflib
+
     close = difflib.get_close_matches(name[:MAX_NAME], list(names), n=1)
     return f"Did you mean {close[0]!r}? " if close else ""
 
@@ -163,6 +163,8 @@ def one_line(text: str) -> str:
 
 def summary(error: BaseException) -> str:
     """Return the type and message of any error, as one line; those of a package may have none."""
+    from traceback import format_exception_only
+
     return excerpt(" ".join("".join(format_exception_only(error)).split()))
 
 

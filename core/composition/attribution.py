@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from ...registry.environment.status import PackageStatus
 from ...registry.errors import CardError, CompositionError, HarmError, RedhostError
 from .prepare import same_rows
@@ -50,7 +52,7 @@ def compose_without_faulty(
         # A copy of a member's card takes its rows, which looks like harm: name it a copy.
         others = selection.statuses if outcome.code.is_harm else ()
         refusal = same_rows(culprit, others) or outcome.of(str(culprit.id))
-        blamed = replace(culprit, violations=refusal.violations)
+        blamed = structs.replace(culprit, violations=refusal.violations)
         selection = replace(
             selection,
             statuses=tuple(blamed if s is culprit else s for s in selection.statuses),

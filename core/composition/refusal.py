@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from msgspec import structs
+
 from ...registry.errors import (
     CompositionError,
     ContractError,
@@ -70,7 +72,7 @@ class Refusal:
         about = (
             first
             if self.cause
-            else replace(first, field="package", found=f"{first.field}: {first.found}")
+            else structs.replace(first, field="package", found=f"{first.field}: {first.found}")
         )
         return replace(self, expert=expert, violations=(about,))
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from msgspec import structs
+
 from ...registry.environment.status import PackageStatus, check_packages, status_of_files
 from ...registry.errors import (
     CompositionError,
@@ -167,7 +169,7 @@ def without_unsigned(selection: Selection, *, signed: Collection[str] = ()) -> S
     return replace(
         selection,
         statuses=tuple(
-            x if x.digest in signed else replace(x, violations=(missing, *x.violations))
+            x if x.digest in signed else structs.replace(x, violations=(missing, *x.violations))
             for x in selection.statuses
         ),
     )

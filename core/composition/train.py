@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import safetensors.torch
 
@@ -13,7 +12,7 @@ from ...registry.errors import CompositionError, UsageError
 from ..bus.bus import BACKBONE
 from ..bus.signals import ANSWERS
 from ..digests import tensor_digest
-from ..model.build import COMBINERS, NORMS, build_bus, make_fixed, make_router
+from ..model.build import build_bus, make_combiner, make_norm, make_router
 from ..model.composed import ComposedModel
 from ..receipt import RouterReceipt
 from ..routers import KINDS
@@ -166,16 +165,15 @@ def _under_router(
         plugins=inputs.plugins,
         providers=inputs.providers,
     )
-    fixed = partial(make_fixed, bus=bus, plugins=inputs.plugins, providers=inputs.providers)
     model = ComposedModel(
         backbone=inputs.backbone,
         bus=build_bus(
             inputs.backbone,
-            norm=fixed(NORMS),
+            norm=make_norm(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
             router=router,
             experts={i: e.expert for i, e in experts.items()},
             columns=columns,
-            combiner=fixed(COMBINERS),
+            combiner=make_combiner(bus=bus, plugins=inputs.plugins, providers=inputs.providers),
         ),
         cards={i: e.card for i, e in experts.items()},
         background=inputs.background,

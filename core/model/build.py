@@ -12,7 +12,7 @@ import safetensors.torch
 from torch import nn
 
 from ...registry.environment.installed import audit_installed
-from ...registry.errors import ContractError, PluginError, suggest
+from ...registry.errors import ContractError, suggest
 from ...registry.package.checked import Checked, violations_in
 from ...registry.package.discover import Package
 from ...registry.package.manifest import BackboneManifest
@@ -70,9 +70,10 @@ def make_backbone(
     """Make a backbone from verified bytes; its fingerprint is checked for any provider."""
     manifest, provider = files.manifest, Providers()
     plugins.task(manifest.task, resolution=manifest.resolution, providers=providers)
-    backbone: Backbone = plugins.make(
+    backbone = plugins.make(
         BACKBONES,
         backbone_name(manifest, plugins=plugins, device=device),
+        Backbone,
         what=f"backbone {manifest.id!r}",
         providers=provider,
         manifest=manifest,
@@ -130,6 +131,7 @@ def make_expert_module(
             expert = plugins.make(
                 FORMS,
                 name,
+                Expert,
                 what=f"the form {name!r} of expert {manifest.id!r}",
                 manifest=manifest,
                 tensors=tensors,
@@ -140,12 +142,6 @@ def make_expert_module(
     except ContractError as e:
         return Checked(None, violations_in(e, code="not_computable", field="form"))
     providers |= provider
-    if not isinstance(expert, Expert):
-        raise PluginError(
-            f"plugin {min(provider)!r} made expert {manifest.id!r}",
-            expected="a redhost.Expert",
-            found=type(expert).__name__,
-        )
     if manifest.ported and not provider:  # a plugin's form reads the map itself
         fitted = safetensors.torch.load(files.files[manifest.ported.map.file])
         expert = MappedExpert(expert, A=fitted["A"].float(), c=fitted["c"].float())
@@ -163,11 +159,17 @@ def built_experts(model: ComposedModel | None) -> BuiltExperts:
     return {expert.source: expert for expert in experts}
 
 
-def make_fixed(hook: str, *, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
-    """Make the bus norm, or what combines the experts' outputs: every bus has one of each."""
-    name, what = {NORMS: (NORM, "the bus norm"), COMBINERS: (COMBINER, "the combiner")}[hook]
-    module: nn.Module = plugins.make(hook, name, what=what, providers=providers, bus=bus)
-    return module.eval().requires_grad_(False)
+def make_norm(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
+    """Make the bus norm."""
+    norm = plugins.make(NORMS, NORM, nn.Module, what="the bus norm", providers=providers, bus=bus)
+    return norm.eval().requires_grad_(False)
+
+
+def make_combiner(*, bus: BusConfig, plugins: Plugins, providers: Providers) -> nn.Module:
+    """Make what combines the experts' outputs; the bus freezes it."""
+    return plugins.make(
+        COMBINERS, COMBINER, nn.Module, what="the combiner", providers=providers, bus=bus
+    )
 
 
 def make_router(
@@ -181,9 +183,10 @@ def make_router(
 ) -> Router:
     """Make an untrained router of a kind."""
     name = kind.partition(":")[0]
-    router: nn.Module = plugins.make(
+    router = plugins.make(
         ROUTERS,
         name,
+        nn.Module,
         what=f"a router of kind {kind!r}",
         providers=providers,
         instead=partial(_kinds_meant, name, plugins),

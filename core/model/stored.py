@@ -28,13 +28,12 @@ from ..routers.cards import Card, read_card
 from ..types import BackgroundRow, Row
 from .build import (
     BACKBONES,
-    COMBINERS,
     FORMS,
-    NORMS,
     build_bus,
     make_backbone,
+    make_combiner,
     make_expert_module,
-    make_fixed,
+    make_norm,
     make_router,
     rows_of,
 )
@@ -197,7 +196,7 @@ class GenerationLoader:
                 router=router,
                 experts=experts,
                 columns=record.router.columns,
-                combiner=make_fixed(COMBINERS, bus=bus, plugins=plugins, providers={}),
+                combiner=make_combiner(bus=bus, plugins=plugins, providers={}),
             ),
             cards=LazyCards({i: card for i, (_, card) in members.items()}),
             background=rows_of(parts.files, BackgroundRow),
@@ -260,5 +259,5 @@ class GenerationLoader:
             providers={},
         )
         load_router(router, safetensors.torch.load(router_bytes))
-        norm = make_fixed(NORMS, bus=bus, plugins=plugins, providers={})
+        norm = make_norm(bus=bus, plugins=plugins, providers={})
         return _Parts(record, files, plugins, backbone, router, norm)

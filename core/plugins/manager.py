@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pluggy
 
@@ -36,6 +36,8 @@ from . import builtin
 from .hooks import OF_THIS_PROJECT, PROJECT, HookSpec, extra_of
 
 log = logging.getLogger("redhost")
+
+PartT = TypeVar("PartT")
 
 BUILTIN = "redhost itself"  # no name of a distribution
 
@@ -138,17 +140,19 @@ class Plugins:
         self,
         hook: str,
         name: str,
+        part_type: type[PartT],
         *,
         what: str,
         providers: MutableMapping[str, str] | None = None,
         instead: Callable[[], str] = str,
         **arguments: Any,
-    ) -> Any:
+    ) -> PartT:
         """Make a part with the factory that is registered under a name.
 
         Args:
             hook: The hook that registers such factories.
             name: The factory's name. A plugin's takes precedence over the built-in one.
+            part_type: The class that such a part is an instance of.
             what: The part being made, for messages.
             providers: Receives the distribution that provided the part, with its digest, unless
                 the part is a built-in one.
@@ -156,7 +160,8 @@ class Plugins:
             arguments: What the factory may take.
 
         Raises:
-            PluginError: If two plugins register the name or none does, or if the factory fails.
+            PluginError: If two plugins register the name or none does, or if the factory fails or
+                makes something else.
             UsageError: If none does, and there are others to choose from.
         """
         factories = self._registrations(hook, name).get(name, {})
@@ -178,6 +183,12 @@ class Plugins:
         taken = inspect.signature(factory).parameters.keys() & arguments.keys()
         with _named(plugin, f"the factory of {what}"):
             part = factory(**{argument: arguments[argument] for argument in taken})
+        if not isinstance(part, part_type):
+            raise PluginError(
+                f"plugin {plugin!r} made {what}",
+                expected=f"an instance of {part_type.__name__}",
+                found=type(part).__name__,
+            )
         if providers is not None and plugin != BUILTIN:
             providers[self._dists[plugin]] = self._digests[self._dists[plugin]]
         return part
@@ -203,8 +214,9 @@ class Plugins:
         if not is_registered(name):
             extra = PLUGIN_TASKS.get(name)
             hint = f"{'' if extra else suggest(name, TASKS)}{self._absent_hint(extra)}".rstrip()
-            hint = hint or "Install its plugin."
-            raise PluginError(f"no trusted plugin provides task {name!r}", hint=hint)
+            raise PluginError(
+                f"no trusted plugin provides task {name!r}", hint=hint or "Install its plugin."
+            )
         if providers is not None and name in self._tasks:
             dist = self._tasks[name]
             providers[dist] = self._digests[dist]
@@ -235,17 +247,17 @@ class Plugins:
             except PluginError as e:
                 log.error("%s", e)
 
-    def collect(self, hook: str, *, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def collect(self, hook: str, *, builtin: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call a registering hook and return the registered values by name.
 
         Args:
             hook: The hook.
-            own: The values that redhost itself registers, by name.
+            builtin: The values that redhost itself registers, by name.
 
         Raises:
             PluginError: If two plugins, or a plugin and redhost, register the same name.
         """
-        collected = dict(own or {})
+        collected = dict(builtin or {})
         for name, values in self._registrations(hook).items():
             plugins = [*([BUILTIN] if name in collected else []), *values]
             if len(plugins) > 1:

@@ -16,12 +16,14 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..atomic import read_regular
 from ..errors import ContractError, InstallError, IntegrityError, UsageError
@@ -189,8 +191,7 @@ def uninstall(dist: str) -> None:
     importlib.invalidate_caches()
 
 
-@dataclass(frozen=True)
-class EnvironmentBackup:
+class EnvironmentBackup(Struct, frozen=True):
     """The state of the environment before an installation.
 
     Attributes:

@@ -10,11 +10,11 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import atomic
 from ..errors import ContractError, RedhostError, StoreError
@@ -65,8 +65,7 @@ class PackageStatusJson(TypedDict):
     editable: bool
 
 
-@dataclass(frozen=True)
-class PackageStatus:
+class PackageStatus(Struct, frozen=True):
     """A package and the last state it reached.
 
     Attributes:

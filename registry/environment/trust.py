@@ -8,9 +8,7 @@ while they are what this redhost was released with, or a part of the source tree
 from __future__ import annotations
 
 import os
-import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES, all_suffixes
@@ -55,8 +53,7 @@ class _Trusted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digests: dict[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contents:
+class Contents(Struct, frozen=True, kw_only=True, dict=True):
     """The content of a distribution, as it was read.
 
     Attributes:
@@ -78,8 +75,7 @@ class Contents:
         return {os.path.realpath(path): self.by_name[name] for name, path in self.files.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
+class Agreement(Struct, frozen=True, kw_only=True):
     """The content of a trusted distribution.
 
     Attributes:
@@ -322,6 +318,8 @@ def _preferred(module: Path, site: Path) -> Iterator[tuple[str, Path]]:
 
 def _rows(dist: str, installed: metadata.Distribution) -> dict[str, RecordRow]:
     """Return the rows of RECORD inside the site folder, by normal path."""
+    import sysconfig
+
     text = installed.read_text("RECORD")
     if not text:
         raise IntegrityError(

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from .. import atomic
 from ..errors import (
@@ -48,8 +49,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _CURRENT = re.compile(r"([1-9][0-9]{0,17}) ([0-9a-f]{64})")
 
 
-@dataclass(frozen=True)
-class GcReport:
+class GcReport(Struct, frozen=True):
     """What was removed, or would be.
 
     Attributes:
@@ -67,8 +67,7 @@ class GcReport:
     held: tuple[Lease, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PurgeReport:
+class PurgeReport(Struct, frozen=True, kw_only=True):
     """What `drop_copies` removed.
 
     Attributes:

@@ -8,11 +8,9 @@ their process, because file locks belong to the operating system.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,8 +27,7 @@ TIMEOUT = 10.0
 """Seconds to wait for another writer, by default, and for the gate, which is closed briefly."""
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(Struct, frozen=True):
     """Proof, for as long as its ``with`` block lasts, that no other process writes to a home."""
 
     home: Path
@@ -126,7 +123,7 @@ class Leases:
             UnknownNameError: If there is no such generation (any more).
             StoreError: If the lease cannot be written.
         """
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
         started = datetime.now(UTC).isoformat(timespec="seconds")
         lease = Lease(generation=number, pid=os.getpid(), started=started)
         lock = _lock(self.folder / f"{name}.lock")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..errors import (
     BackboneMismatchError,
@@ -66,8 +68,7 @@ MAX_FIELD = 500
 """Most characters of each field of a violation."""
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """One broken promise.
 
     Attributes:
@@ -88,8 +89,8 @@ class Violation:
         """Escape text from the package, so that each field is one line that is safe to print."""
         if self.code not in CODES:
             raise ValueError(f"{self.code!r} is missing from CODES")
-        for name, value in vars(self).items():
-            object.__setattr__(self, name, excerpt(value, most=MAX_FIELD))
+        for name in self.__struct_fields__:
+            force_setattr(self, name, excerpt(getattr(self, name), most=MAX_FIELD))
 
     @property
     def reason(self) -> str:
@@ -103,8 +104,7 @@ class Violation:
         )
 
 
-@dataclass(frozen=True)
-class Checked(Generic[T]):
+class Checked(Struct, Generic[T], frozen=True):
     """A value that passed its checks, or all violations.
 
     Attributes:

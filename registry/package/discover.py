@@ -13,11 +13,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..atomic import read_regular
 from ..errors import IntegrityError, UsageError, one_line
@@ -48,8 +50,7 @@ _SEPARATORS = re.compile(r"[-_.]+")
 _HEADERS = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(Struct, frozen=True):
     """An installed expert or backbone, as described by its metadata.
 
     Attributes:
@@ -74,8 +75,7 @@ class Package:
         return f"{self.dist} {self.version}".rstrip()
 
 
-@dataclass(frozen=True)
-class EntryPointInfo:
+class EntryPointInfo(Struct, frozen=True):
     """A plugin's entry point, not yet imported.
 
     Attributes:
@@ -280,13 +280,17 @@ def _distributions(
             yield dist, info, text, fields
 
 
-def _text(dist: metadata.Distribution, name: str) -> str:
-    """Read the beginning of a file of a distribution's metadata; empty if it is unreadable."""
-    try:  # takes half as long as `read_text`; nothing inside an archive is a package of ours
-        data = read_regular(f"{getattr(dist, '_path', '')}/{name}", limit=MAX_POINTS, whole=False)
-    except (OSError, ValueError):
+def beginning_of(path: str, limit: int = MAX_POINTS) -> str:
+    """Return the beginning of a file of metadata, as text; empty if it is unreadable."""
+    try:
+        return read_regular(path, limit=limit, whole=False).decode("utf-8", "replace")
+    except (OSError, ValueError):  # a path with a null byte is a ValueError
         return ""
-    return data.decode("utf-8", "replace")
+
+
+def _text(dist: metadata.Distribution, name: str) -> str:
+    # Takes half as long as `read_text`; nothing inside an archive is a package of ours.
+    return beginning_of(f"{getattr(dist, '_path', '')}/{name}")
 
 
 def _folder(dist: metadata.Distribution, module: str, manifest: str) -> Path | None:

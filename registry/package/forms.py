@@ -11,14 +11,14 @@ backbone's classes for `logits`, the expert's own number of labels for `labels`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 Shapes = dict[str, tuple[int, ...]]
 """Tensor name → shape."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpaceSpec:
+class SpaceSpec(Struct, frozen=True, kw_only=True):
     """A space that experts write to.
 
     Attributes:
@@ -50,8 +50,7 @@ SPACES: Mapping[str, SpaceSpec] = {
 """Every space, by its name in manifests."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormSpec:
+class FormSpec(Struct, frozen=True, kw_only=True):
     """One form.
 
     Attributes:
@@ -116,8 +115,7 @@ OPEN = "open"
 """The name under which a plugin trains experts whose author leaves the form open."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskSpec:
+class TaskSpec(Struct, frozen=True, kw_only=True):
     """The properties of a task that need no torch; `core.bus.task` has the rest.
 
     Attributes:

@@ -510,7 +510,7 @@ def _for_another_host(needs: _Needs, kind: type[Struct]) -> Iterator[Violation]:
         yield (
             Violation("manifest_newer", "schema", expected, schema, hint)
             if later
-            else _wrong("schema", expected, schema)
+            else wrong_field("schema", expected, schema)
         )
     min_host = str(needs.min_host)
     if re.fullmatch(_HOST_VERSION, min_host):
@@ -531,17 +531,18 @@ def _violation(message: str, kind: type[Struct]) -> Violation:
         hint = f"{suggest(m[1], kind.__struct_fields__)}Remove the key, or upgrade redhost."
         return Violation("manifest_unknown_key", _inside(field, m[1]), "no such key", m[1], hint)
     if m := re.fullmatch(r"Object missing required field `(.*)`", what):
-        return _wrong(_inside(field, m[1]), "a value", "nothing")
+        return wrong_field(_inside(field, m[1]), "a value", "nothing")
     if m := re.fullmatch(r"Expected `?(.*?)`?, got `?(.*?)`?", what):
-        return _wrong(field, m[1], m[2])
+        return wrong_field(field, m[1], m[2])
     if m := re.fullmatch(r"Expected (.*)", what):
-        return _wrong(field, m[1].replace(NO_FINAL_NEWLINE, ""), "another value")
-    return _wrong(field, "a value of the schema", what)
+        return wrong_field(field, m[1].replace(NO_FINAL_NEWLINE, ""), "another value")
+    return wrong_field(field, "a value of the schema", what)
 
 
 def _inside(field: str, key: str) -> str:
     return key if field == "manifest" else f"{field}.{key}"
 
 
-def _wrong(field: str, expected: str, found: str) -> Violation:
+def wrong_field(field: str, expected: str, found: str) -> Violation:
+    """Return the violation of a field that is not as expected."""
     return Violation("manifest_field", field, expected, found, "Correct the manifest.")

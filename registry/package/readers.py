@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from ..atomic import read_regular
 from ..errors import short
@@ -34,8 +35,7 @@ MAX_LARGE = 2 * 2**30
 """Most bytes of a trunk's weights, or a plugin's form's; larger ones belong on a hub."""
 
 
-@dataclass(frozen=True)
-class ExpertFiles:
+class ExpertFiles(Struct, frozen=True):
     """A valid expert, in memory.
 
     Attributes:
@@ -60,15 +60,8 @@ class ExpertFiles:
         """The canary, a safetensors file."""
         return self.files[self.manifest.canary.file]
 
-    @property
-    def card(self) -> bytes | None:
-        """The routing card, or None for the kind ``none``."""
-        name = self.manifest.card.file
-        return None if name is None else self.files[name]
 
-
-@dataclass(frozen=True)
-class BackboneFiles:
+class BackboneFiles(Struct, frozen=True):
     """A valid backbone, in memory; the files of a hub base are not part of it.
 
     Attributes:

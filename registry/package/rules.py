@@ -16,7 +16,15 @@ from functools import lru_cache
 from ..errors import ContractError, short
 from .checked import Violation, listed, violations_of
 from .forms import FINAL, FORMS, TASKS, VALUE, Shapes
-from .manifest import BUS_API, BUS_RANGE, BackboneManifest, ExpertManifest, Features, parts_of
+from .manifest import (
+    BUS_API,
+    BUS_RANGE,
+    BackboneManifest,
+    ExpertManifest,
+    Features,
+    parts_of,
+    wrong_field,
+)
 from .safetensors_check import TensorInfo, sha256_hex
 
 MAX_ROWS = 256
@@ -153,19 +161,19 @@ def _bus_range(bus_api: str) -> Iterator[Violation]:
     try:
         SpecifierSet(bus_api)
     except InvalidSpecifier:
-        yield _field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
+        yield wrong_field("bus_api", "a version range such as '>=1,<2'", repr(bus_api))
 
 
 def _form(manifest: ExpertManifest) -> Iterator[Violation]:
     form, name = FORMS.get(manifest.form), f"the form {manifest.form!r}"
     # A plugin's form is not in `FORMS`; its rank and tensors are its own.
     if form and form.ranked != (manifest.rank > 0):
-        yield _field(
+        yield wrong_field(
             "rank", f"{'at least 1' if form.ranked else '0'} for {name}", str(manifest.rank)
         )
     for key, listing in (("tensors", "shapes"), ("files", "names")):
         if form and getattr(manifest, key):
-            yield _field(key, f"no such key for {name}", listing)
+            yield wrong_field(key, f"no such key for {name}", listing)
     yield from _carried("files", manifest.files or ())
 
 
@@ -253,12 +261,12 @@ def _card(manifest: ExpertManifest) -> Iterator[Violation]:
     card = manifest.card
     if card.kind == "none":
         if card.file or card.sha256 or card.fit or card.gate:
-            yield _field("card", "no file and no rows for the kind 'none'", "some")
+            yield wrong_field("card", "no file and no rows for the kind 'none'", "some")
         return
     if card.noise and card.kind != "statistics":
-        yield _field("card.noise", "a card of the kind 'statistics'", repr(card.kind))
+        yield wrong_field("card.noise", "a card of the kind 'statistics'", repr(card.kind))
     if card.file is None or card.sha256 is None:
-        yield _field("card", f"a file and its sha256 for the kind {card.kind!r}", "none")
+        yield wrong_field("card", f"a file and its sha256 for the kind {card.kind!r}", "none")
     hint = "Set aside other rows of the domain; a small sample is enough for a router."
     for part, rows in (("fit", card.fit), ("gate", card.gate)):
         if rows > MAX_ROWS:
@@ -281,17 +289,17 @@ _BASES: Mapping[str, tuple[str, ...]] = {
 def _base(manifest: BackboneManifest) -> Iterator[Violation]:
     base = manifest.base
     for field in (f for f in _BASES[base.kind] if not getattr(base, f)):
-        yield _field(f"base.{field}", f"one for the kind {base.kind!r}", "none")
+        yield wrong_field(f"base.{field}", f"one for the kind {base.kind!r}", "none")
     if base.kind == "dist" and {"", ".."}.intersection(base.id.split("/")):
-        yield _field("base.id", "DISTRIBUTION/FOLDER, below the site folder", repr(base.id))
+        yield wrong_field("base.id", "DISTRIBUTION/FOLDER, below the site folder", repr(base.id))
     yield from _carried("base.files", base.files)
     if base.files and "files" not in _BASES[base.kind]:
-        yield _field("base.files", f"none for the kind {base.kind!r}", "some")
+        yield wrong_field("base.files", f"none for the kind {base.kind!r}", "some")
 
 
 def _carried(field: str, names: Collection[str]) -> Iterator[Violation]:
     if strange := sorted(name for name in names if not name.endswith(CARRIED)):
-        yield _field(field, f"only {', '.join(CARRIED)}", listed(strange))
+        yield wrong_field(field, f"only {', '.join(CARRIED)}", listed(strange))
 
 
 def _task(manifest: BackboneManifest) -> Iterator[Violation]:
@@ -299,13 +307,13 @@ def _task(manifest: BackboneManifest) -> Iterator[Violation]:
     if spec is None:
         return  # a plugin's: core asks the plugin
     if spec.labels and manifest.labels not in {(), spec.labels}:
-        yield _field(
+        yield wrong_field(
             "labels", f"only {VALUE!r} where numbers are answered", listed(manifest.labels)
         )
     if not spec.classifier and (manifest.labels or manifest.classifier):
         what = "text is generated" if spec.generates else f"experts answer {spec.noun}"
         expected = f"no labels and no classifier where {what}"
-        yield _field("labels", expected, "some" if manifest.labels else "a file")
+        yield wrong_field("labels", expected, "some" if manifest.labels else "a file")
 
 
 def _features(manifest: BackboneManifest) -> Iterator[Violation]:
@@ -315,7 +323,7 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
     layers, states = features.layers, manifest.width - features.tokens
     shown, parts = ", ".join(map(str, layers)), 1 if manifest.dense else len(layers)
     if len(set(layers)) < len(layers) or states < 1 or states % parts:
-        yield _field(
+        yield wrong_field(
             "features.layers",
             f"different layers that fill {manifest.width} numbers with the hashed tokens",
             shown,
@@ -326,7 +334,7 @@ def _features(manifest: BackboneManifest) -> Iterator[Violation]:
             if spec.generates
             else f"nothing where experts answer {spec.noun}"
         )
-        yield _field("features" if manifest.features else "dense", expected, shown)
+        yield wrong_field("features" if manifest.features else "dense", expected, shown)
 
 
 def _file_names(
@@ -335,7 +343,7 @@ def _file_names(
     """Refuse two roles for one file, also on systems that ignore case (macOS, Windows)."""
     names = Counter([manifest_file, *(part.file.casefold() for part in parts_of(manifest))])
     for name in (name for name, count in names.items() if count > 1):
-        yield _field("file", "a file of its own for each part", f"{name!r} twice")
+        yield wrong_field("file", "a file of its own for each part", f"{name!r} twice")
 
 
 def check_question(expert: ExpertManifest, question: str | None) -> Iterator[Violation]:
@@ -361,11 +369,7 @@ FieldRule = tuple[str, bool, str, str]
 
 def _agree(*rules: FieldRule) -> Iterator[Violation]:
     """Yield a violation for each rule that does not hold."""
-    yield from (_field(name, *facts) for name, holds, *facts in rules if not holds)
-
-
-def _field(field: str, expected: str, found: str) -> Violation:
-    return Violation("manifest_field", field, expected, found, "Correct the manifest.")
+    yield from (wrong_field(name, *facts) for name, holds, *facts in rules if not holds)
 
 
 # -- an expert and its backbone -------------------------------------------------------------------
@@ -435,7 +439,7 @@ def _several(expert: ExpertManifest, backbone: BackboneManifest) -> Iterator[Vio
     if spec is None or not expert.writes.spec.own_labels or spec.several == has_some:
         return
     expected = f"{'no ' if has_some else ''}thresholds: the task is {backbone.task!r}"
-    yield _field("thresholds", expected, "some" if has_some else "none")
+    yield wrong_field("thresholds", expected, "some" if has_some else "none")
 
 
 def _taps(expert: ExpertManifest) -> Iterator[Violation]:

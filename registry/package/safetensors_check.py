@@ -15,8 +15,10 @@ import re
 import reprlib
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .checked import Refused, Violation, checked, unique_keys
 
@@ -53,8 +55,7 @@ _LENGTH = 8  # bytes of the number that precedes the header
 _CHUNK = 2**20  # elements checked at a time: limits memory to a few MiB
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """The place of one tensor in a file.
 
     Attributes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from ..atomic import DAMAGED, damaged_entries
 from ..environment.status import PackageStatus, ValidationCache, check_packages
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from ..wheel.wheel import Wheel
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     """Installed experts of one question, and the backbone they were checked against.
 
     Attributes:
@@ -239,8 +238,7 @@ def composed_from(home: Path, wheel: Wheel) -> Member | None:
     return member if any(x and x.digest == member.digest for x in files) else None
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """One difference between what is locked and what is installed.
 
     Attributes:
@@ -313,8 +311,7 @@ def _compare(
             yield Drift(name, "broken", short(old), status.reason or "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HomeStatus:
+class HomeStatus(Struct, frozen=True, kw_only=True):
     """The answer to `redhost status`; fields are None or empty if nothing is composed.
 
     Attributes:
@@ -352,7 +349,7 @@ class HomeStatus:
     held: tuple[Lease, ...] = ()
     leftovers: tuple[str, ...] = ()
     lock: Literal["missing", "unreadable", "other"] | None = None
-    damaged: dict[str, int] = field(default_factory=dict)
+    damaged: dict[str, int] = {}
     store: tuple[str, ...] = ()
     questions: dict[str, int | None] | UnsetType = UNSET
 

@@ -17,14 +17,14 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import all_suffixes
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ..atomic import read_regular
+from msgspec import Struct
+
 from ..errors import one_line, short
 from ..package.checked import Checked, Refused, Violation, checked
 from ..package.discover import (
@@ -32,6 +32,7 @@ from ..package.discover import (
     MAX_METADATA,
     MAX_OFFERS,
     MAX_POINTS,
+    beginning_of,
     canonical,
     entries,
     groups,
@@ -84,8 +85,7 @@ _HINTS: Mapping[str, tuple[str, str]] = {
 """Code of a violation → what to do about a wheel, and about what is installed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelPolicy:
+class WheelPolicy(Struct, frozen=True, kw_only=True):
     """The package that is checked, and the names that it owns.
 
     Attributes:
@@ -403,16 +403,14 @@ def _top_names(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def _names_in(info: str, stamps: tuple[FileStamp, ...]) -> frozenset[str]:
     record, listed, origin = (
-        _read(f"{info}/{name}", _CLAIMS[name]) if size else ""
+        beginning_of(f"{info}/{name}", _CLAIMS[name]) if size else ""
         for name, _, size, *_ in stamps
         if name != _POINTS
     )
     modules = _TOP.findall(f"\n{record}")  # a line begins where one ends: three times as fast as ^
     tops = (top.removesuffix(".py") for top in set(modules)) if record else listed.split()
     # Without its files, a name is only a claim: any package could have those of others refused.
-    points = (
-        _read(f"{info}/{_POINTS}", MAX_POINTS) if origin and _is_elsewhere(origin, info) else ""
-    )
+    points = beginning_of(f"{info}/{_POINTS}") if origin and _is_elsewhere(origin, info) else ""
     data = (v for kind in MANIFESTS for _, v in entries(points, f"redhost.{kind}s"))
     return frozenset(name.casefold() for name in chain(tops, data))
 
@@ -430,13 +428,6 @@ def _is_elsewhere(origin: str, info: str) -> bool:
         return False
 
 
-def _read(path: str, limit: int) -> str:
-    try:
-        return read_regular(path, limit=limit, whole=False).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 # -- RECORD ---------------------------------------------------------------------------------------
 
 _ODD = re.compile(r"[\\\x00-\x1f\x7f:]")
@@ -447,8 +438,7 @@ MAX_ROWS = 4 * MAX_NAMES
 """Most rows of a RECORD: its files, and the byte code that installers and Python add."""
 
 
-@dataclass(frozen=True)
-class RecordRow:
+class RecordRow(Struct, frozen=True):
     """One file of a RECORD.
 
     Attributes:

@@ -9,8 +9,10 @@ import importlib
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import MissingError, UsageError, short
 from ..package.checked import Checked, Refused, Violation, checked
@@ -23,8 +25,7 @@ _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 _HINT = "Name the public one, NAME.pub.pem; 'redhost new-key NAME.pem' makes a pair."
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublicKey:
+class PublicKey(Struct, frozen=True, kw_only=True):
     """A key that verifies an author's signatures.
 
     Attributes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from ..package.checked import Checked, Refused, Violation, checked, refuse
 from ..package.discover import (
@@ -18,7 +19,7 @@ from ..package.discover import (
     entries,
     headers,
 )
-from ..package.manifest import BackboneManifest, ExpertManifest, parse_backbone, parse_expert
+from ..package.manifest import parse_backbone, parse_expert
 from ..package.readers import MAX_LARGE, ExpertFiles, read_expert, read_file
 from ..package.safetensors_check import sha256_hex
 from .archive import ArchiveError, read_archive
@@ -37,8 +38,7 @@ from .signing import PublicKey, read_signature, signature_path, verify
 SDISTS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip")
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(Struct, frozen=True, dict=True):
     """An expert or backbone in a wheel that passed its audit.
 
     Attributes:
@@ -143,9 +143,9 @@ def _audit(members: Mapping[str, bytes], package: Package, info: str) -> None:
 
 def _check_id(files: Mapping[str, bytes], package: Package, entry: str) -> Iterator[Violation]:
     """Refuse an entry point whose name differs from the id of its package."""
-    parse = parse_expert if package.kind == "expert" else parse_backbone
-    manifest: ExpertManifest | BackboneManifest | None
-    manifest = parse(files.get(MANIFESTS[package.kind], b"")).value
+    raw = files.get(MANIFESTS[package.kind], b"")
+    read = parse_expert(raw) if package.kind == "expert" else parse_backbone(raw)
+    manifest = read.value
     if manifest is not None and manifest.id != entry:  # an invalid one is refused later
         hint = "Call the entry point by the id, and build the wheel again."
         yield Violation(

@@ -47,6 +47,29 @@ def test_a_command_imports_its_module_and_what_that_shares() -> None:
     assert done.stderr.split() == ["experts"] and "list-experts" in done.stdout
 
 
+LIGHT = """
+import gc, sys
+from redhost.cli import main
+
+try:
+    main(["list-experts", "--home", sys.argv[1]])
+except SystemExit:
+    modules = [m for name, m in sys.modules.items() if name.startswith("redhost.")]
+    names = [(x, name) for module in modules for name, x in vars(module).items()]
+    slow = {name for x, name in names if "__dataclass_fields__" in getattr(x, "__dict__", ())}
+    slow |= {"difflib", "secrets"} & sys.modules.keys()
+    print(gc.get_freeze_count() > 0, *slow, file=sys.stderr)
+"""
+
+
+def test_list_experts_compiles_no_dataclass_and_lets_nothing_imported_be_collected(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", LIGHT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "True\n" and "range1" in done.stdout
+
+
 MUTE = "class MuteError(Exception):\n    __str__ = None\n\nraise MuteError"
 
 

@@ -78,6 +78,7 @@ def test_a_canary_in_half_precision_is_computed_like_any_other(expert_folders) -
     expert = redhost.plugins.Plugins(()).make(
         "redhost_register_forms",
         files.manifest.form,
+        redhost.Expert,
         what="it",
         manifest=files.manifest,
         tensors=safetensors.torch.load(files.weights),

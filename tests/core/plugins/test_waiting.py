@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import redhost
 from redhost.core.plugins.hooks import OF_THIS_PROJECT
@@ -104,7 +104,7 @@ def test_one_that_cannot_be_imported_fails_by_name_when_it_is_used() -> None:
     plugins = redhost.plugins.Plugins([replace(peft, value="redhost_peft.gone")])
     assert "lora" not in plugins.names("redhost_register_forms")
     with pytest.raises(PluginError, match="redhost-peft cannot be loaded"):
-        plugins.make("redhost_register_forms", "lora", what="a form")
+        plugins.make("redhost_register_forms", "lora", redhost.Expert, what="a form")
 
 
 def test_plugins_of_a_composition_are_loaded_to_be_compared() -> None:

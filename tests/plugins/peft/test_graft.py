@@ -197,6 +197,7 @@ def test_a_form_with_an_intervention_of_its_own_keeps_it(folders) -> None:
         redhost.plugins.Plugins().make,
         "redhost_register_forms",
         "inside",
+        redhost.Expert,
         what="it",
         manifest=files.manifest,
     )

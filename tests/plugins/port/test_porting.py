@@ -146,7 +146,7 @@ def test_labelled_rows_carry_over_an_expert_whose_card_holds_none(setting) -> No
         setting.expert.manifest,
         card=type(setting.expert.manifest.card)(kind="none"),
     )
-    expert = replace(setting.expert, manifest=bare)
+    expert = msgspec.structs.replace(setting.expert, manifest=bare)
     with pytest.raises(redhost.UsageError, match="--rows"):
         port_expert(expert, old=setting.old, new=setting.next)
     rows = sums(200, seed=7)
@@ -171,7 +171,7 @@ def test_without_a_text_to_fit_on_it_is_refused_and_says_what_to_bring(setting) 
     rows = [CardRow(text=f"{gate[:-1]}{' ' * n}?", label="low", part="gate") for n in range(40)]
     card = write_rows([CardRow(text=rows[0].text, label="low", part="fit"), *rows])
     ref = msgspec.structs.replace(files.manifest.card, fit=1, gate=len(rows))
-    bare = replace(
+    bare = msgspec.structs.replace(
         files,
         manifest=msgspec.structs.replace(files.manifest, card=ref),
         files={**files.files, ref.file: card},

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,7 +308,9 @@ def test_a_manifest_that_its_task_forbids_is_refused_once_the_task_is_known(
 ) -> None:
     [file] = (composed / "b").rglob("backbone.json")
     files = read_backbone(from_folder(file.parent)).unwrap("spans")
-    files = replace(files, manifest=msgspec.structs.replace(files.manifest, labels=("x",)))
+    files = msgspec.structs.replace(
+        files, manifest=msgspec.structs.replace(files.manifest, labels=("x",))
+    )
     monkeypatch.delitem(TASKS, "spans")
     [wrong] = Verifier().backbone(files)
     expected = "no labels and no classifier where experts answer spans"

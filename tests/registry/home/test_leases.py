@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redhost.registry.errors import IntegrityError, StoreError, UnknownNameError
 from redhost.registry.home import generations as garbage

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
+from msgspec.structs import replace
 from redhost_sync.fetched import Fetched, archive_of, open_bytes
 from redhost_sync.index import MAX_SIGNATURE, signature_of
 from redhost_sync.locks import Part

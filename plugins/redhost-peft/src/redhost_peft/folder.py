@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from redhost.registry.package.checked import Violation, checked, refuse
 from redhost.registry.package.readers import MAX_LARGE, read_file

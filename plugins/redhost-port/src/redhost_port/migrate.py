@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
@@ -235,7 +235,7 @@ class _Porter:
         project = folder / built.id
         write_port(project, ported, version=built.version)
         # Its folder does not last: a lock would name what is gone.
-        wheel = replace(open_wheel(build_wheel(project, folder)), source="")
+        wheel = msgspec.structs.replace(open_wheel(build_wheel(project, folder)), source="")
         return _Port(wheel=wheel, report=ported.report)
 
     def _open(self, source: Package | BackboneFiles, digest: str) -> AuthoringContext:

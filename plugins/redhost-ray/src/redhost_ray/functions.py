@@ -25,11 +25,10 @@ from redhost.core.backbones.interventions.layout import with_layout
 from redhost.core.evaluation.evaluate import evaluate
 from redhost.core.evaluation.with_router import with_router
 from redhost.core.model.build import (
-    NORMS,
     build_bus,
     make_backbone,
     make_expert,
-    make_fixed,
+    make_norm,
     make_router,
     rows_of,
 )
@@ -184,7 +183,7 @@ def _composed(job: Job, files: JobFiles, *, plugins: Plugins) -> ComposedModel:
     kind, seed = str(job.arguments["router"]), int(job.arguments["seed"])
     experts = {i: e.expert for i, e in loaded_experts.items()}
     wide = with_layout(loaded.backbone, experts)
-    norm = make_fixed(NORMS, bus=config, plugins=plugins, providers={})
+    norm = make_norm(bus=config, plugins=plugins, providers={})
     router = make_router(
         kind, bus=config, columns=columns, seed=seed, plugins=plugins, providers={}
     )

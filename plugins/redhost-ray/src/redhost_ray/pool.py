@@ -155,7 +155,7 @@ def choose_pool(plugins: Plugins, *, engine: str, workers: int) -> WorkerPool:
     """
     if workers < 1:
         raise UsageError("an engine needs workers", expected="at least 1", found=str(workers))
-    known = plugins.collect("redhost_register_engines", own={LOCAL: LocalEngine()})
+    known = plugins.collect("redhost_register_engines", builtin={LOCAL: LocalEngine()})
     if engine not in known:
         names = ", ".join(sorted(known))
         raise UsageError(

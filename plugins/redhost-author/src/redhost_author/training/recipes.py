@@ -182,6 +182,7 @@ def _recipe_for(plan: ExpertPlan, context: AuthoringContext) -> type[Recipe]:
         context.plugins.make(
             RECIPES,
             name,
+            type,
             what=f"the training of {what}",
             instead=lambda: _forms_meant(name, context.plugins),
             plan=plan,
