@@ -48,7 +48,7 @@ from warm_client import LENGTH, STREAMS, at_import, read_exactly
 
 from redhost.registry.wheel.policy import NameOwners
 
-__all__ = ["FRESH", "start_warm", "warm_command"]
+__all__ = ["FRESH", "SELDOM", "start_warm", "warm_command"]
 
 CLIENT = Path(__file__).with_name("warm_client.py")
 MODULES = (
@@ -69,6 +69,9 @@ MODULES = (
     "model_signing.verifying",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
+
+SELDOM = 10_000, 20, 20
+"""Thresholds of the garbage collector in a process of many tests, and in copies."""
 
 BASE = sys.executable
 """The interpreter of clients: `sys.executable` of a copy may be that of a virtual environment."""
@@ -381,6 +384,7 @@ if __name__ == "__main__":
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
+    gc.set_threshold(*SELDOM)
     use_large_pages()
     order = serve(sys.argv[1])
     if order is not None:
