@@ -23,6 +23,7 @@ import importlib
 import io
 import marshal
 import os
+import py_compile
 import runpy
 import select
 import shutil
@@ -133,7 +134,7 @@ def runs_warm(option: str) -> bool:
 
 
 def client(server: Path, python: str, *arguments: str) -> list[str]:
-    return [BASE, "-ISE", str(CLIENT), str(server), python, *arguments]
+    return [BASE, "-ISE", f"{server}.pyc", str(server), python, *arguments]
 
 
 def address() -> Path:
@@ -205,6 +206,7 @@ def serve(address: str) -> _Order | None:
     listener.bind(address)
     listener.listen(64)
     Path(f"{address}.env").write_bytes(marshal.dumps(at_import(dict(os.environ))))
+    py_compile.compile(str(CLIENT), cfile=f"{address}.pyc")  # else each client compiles itself
     sys.stdout.write("listening\n")
     sys.stdout.flush()
     sources: list[Any] = [listener, sys.stdin]
