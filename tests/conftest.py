@@ -36,7 +36,7 @@ from drafts import Draft
 from redhost_author.project import ExpertPlan, package_in
 from redhost_peft.peft_adapter import CONFIG, WEIGHTS
 from surroundings import trusting_copies, use_memory
-from warm_start import FRESH, start_warm, warm_command
+from warm_start import FRESH, SELDOM, start_warm, warm_command
 
 import redhost
 from redhost.core.types import BackgroundRow
@@ -71,6 +71,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(*SELDOM)
 
 
 TESTS = Path(__file__).parent

@@ -31,14 +31,14 @@ def install(patch: Callable[[Any, str, Any], None], rows: Callable[[Any, Any], R
             shared = rows(self, key)
             self.compute = lambda texts: shared(texts, compute)
 
-    def read(backbone: Any, *, encode: Any) -> Any:
+    def init(self: Any, backbone: Any, *, encode: Any) -> None:
         if encode == backbone.encode:
             encode = feature_cache.cached_encode(backbone, backbone.fingerprint(), None)
-        return real(backbone, encode=encode)
+        real(self, backbone, encode=encode)
 
-    real = verify.CachedBusEncoder
+    real = verify.CachedBusEncoder.__init__
     patch(feature_cache, "FeatureTable", Sharing)
-    patch(verify, "CachedBusEncoder", read)
+    patch(verify.CachedBusEncoder, "__init__", init)  # wherever it was imported by name
 
 
 def in_memory(known: dict[Any, dict[str, Any]]) -> Callable[[Any, Any], Rows]:

@@ -16,12 +16,14 @@ servers, and the commands that `serve --watch` runs. A test of how those start a
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
 import io
 import marshal
 import os
+import py_compile
 import runpy
 import select
 import shutil
@@ -47,7 +49,7 @@ from warm_client import LENGTH, STREAMS, at_import, read_exactly
 
 from redhost.registry.wheel.policy import NameOwners
 
-__all__ = ["FRESH", "start_warm", "warm_command"]
+__all__ = ["FRESH", "SELDOM", "start_warm", "warm_command"]
 
 CLIENT = Path(__file__).with_name("warm_client.py")
 MODULES = (
@@ -63,8 +65,14 @@ MODULES = (
     "packaging.requirements",
     "redhost.commands.compose",
     "redhost.commands.experts",
+    "redhost_serve.run",
+    "model_signing.signing",
+    "model_signing.verifying",
 )
 """What the server imports. None of it starts a thread: only the forking one would be copied."""
+
+SELDOM = 10_000, 20, 20
+"""Thresholds of the garbage collector in a process of many tests, and in copies."""
 
 BASE = sys.executable
 """The interpreter of clients: `sys.executable` of a copy may be that of a virtual environment."""
@@ -126,7 +134,7 @@ def runs_warm(option: str) -> bool:
 
 
 def client(server: Path, python: str, *arguments: str) -> list[str]:
-    return [BASE, "-ISE", str(CLIENT), str(server), python, *arguments]
+    return [BASE, "-ISE", f"{server}.pyc", str(server), python, *arguments]
 
 
 def address() -> Path:
@@ -177,12 +185,28 @@ class _Copy:
     client: socket.socket
 
 
+COLLAPSE = 25
+"""Linux's MADV_COLLAPSE, which Python does not name: from 6.1 on; older ones refuse it."""
+
+
+def use_large_pages() -> None:
+    """Have this process's memory moved to pages of 2 MiB: a fork has fewer to copy and to leave."""
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, mode, _, device, *_ = line.split()
+        start, end = (int(address, 16) for address in span.split("-"))
+        if (mode, device) == ("rw-p", "00:00"):  # of no file
+            advise(start, end - start, COLLAPSE)
+
+
 def serve(address: str) -> _Order | None:
     """Listen until standard input ends; in a copy, return what it is to run."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
     Path(f"{address}.env").write_bytes(marshal.dumps(at_import(dict(os.environ))))
+    py_compile.compile(str(CLIENT), cfile=f"{address}.pyc")  # else each client compiles itself
     sys.stdout.write("listening\n")
     sys.stdout.flush()
     sources: list[Any] = [listener, sys.stdin]
@@ -355,11 +379,15 @@ if __name__ == "__main__":
     tempfile.tempdir = None  # dill, which torch imports where it is there, has it chosen
     # The real one reads the metadata of all distributions, some hundred.
     vars(sys.modules["pip._internal.network.session"])["user_agent"] = lambda: "pip"
+    # pip looks for it on the whole path, once for each of a hundred platforms. Nobody has it.
+    sys.modules["_manylinux"] = None  # type: ignore[assignment]
     # The names that this environment's distributions claim: each command would read them again.
     NameOwners().others(Path(sysconfig.get_path("purelib")), "", dist="")
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
+    gc.set_threshold(*SELDOM)
+    use_large_pages()
     order = serve(sys.argv[1])
     if order is not None:
         end(order, Path(sys.argv[1]))

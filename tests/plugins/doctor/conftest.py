@@ -51,7 +51,12 @@ class World:
     def shell(
         self, command: str, *, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run what a user types, with the environment's own commands first on the path."""
+        """Run what a user types, with the environment's own commands first on the path.
+
+        Its pip starts warm, as `redhost` does.
+        """
+        cold = f"{self.bin}/python", "-P", "-m", "pip"
+        warm = warm_command(*cold[1:], python=cold[0])
         settings = {
             "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
             "REDHOST_HOME": str(self.home),
@@ -61,7 +66,7 @@ class World:
         }
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
         return subprocess.run(
-            ["bash", "-c", command],
+            ["bash", "-c", command.replace(shlex.join(cold), shlex.join(warm))],
             check=False,
             capture_output=True,
             text=True,
