@@ -134,7 +134,7 @@ def test_an_expert_survives_a_next_version_byte_for_byte(setting) -> None:
     assert report.rows == setting.expert.manifest.card.gate
     own = setting.expert
     assert ported.files[manifest.weights.file] == own.weights
-    assert ported.files[manifest.card.file] == own.card
+    assert ported.files[manifest.card.file] == own.files[str(own.manifest.card.file)]
     assert ported.files[manifest.ported.file] == own.files["expert.json"]
     assert manifest.ported.digest == own.digest == report.ported_from
     assert manifest.backbone.fingerprint == setting.next.manifest.fingerprint
