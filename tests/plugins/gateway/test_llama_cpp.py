@@ -118,6 +118,11 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
                 )
                 return answer.headers.get("x-redhost-expert"), answer.parse().choices[0].text
 
+            listed = {model.id for model in client.models.list()}
+            assert {"auto", "backbone", *adapters} <= listed
+            [its_own] = listed - {"auto", "backbone", *adapters}
+            with pytest.raises(openai.NotFoundError):
+                ask("another", PROMPTS[0])  # the server itself would answer with what it has
             texts = set[str]()
             for prompt in PROMPTS:
                 expected = {
@@ -130,9 +135,8 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
                 chosen = host.route(prompt)[0].expert
                 assert ask("auto", prompt) == (chosen, expected[chosen])
                 # The server applies all adapters from its start; the generation names none here.
-                assert ask("another", prompt) == (None, expected["backbone"])
+                assert ask(its_own, prompt) == (None, expected["backbone"])
             assert len(texts) == len(PROMPTS) * (1 + len(adapters))  # control: each says its own
-            assert {"auto", "backbone", *adapters} <= {model.id for model in client.models.list()}
 
 
 def exported(name: str, out: Path, home: Path) -> Path:
