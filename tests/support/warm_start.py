@@ -387,7 +387,8 @@ if __name__ == "__main__":
         finalizer.atexit = False  # copies need not take torch's operators apart
     gc.freeze()  # collecting garbage would copy every page
     gc.set_threshold(*SELDOM)
-    use_large_pages()
+    if sys.platform == "linux":
+        use_large_pages()
     order = serve(sys.argv[1])
     if order is not None:
         end(order, Path(sys.argv[1]))

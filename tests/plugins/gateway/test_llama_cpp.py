@@ -36,6 +36,7 @@ import sys, xllamacpp
 model, port, *adapters = sys.argv[1:]
 options = xllamacpp.CommonParams()
 options.model.path, options.port = model, int(port)
+options.model_alias = {"base", "basis"}
 options.n_ctx, options.n_parallel, options.cpuparams.n_threads = 2048, 1, 1
 options.warmup = False
 options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -119,8 +120,7 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
                 return answer.headers.get("x-redhost-expert"), answer.parse().choices[0].text
 
             listed = {model.id for model in client.models.list()}
-            assert {"auto", "backbone", *adapters} <= listed
-            [its_own] = listed - {"auto", "backbone", *adapters}
+            assert listed == {"auto", "backbone", *adapters, "base"}
             with pytest.raises(openai.NotFoundError):
                 ask("another", PROMPTS[0])  # the server itself would answer with what it has
             texts = set[str]()
@@ -135,7 +135,8 @@ def test_llama_cpp_goes_on_as_peft_does_with_the_adapter_that_the_home_names(
                 chosen = host.route(prompt)[0].expert
                 assert ask("auto", prompt) == (chosen, expected[chosen])
                 # The server applies all adapters from its start; the generation names none here.
-                assert ask(its_own, prompt) == (None, expected["backbone"])
+                for alias in ("base", "basis"):
+                    assert ask(alias, prompt) == (None, expected["backbone"])
             assert len(texts) == len(PROMPTS) * (1 + len(adapters))  # control: each says its own
 
 

@@ -14,7 +14,7 @@ from redhost_gateway.cli import gateway
 from redhost_gateway.cli import storm as gateway_storm
 from redhost_gateway.faulty_upstream import TOKENS, FaultyUpstream
 from redhost_gateway.report import note, page
-from redhost_gateway.settings import Limits, upstreams_of
+from redhost_gateway.settings import Limits, UpstreamSettings, upstreams_of
 from redhost_gateway.storm import BEHAVIOURS, Outcomes, is_own, storm
 from redhost_gateway.upstream import Upstream
 from redhost_serve.cli import storm as serve_storm
@@ -131,3 +131,13 @@ def test_upstreams_from_a_file(tmp_path) -> None:
         with pytest.raises(redhost.errors.SettingsError, match="visible ASCII") as refused:
             Upstream(keyed, limits=Limits())
         assert "s3cret" not in str(refused.value)
+
+
+def test_a_model_has_the_names_that_its_server_lists() -> None:
+    upstream = Upstream(UpstreamSettings(url="http://a"), limits=Limits())
+    upstream.listed = (
+        {"id": "base", "aliases": ["base", "basis"]},  # as llama.cpp writes them
+        {"id": "code", "aliases": None},
+        {"id": "tales", "aliases": 5},
+    )
+    assert upstream.names == {"base", "basis", "code", "tales"}

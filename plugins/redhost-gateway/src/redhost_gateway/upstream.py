@@ -107,10 +107,9 @@ class Upstream:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the models that it lists."""
+        """The names of the models that it lists, with llama.cpp's aliases of them."""
         if self._names[0] is not self.listed:
-            found = frozenset(str(model.get("id")) for model in self.listed)
-            self._names = self.listed, found
+            self._names = self.listed, frozenset(n for m in self.listed for n in _names_of(m))
         return self._names[1]
 
     def name_of(self, column: str) -> str | None:
@@ -297,6 +296,14 @@ def pick(
         return not upstream.reachable, last, down, fit == LACKS, paused, fit, upstream.in_flight
 
     return min(upstreams, key=rank)
+
+
+def _names_of(model: Mapping[str, Any]) -> list[str]:
+    """Return a listed model's name and its aliases."""
+    aliases = model.get("aliases")
+    return [
+        str(name) for name in (model.get("id"), *(aliases if isinstance(aliases, list) else ()))
+    ]
 
 
 def _basic(address: str) -> bytes | None:

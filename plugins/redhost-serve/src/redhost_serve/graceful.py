@@ -14,7 +14,7 @@ import uvicorn
 
 __all__ = ["ENDING", "GracefulServer"]
 
-log = logging.getLogger("redhost.serve")
+log = logging.getLogger("redhost")
 
 ENDING = 30
 """Seconds in which requests in progress have to end."""
